@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from otel_torchdist.cli.agent import agent
+from otel_torchdist.cli.critical_path.command import critical_path
 from otel_torchdist.cli.demo.command import demo
 from otel_torchdist.cli.diagnose.command import diagnose
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
@@ -71,6 +72,7 @@ app.command(
 )(diagnose)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(stats)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(graph)
+app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(critical_path)
 app.command(
     epilog=exit_codes_help(
         ExitCode.NOTHING_FOUND,

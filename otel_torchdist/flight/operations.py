@@ -13,6 +13,7 @@ from otel_torchdist.flight.names import GLOO, called_name, dtype_name, takes_out
 from otel_torchdist.flight.numbering import Lane, NumberedEntry, is_open
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
+from otel_torchdist.tape.splits import Splits
 from otel_torchdist.world.model import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.places import user_frame
 
@@ -45,7 +46,9 @@ def operation_view(
     is_done = not is_open(entry, by_retiring)
     # Only a device's operations are queued: gloo's threads have none of their own.
     on_device = Flag.ON_DEVICE if name.library != GLOO else Flag(0)
+    splits = splits_of(entry, name.operation)
     flags = on_device | (Flag.POINT_TO_POINT if not one.lane.is_collective else Flag(0))
+    flags |= Flag.UNEVEN if splits is not None else Flag(0)
     started_ns = entry.started_ns
     if waits and started_ns is None:
         started_ns = entry.created_ns  # without timing the recorder does not know
@@ -75,6 +78,7 @@ def operation_view(
         started_how=How.WATCHDOG if entry.started_ns is not None else None,
         completed_ns=ended_ns,
         how=None if ended_ns is None else (How.WATCHDOG if entry.completed_ns is not None else How.UNTRACKED),
+        splits=splits,
     )
     return OperationView(
         record=record,
@@ -155,12 +159,33 @@ def _bytes_of(signature: SignatureName) -> int:
     dtypes = signature.dtypes
     if len(dtypes) == 1:
         dtypes *= len(signature.shapes)
-    return sum(math.prod(shape) * _item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
+    return sum(math.prod(shape) * item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
 
 
-def _item_bytes(dtype: str) -> int:
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element, by torch's name of its type: names have the bits in them, except for that of `bool`."""
     bits = _BITS.search(dtype)
     return int(bits[0]) // 8 if bits is not None and len(bits[0]) < 4 else 1
+
+
+def splits_of(entry: FlightEntry, operation: str) -> Splits | None:
+    """How an `all_to_all` is split, as far as its sizes show it; None if it seems to be even.
+
+    Of one tensor that is split, the parts are not recorded.
+    """
+    if not operation.startswith("all_to_all"):
+        return None
+    sent = _tensor_bytes(entry.input_sizes, entry.input_dtypes)
+    received = sum(_tensor_bytes(entry.output_sizes, entry.output_dtypes))
+    if not sent or not entry.output_sizes or (sum(sent) == received and len(set(sent)) == 1):
+        return None
+    is_list = len(sent) > 1
+    return Splits(sent=sent if is_list else (), largest=max(sent) if is_list else 0, received=received)
+
+
+def _tensor_bytes(sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> tuple[int, ...]:
+    names = dtypes * len(sizes) if len(dtypes) == 1 else dtypes
+    return tuple(math.prod(size) * item_bytes(dtype_name(name)) for size, name in zip(sizes, names, strict=False))
 
 
 @lru_cache(maxsize=16_384)

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.parallelism.families import Members
+from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.parallelism.sent_bytes import sent_bytes
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.model import GroupView, OperationView
 
@@ -24,6 +25,8 @@ SMALL_ELEMENTS: Final = 16
 MAX_SIZES: Final = 256
 MAX_SPREAD: Final = 128
 """Members of a group, between all pairs of which traffic is listed: thousands have millions of pairs."""
+_EXCHANGE: Final = "all_to_all"
+_UNEVEN: Final = int(Flag.UNEVEN)
 
 
 class CallKind(NamedTuple):
@@ -36,6 +39,7 @@ class CallKind(NamedTuple):
         is_integer: Whether it holds integers: counts of what is sent next.
         is_small: Whether it is a scalar or a list of at most `SMALL_ELEMENTS` elements.
         site: Where it was called; None if that is not known.
+        phase: Whether a backward pass called it.
     """
 
     collective: str
@@ -44,6 +48,7 @@ class CallKind(NamedTuple):
     is_integer: bool
     is_small: bool
     site: CallSiteName | None
+    phase: Phase = Phase.UNKNOWN
 
 
 @dataclass(slots=True)
@@ -54,11 +59,13 @@ class KindCount:
         calls: Calls of all members.
         sent: Bytes that members sent in them, see `sent_bytes`.
         elements: Different numbers of elements, at most `MAX_SIZES`.
+        is_uneven: Whether ranks sent others parts of different size in one of them.
     """
 
     calls: int = 0
     sent: float = 0.0
     elements: set[int] = field(default_factory=set[int])
+    is_uneven: bool = False
 
 
 @dataclass(slots=True)
@@ -70,12 +77,14 @@ class GroupCalls:
         kinds: The calls, by kind.
         messages: How many messages one global rank sent to another.
         message_bytes: How many bytes these had.
+        exchanges: Its `all_to_all` of anything but integers.
     """
 
     descriptions: set[str] = field(default_factory=set[str])
     kinds: dict[CallKind, KindCount] = field(default_factory=dict[CallKind, KindCount])
     messages: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     message_bytes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    exchanges: Exchanges = field(default_factory=Exchanges)
 
     @property
     def sent(self) -> float:
@@ -93,7 +102,7 @@ class GroupCalls:
     def without_messages(self) -> GroupCalls:
         """The calls of all members together."""
         kinds = {kind: count for kind, count in self.kinds.items() if kind.collective not in ("send", "recv")}
-        return GroupCalls(self.descriptions, kinds)
+        return GroupCalls(self.descriptions, kinds, exchanges=self.exchanges)
 
     def add(self, other: GroupCalls) -> None:
         """Add the calls of another set of members."""
@@ -105,6 +114,7 @@ class GroupCalls:
             own.calls += count.calls
             own.sent += count.sent
             own.elements |= count.elements
+            own.is_uneven |= count.is_uneven
 
 
 @dataclass(slots=True)
@@ -150,6 +160,10 @@ class CallCounter:
             _count(self._every, history.rank, view, calls)
             if steady_calls:
                 _count(self._steady, history.rank, view, steady_calls)
+        for group, view in _exchanges(history.operations):
+            _register(self._every, group).exchanges.add(history.rank, view)
+            if view.record.step >= FIRST_STEADY:
+                _register(self._steady, group).exchanges.add(history.rank, view)
 
     def counted(self) -> WorldCalls:
         """What there is: the calls of steady steps, or all, if there are no such steps."""
@@ -186,7 +200,10 @@ def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView,
         record = view.record
         if view.group is None or record.kind is not RecordKind.OPERATION:
             continue
-        key = (id(view.group), id(view.signature), id(view.call_site), view.name, record.message_bytes, record.peer)
+        key = (
+            *(id(view.group), id(view.signature), id(view.call_site), view.name, record.message_bytes, record.peer),
+            *(record.phase, record.splits, int(record.flags) & _UNEVEN),
+        )
         counts = found.get(key)
         if counts is None:
             counts = found[key] = [0, 0]
@@ -195,6 +212,13 @@ def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView,
         counts[1] += record.step >= FIRST_STEADY
     for view, (calls, steady) in zip(first, found.values(), strict=True):
         yield view, calls, steady
+
+
+def _exchanges(operations: Iterable[OperationView]) -> Iterator[tuple[GroupView, OperationView]]:
+    """Yield the exchanges of data, and not those of how much is exchanged next, with their groups."""
+    for view in operations:
+        if view.name.startswith(_EXCHANGE) and view.group is not None and not _kind_of(view)[0].is_integer:
+            yield view.group, view
 
 
 def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
@@ -214,9 +238,10 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
     members, group = view.group.name.ranks, _register(found, view.group)
     kind, elements = _kind_of(view)
     count = group.kinds.setdefault(kind, KindCount())
-    sent = calls * sent_bytes(view.name, view.record.message_bytes, len(members))
+    sent = calls * _sent(rank, members, view)
     count.calls += calls
     count.sent += sent
+    count.is_uneven |= bool(int(view.record.flags) & _UNEVEN)
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
     peer = view.record.peer
@@ -224,15 +249,31 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
         group.messages[rank, peer] += calls
         group.message_bytes[rank, peer] += round(sent)
         found.sent[rank, peer] += round(sent)
-    elif sent and kind.collective != "all_to_all":
+    elif sent and kind.collective != _EXCHANGE:
         place = bisect_left(members, rank)
         found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
     elif sent and len(members) <= MAX_SPREAD:
-        for other in members:
-            if other != rank:
-                found.sent[rank, other] += round(sent / (len(members) - 1))
+        parts = _parts(members, view) or dict.fromkeys(members, sent / calls / (len(members) - 1))
+        for other, part in parts.items():
+            if other != rank and part:
+                found.sent[rank, other] += round(calls * part)
     else:
         found.unspread += round(sent)
+
+
+def _sent(rank: int, members: Members, view: OperationView) -> float:
+    parts = _parts(members, view)
+    if parts is None:
+        return sent_bytes(view.name, view.record.message_bytes, len(members))
+    return sum(parts.values()) - parts.get(rank, 0)
+
+
+def _parts(members: Members, view: OperationView) -> dict[int, int] | None:
+    """What each member gets in an uneven exchange; None in others, or if that is not known."""
+    splits = view.record.splits
+    if splits is None or len(splits.sent) != len(members):
+        return None
+    return dict(zip(members, splits.sent, strict=True))
 
 
 def _kind_of(view: OperationView) -> tuple[CallKind, int]:
@@ -249,5 +290,6 @@ def _kind_of(view: OperationView) -> tuple[CallKind, int]:
         is_integer=bool(dtypes) and all("int" in dtype for dtype in dtypes),
         is_small=len(largest) < 2 and elements <= SMALL_ELEMENTS,
         site=view.call_site,
+        phase=view.record.phase,
     )
     return kind, elements

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from otel_torchdist.parallelism.axes import Grid, grid_of
 from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls
 from otel_torchdist.parallelism.families import Family, Members, families_of
+from otel_torchdist.parallelism.imbalance import Imbalance, worst
 from otel_torchdist.parallelism.partition import Partition
 from otel_torchdist.parallelism.roles import Evidence, Round, Surroundings, is_misnamed, roles_of
 
@@ -26,6 +27,8 @@ class Groups:
         sent: Bytes that were sent in them.
         across_hosts: How many of them have members on different hosts; None if hosts are not known.
         misnamed: Descriptions that promise something else than the calls show.
+        imbalance: How unevenly members take part in `all_to_all`, in the group where that is worst; None if there are
+            no such calls, or none is known of all members of a group.
     """
 
     members: tuple[Members, ...]
@@ -36,6 +39,7 @@ class Groups:
     sent: float
     across_hosts: int | None
     misnamed: tuple[str, ...]
+    imbalance: Imbalance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,9 @@ class _Builder:
             sent=calls.sent,
             across_hosts=self._across_hosts(members),
             misnamed=tuple(text for text in sorted(calls.descriptions) if is_misnamed(text, roles)),
+            imbalance=worst(
+                self._by_members[one].exchanges.imbalance(one) for one in members if one in self._by_members
+            ),
         )
 
     def _across_hosts(self, members: Sequence[Members]) -> int | None:

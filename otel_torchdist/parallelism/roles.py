@@ -7,12 +7,14 @@ open is reported as open. Names of groups are compared with the outcome, and dec
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from otel_torchdist.parallelism.calls import CallKind, GroupCalls, KindCount
+from otel_torchdist.tape.layout import Phase
 from otel_torchdist.tape.records import CallSiteName
 
 
@@ -103,10 +105,10 @@ def roles_of(calls: GroupCalls, around: Surroundings) -> list[Evidence]:
         calls: Those of groups that are for the same.
         around: What else is known of these groups.
     """
-    flat = _sites_of_flat_tensors(calls.kinds)
+    whole = _Whole.of(calls.kinds)
     by_role: dict[Role, list[tuple[CallKind, KindCount]]] = {}
     for kind, count in calls.kinds.items():
-        role = _role_of(kind, count, around, flat)
+        role = _role_of(kind, count, around, whole)
         if role is not None:
             by_role.setdefault(role, []).append((kind, count))
     sent = sum(count.sent for of in by_role.values() for _, count in of)
@@ -122,9 +124,36 @@ def _is_relevant(one: Evidence, total: int) -> bool:
     return one.share >= MIN_SHARE or (is_exchange and one.calls / total >= MIN_SHARE)
 
 
-def _role_of(
-    kind: CallKind, count: KindCount, around: Surroundings, flat: Collection[CallSiteName | None]
-) -> Role | None:
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What all calls of groups show together.
+
+    Attributes:
+        flat: Where flat tensors are reduced: gradients have all shapes, activations of a layer have one.
+        averages: Whether tensors with dimensions are only reduced by backward passes, as gradients are: activations are
+            reduced in forward.
+        scatters: Whether they are only scattered by backward passes: what is gathered in forward are parameters.
+    """
+
+    flat: frozenset[CallSiteName | None]
+    averages: bool
+    scatters: bool
+
+    @classmethod
+    def of(cls, kinds: Iterable[CallKind]) -> _Whole:
+        kinds = [kind for kind in kinds if not kind.is_small]
+        flat = (kind.site for kind in kinds if kind.collective == "all_reduce" and kind.dimensions == 1)
+        shaped = [kind for kind in kinds if kind.dimensions > 1 and not kind.is_integer and kind.reduce_op != "avg"]
+        inside = {kind.collective for kind in shaped if kind.phase is Phase.BACKWARD}
+        outside = {kind.collective for kind in shaped if kind.phase is not Phase.BACKWARD}
+        return cls(
+            flat=frozenset(flat),
+            averages="all_reduce" in inside and outside.isdisjoint(("all_reduce", "all_gather", "reduce_scatter")),
+            scatters="reduce_scatter" in inside and outside.isdisjoint(("all_reduce", "reduce_scatter")),
+        )
+
+
+def _role_of(kind: CallKind, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
     """The role that calls of one kind speak for; None if any group may make them."""
     if kind.collective in ("send", "recv"):
         return _role_of_messages(around.round)
@@ -133,10 +162,10 @@ def _role_of(
     if kind.is_small or kind.is_integer:
         return None
     if kind.collective in ("all_gather", "reduce_scatter"):
-        return Role.SHARDED if kind.dimensions == 1 else Role.SEQUENCE
+        return Role.SHARDED if kind.dimensions == 1 or whole.scatters else Role.SEQUENCE
     if kind.collective != "all_reduce":
         return None
-    if kind.dimensions > 1 and kind.reduce_op != "avg" and kind.site not in flat:
+    if kind.dimensions > 1 and kind.reduce_op != "avg" and kind.site not in whole.flat and not whole.averages:
         return Role.TENSOR
     return Role.REPLICA if count.elements.intersection(around.scattered) else Role.DATA
 
@@ -159,25 +188,28 @@ def _role_of_messages(around: Round | None) -> Role:
 def _role_of_exchange(kind: CallKind, count: KindCount) -> Role | None:
     if kind.is_integer:
         return Role.EXPERT if kind.is_small else None  # how many tokens each rank is about to send
-    return Role.EXPERT if len(count.elements) > 1 else Role.CONTEXT
-
-
-def _sites_of_flat_tensors(kinds: Iterable[CallKind]) -> frozenset[CallSiteName | None]:
-    """Where flat tensors are reduced as well: gradients have all shapes, activations of a layer have one."""
-    return frozenset(
-        kind.site for kind in kinds if kind.collective == "all_reduce" and kind.dimensions == 1 and not kind.is_small
-    )
+    return Role.EXPERT if count.is_uneven or len(count.elements) > 1 else Role.CONTEXT
 
 
 def _evidence(role: Role, of: Iterable[tuple[CallKind, KindCount]], sent: float, total: int) -> Evidence:
     of = list(of)
     calls, own_sent = sum(count.calls for _, count in of), sum(count.sent for _, count in of)
-    names: dict[str, int] = {}
+    names: Counter[str] = Counter()
+    in_backward: Counter[str] = Counter()
     for kind, count in of:
-        names[_described(kind)] = names.get(_described(kind), 0) + count.calls
-    listed = ", ".join(f"{number:,} {name}" for name, number in sorted(names.items(), key=lambda one: -one[1]))
+        names[_described(kind)] += count.calls
+        in_backward[_described(kind)] += count.calls * (kind.phase is Phase.BACKWARD)
+    listed = ", ".join(
+        f"{number:,} {name}{_share_in_backward(in_backward[name], number)}" for name, number in names.most_common()
+    )
     share = own_sent / sent if sent else calls / max(total, 1)
     return Evidence(role, calls, own_sent, share, listed)
+
+
+def _share_in_backward(calls: int, of: int) -> str:
+    if not calls:
+        return ""
+    return " (all in backward)" if calls == of else f" ({calls:,} in backward)"
 
 
 def _described(kind: CallKind) -> str:

@@ -128,7 +128,7 @@ class RankCalls:
             record = view.record
             key = (
                 *(id(view.signature), id(view.group), id(view.call_site), view.name),
-                *(record.message_bytes, record.peer, record.tag, int(record.flags)),
+                *(record.message_bytes, record.peer, record.tag, int(record.flags), record.phase),
             )
             found = known.get(key)
             if found is None:
@@ -169,6 +169,7 @@ class RankCalls:
             message_bytes=record.message_bytes,
             site=view.call_site,
             root=-1 if channel.is_point_to_point else record.peer,
+            phase=record.phase,
         )
         if group is not None:
             self.groups.setdefault(group.key, group)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from otel_torchdist.size_classes import size_class
+from otel_torchdist.tape.layout import Phase
 from otel_torchdist.tape.records import CallSiteName
 
 
@@ -18,6 +19,7 @@ class Part(Enum):
     SIZE = "size"
     SITE = "site"
     RANK = "rank"
+    PHASE = "phase"
 
 
 DEFAULT_PARTS: Final = (Part.OPERATION, Part.GROUP, Part.SIZE)
@@ -36,6 +38,7 @@ class CallKind(NamedTuple):
         message_bytes: Bytes that this rank contributes.
         site: Where it was called; None if that is not known.
         root: Global rank of the root; -1 if there is none.
+        phase: Whether a backward pass made them.
     """
 
     operation: str
@@ -45,6 +48,7 @@ class CallKind(NamedTuple):
     message_bytes: int
     site: CallSiteName | None
     root: int
+    phase: Phase
 
 
 class RowKey(NamedTuple):
@@ -56,6 +60,7 @@ class RowKey(NamedTuple):
         size_class: See `size_classes`; `none` for what moves no data, `unknown` for unknown sizes.
         site: Function, file and line; ('', '', 0) if no call site is known.
         rank: Global rank.
+        phase: `backward`, `outside_backward` or `unknown`.
     """
 
     operation: str | None
@@ -63,6 +68,7 @@ class RowKey(NamedTuple):
     size_class: str | None
     site: tuple[str, str, int] | None
     rank: int | None
+    phase: str | None = None
 
 
 class Grouping:
@@ -81,6 +87,7 @@ class Grouping:
             size_class=_class_of(kind.size) if Part.SIZE in parts else None,
             site=_site_of(kind.site) if Part.SITE in parts else None,
             rank=rank if Part.RANK in parts else None,
+            phase=kind.phase.name.lower() if Part.PHASE in parts else None,
         )
 
 

@@ -56,7 +56,7 @@ class Activity:
 
 def prepare_activity(kind: ActivityKind, detail: int, thread: int) -> bytes:
     """Pack an activity for `TapeWriter.begin_prepared`; its sequence is 0. The arguments are those of `Activity`."""
-    return layout.PAYLOAD_TAIL.pack(0, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0)
+    return layout.PAYLOAD_TAIL.pack(0, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0, 0)
 
 
 def activity_of(number: int, fields: tuple[int, ...]) -> Activity:

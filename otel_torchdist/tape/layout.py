@@ -30,7 +30,7 @@ import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 3
+VERSION: Final = 4
 
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
@@ -41,9 +41,15 @@ RING_OFFSET: Final = REFUGE_OFFSET + REFUGE_SLOTS * RECORD_SIZE
 PAYLOAD_OFFSET: Final = 16
 PAYLOAD_HEAD: Final = struct.Struct("=QqQ")
 """entered_ns, step, sequence: the fields that differ from call to call."""
-PAYLOAD_TAIL: Final = struct.Struct("=QIIIIiiIBBH")
-"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, spare: packed per call site."""
+PAYLOAD_TAIL: Final = struct.Struct("=QIIIIiiIBBBB")
+"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, spare: packed per call
+site."""
 PAYLOAD: Final = struct.Struct(PAYLOAD_HEAD.format + PAYLOAD_TAIL.format[1:])
+SPLITS_BYTES: Final = 32
+"""Room for parts in one record of kind `SPLITS`."""
+SPLITS: Final = struct.Struct(f"=QQIIHH{SPLITS_BYTES}sBBH")
+"""received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, spare: the payload of such a record.
+The kind is where every payload has it; the time of entry is not, because `begun_at` finds operations by it."""
 
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
@@ -118,12 +124,27 @@ class RecordKind(enum.IntEnum):
     RENDEZVOUS = 4
     ACTIVITY = 5
     """An interval of one thread that is no operation: see `tape.activities`."""
+    SPLITS = 6
+    """How much an `all_to_all` sends to each member, before the record of the operation itself: see `tape.splits`."""
 
 
 class ActivityKind(enum.IntEnum):
     """What a thread is busy with during an activity."""
 
     OPTIMIZER_STEP = 1
+
+
+class Phase(enum.IntEnum):
+    """Whether a call was made by a backward pass of autograd: from its threads, its hooks, or what these call.
+
+    Outside of backward is not only forward: gradients may be reduced, and pipelines send them on, after `backward` has
+    returned. Within it lies what is computed again for checkpointed activations.
+    """
+
+    UNKNOWN = 0
+    """This torch does not show it, or a callback made the call, on a thread without a line of the program."""
+    OUTSIDE_BACKWARD = 1
+    BACKWARD = 2
 
 
 class Flag(enum.IntFlag):
@@ -142,6 +163,9 @@ class Flag(enum.IntFlag):
     """Runs on a device: entered and returned refer to the enqueueing, and it starts when the device reaches it."""
     REDUCE_OP_UNREAD = 64
     """The reduce op in the signature is that of an earlier call from the same call site; this call's was not read."""
+    UNEVEN = 128
+    """An `all_to_all` in which this rank sends members parts of different size, or receives more or less than it sends;
+    one without this flag is even. Records of kind `SPLITS` before it show how much."""
 
 
 class How(enum.IntEnum):

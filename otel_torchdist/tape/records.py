@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, RunIdState, TapeState
+from otel_torchdist.tape.splits import Splits
 
 # Operators of IntFlag run in Python and are several times slower than those of int.
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
@@ -17,6 +18,7 @@ _EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
 _COARSE: Final = (How.POLL, How.WATCHDOG)
 _KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
 """The records that are operations. No other becomes an `Operation`, and judging sees nothing else."""
+_PHASES: Final = {int(phase): phase for phase in Phase}
 
 
 BESIDE: Final = -2
@@ -127,6 +129,8 @@ class Operation:
         completed_ns: When the operation ended, as precisely as `how` allows; None while it is open.
         how: How the end is known.
         failure: Name id of the exception that it raised (0 when there is none).
+        phase: Whether a backward pass made the call.
+        splits: How an `all_to_all` is split; None if it is even, or if it is `UNEVEN` and this is not known.
     """
 
     number: int
@@ -151,6 +155,8 @@ class Operation:
     how: How | None = None
     failure: int = 0
     started_how: How | None = None
+    phase: Phase = Phase.UNKNOWN
+    splits: Splits | None = None
 
     @property
     def is_open(self) -> bool:
@@ -329,18 +335,23 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         how=completed[1] if completed else operation.how,
         failure=failure[0] if failure else operation.failure,
         started_how=started[1] if started else operation.started_how,
+        phase=operation.phase,
+        splits=operation.splits,
     )
 
 
-def operation_of(number: int, fields: tuple[int, ...]) -> Operation:
+def operation_of(number: int, fields: tuple[int, ...], splits: Splits | None = None) -> Operation:
     """Build the operation from a payload's fields.
 
     Raises:
-        ValueError: The record is not an operation's, or of a kind unknown to this version.
+        ValueError: The record is not an operation's, or of a kind or phase unknown to this version.
     """
-    entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags = fields[:13]
+    entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, _ = fields
     if kind not in _KINDS:
         raise ValueError(f"record {number} is of kind {kind}, which is no operation")
+    known_phase = _PHASES.get(phase)
+    if known_phase is None:
+        raise ValueError(f"record {number} is of phase {phase}, which is unknown")
     return Operation(
         number=number,
         kind=_KINDS[kind],
@@ -356,4 +367,6 @@ def operation_of(number: int, fields: tuple[int, ...]) -> Operation:
         tag=tag,
         thread=thread,
         flags=Flag(flags),
+        phase=known_phase,
+        splits=splits,
     )

@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -112,6 +113,7 @@ class TapeWriter(Refuge, LiveWords):
         thread: int,
         kind: int,
         flags: int,
+        phase: int = 0,
     ) -> int:
         """Publish an operation as entered; returns its number for `mark` and `complete`.
 
@@ -120,7 +122,7 @@ class TapeWriter(Refuge, LiveWords):
         Raises:
             struct.error: A value does not fit; nothing is left half-written for readers to wait for.
         """
-        tail = self.prepare(message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags)
+        tail = self.prepare(message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase)
         return self.begin_prepared(entered_ns, step, sequence, tail)
 
     @staticmethod
@@ -135,6 +137,7 @@ class TapeWriter(Refuge, LiveWords):
         thread: int,
         kind: int,
         flags: int,
+        phase: int = 0,
     ) -> bytes:
         """Pack what a call site's operations have in common, for any number of `begin_prepared`.
 
@@ -142,7 +145,7 @@ class TapeWriter(Refuge, LiveWords):
             struct.error: A value does not fit its field.
         """
         return layout.PAYLOAD_TAIL.pack(
-            message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, 0
+            message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, 0
         )
 
     def begin_prepared(self, entered_ns: int, step: int, sequence: int, tail: bytes) -> int:
@@ -290,16 +293,21 @@ class TapeWriter(Refuge, LiveWords):
         if refuge > 0:
             offset = layout.REFUGE_OFFSET + (refuge - 1) * _RECORD_SIZE
             own_words = bytes(self._bytes[offset + layout.WORDS_OFFSET : offset + _RECORD_SIZE])
-        fields = (entered_ns, 0, number, elapsed, 0, failure, 0, 0, how, 0, 0, RecordKind.LATE_COMPLETION, 0, 0)
+        fields = (entered_ns, 0, number, elapsed, 0, failure, 0, 0, how, 0, 0, RecordKind.LATE_COMPLETION, 0, 0, 0)
         self._append(_pack(*fields), own_words)
         if refuge > 0:
             self._leave_refuge(refuge)
 
     def step_ended(self, step: int, ended_ns: int, sequence: int) -> None:
         """Record that `step` has ended and that the next one runs; `sequence` is the default group's."""
-        fields = (ended_ns, step, sequence, 0, 0, 0, 0, 0, -1, 0, 0, RecordKind.STEP, 0, 0)
+        fields = (ended_ns, step, sequence, 0, 0, 0, 0, 0, -1, 0, 0, RecordKind.STEP, 0, 0, 0)
         self._append(_pack(*fields), _EMPTY_WORDS)
         self._words[LiveWord.STEP] = layout.seal_live(LiveWord.STEP, step + 1)
+
+    def write_splits(self, payloads: Iterable[bytes]) -> None:
+        """Write how an `all_to_all` is split, as packed by `pack_splits`; its own record must come next."""
+        for payload in payloads:
+            self._append(payload, _EMPTY_WORDS)
 
     def view(self) -> memoryview:
         """Return the mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""

@@ -20,9 +20,10 @@ from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, L
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.job.tapes import LOCK_NAME
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.splits import Splits
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
@@ -37,8 +38,9 @@ from tests.support.memory_sink import MemorySink
 
 def full_checkpoint() -> Checkpoint:
     """A checkpoint with everything that it can contain."""
-    flags = Flag.ASYNC | Flag.COALESCED
-    operation = Operation(7, RecordKind.OPERATION, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, flags, how=How.WAIT)
+    flags, splits = Flag.ASYNC | Flag.COALESCED | Flag.UNEVEN, Splits((1, 2), 2, 3)
+    fields = (7, RecordKind.OPERATION, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, flags)
+    operation = Operation(*fields, how=How.WAIT, phase=Phase.BACKWARD, splits=splits)
     steps, small = DurationHistogram(), TimedMessages()
     steps.observe(0.5)
     steps.exemplify(Exemplar(0xABC, 0.5, 12.0))

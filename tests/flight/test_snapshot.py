@@ -13,7 +13,8 @@ from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.history import history_of
 from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.splits import Splits
 from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import roots_of
@@ -258,3 +259,23 @@ def test_histories() -> None:
     assert (first.name, first.record.message_bytes, first.record.how) == ("all_reduce", 16, How.WATCHDOG)
     assert first.record.entered_ns == START_NS + 6 * SECOND
     assert histories[0].operations[-1].record.is_open
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "splits"),
+    [
+        ([[4, 8]], [[6, 8]], Splits((), 0, 192)),
+        ([[4, 8]], [[4, 8]], None),
+        ([[1, 8], [3, 8]], [[2, 8], [2, 8]], Splits((32, 96), 96, 128)),
+        ([[2, 8], [2, 8]], [[4], [28]], None),
+        ([], [], None),
+    ],
+)
+def test_uneven_exchanges(inputs: list[list[int]], outputs: list[list[int]], splits: Splits | None) -> None:
+    """What an exchange receives is in its dump; its parts are only if it is one of lists of tensors."""
+    dtypes: dict[str, Any] = {"input_dtypes": ["Float"] * len(inputs), "output_dtypes": ["Float"] * len(outputs)}
+    entry = call(1, "nccl:all_to_all", input_sizes=inputs, output_sizes=outputs, **dtypes)
+    dump = decode(json.dumps(document([entry], {"0": range(2)})).encode(), 0, "").dump
+    [operation] = history_of(dump, JobGroups([condense(dump).dump])).operations
+    assert operation.record.splits == splits
+    assert bool(operation.record.flags & Flag.UNEVEN) == (splits is not None)

@@ -15,7 +15,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Row, Statistics
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
 from otel_torchdist.world.model import Channel, OperationId, OperationView
 from tests.support.fake_world import group_of
@@ -76,6 +76,7 @@ def history_of_calls(rank: int, calls: list[tuple], site: CallSiteName | None) -
             flags=Flag(0),
             completed_ns=None if how is None else now_ns + lasts_ns,
             how=how,
+            phase=list(Phase)[number % len(Phase)],
         )
         channel = Channel(RecordKind.OPERATION, group.key)
         views.append(

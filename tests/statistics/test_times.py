@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Latecomer
-from otel_torchdist.tape.layout import Flag, How, Word
+from otel_torchdist.tape.layout import Flag, How, Phase, Word
 from tests.statistics.histories import MIB, MS, Ranks, only_row
 
 
@@ -192,3 +192,15 @@ def test_grouping(ranks_of: Callable[..., Ranks]) -> None:
         ("barrier", 1, 1),
     ]
     assert {row.key.size_class for row in statistics_of(histories).rows} == {"4KiB", "none"}
+
+
+def test_by_phase(ranks_of: Callable[..., Ranks]) -> None:
+    """The same call of backward passes and of others are rows of their own, if that is asked for."""
+    ranks = ranks_of(2)
+    for rank in range(2):
+        for sequence, phase in enumerate((Phase.BACKWARD, Phase.OUTSIDE_BACKWARD, Phase.BACKWARD, Phase.UNKNOWN), 1):
+            ranks.call(rank, 10 * sequence, 10 * sequence + 5, sequence=sequence, phase=phase)
+    rows = statistics_of(ranks.histories(), (Part.OPERATION, Part.PHASE)).rows
+    assert {row.key.phase: row.calls for row in rows} == {"backward": 4, "outside_backward": 2, "unknown": 2}
+    [row] = statistics_of(ranks.histories()).rows
+    assert (row.key.phase, row.calls) == (None, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind, RunIdState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName, TapeStatus
+from otel_torchdist.tape.splits import pack_splits
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView
@@ -74,9 +76,15 @@ class FakeTape:
         tag: int = 0,
         call_site: CallSiteName | None = None,
         label: str = "",
+        phase: int = 0,
+        parts: Sequence[int] = (),
+        received: int = 0,
     ) -> int:
-        """Enter an operation; returns its number."""
+        """Enter an operation, an uneven one if it is given the bytes that members get; returns its number."""
         names = self.writer.names
+        if parts:
+            self.writer.write_splits(pack_splits(at, thread, parts, 1, received))
+            flags |= Flag.UNEVEN
         return self.writer.begin(
             entered_ns=at,
             step=0,
@@ -91,6 +99,7 @@ class FakeTape:
             thread=thread,
             kind=kind,
             flags=flags,
+            phase=phase,
         )
 
     def mark(self, number: int, word: Word, elapsed_ns: int) -> None:
@@ -231,9 +240,15 @@ class ClockedTape:
         peer: int = -1,
         tag: int = 0,
         group: int | None = None,
+        phase: int = 0,
+        parts: Sequence[int] = (),
+        received: int = 0,
     ) -> int:
-        """Enter an operation; returns its number."""
+        """Enter an operation, an uneven one if it is given the bytes that members get; returns its number."""
         self._sequence += 1
+        if parts:
+            self.writer.write_splits(pack_splits(self.now_ns, 7, parts, 1, received))
+            flags |= Flag.UNEVEN
         number = self.writer.begin(
             entered_ns=self.now_ns,
             step=self.step,
@@ -248,6 +263,7 @@ class ClockedTape:
             thread=7,
             kind=kind,
             flags=flags,
+            phase=phase,
         )
         self._entered[number] = self.now_ns
         self.numbers.append(number)
@@ -264,9 +280,9 @@ class ClockedTape:
         self.now_ns = max(self.now_ns, entered_ns + 1)  # the tape cannot represent a shorter operation
         self.writer.complete(number, entered_ns, self.now_ns, how, name)
 
-    def operation(self, seconds: float = 0.01, flags: Flag | int = 0, how: How = How.CALL) -> int:
-        """Write an operation from beginning to end."""
-        number = self.enter(int(flags))
+    def operation(self, seconds: float = 0.01, flags: Flag | int = 0, how: How = How.CALL, **more: Any) -> int:
+        """Write an operation from beginning to end; see `enter` for `more`."""
+        number = self.enter(int(flags), **more)
         self.pass_s(seconds)
         self.end(number, how)
         return number

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.job.directory import clean_up
-from otel_torchdist.tape.layout import How, TapeState, Word
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.splits import pack_splits
 from tests.support.tapes import begin, new_writer
 
 
@@ -27,6 +28,10 @@ def main() -> None:
                 answer = str(child)
             case ["begin"]:
                 answer = str(begin(writer))
+            case ["splits"]:
+                writer.write_splits(pack_splits(1_000, 0, [5, 6, 7], 4, 100))
+            case ["uneven"]:
+                writer.begin(1_000, 0, 1, 72, 0, 0, 0, 0, -1, 0, 0, RecordKind.OPERATION, Flag.UNEVEN)
             case ["wait", number]:
                 writer.mark(int(number), Word.WAIT_ENTERED, 5, How.CALL)
             case ["read"]:

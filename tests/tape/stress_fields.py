@@ -1,6 +1,6 @@
 """Records whose every field follows from one number, so that a mix of two records is detected."""
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records import Operation, StepMark
 
 _LOW_32 = 2**32 - 1
@@ -34,6 +34,7 @@ def fields_of(seed: int) -> tuple[int, ...]:
         low ^ 0x5555_5555,
         RecordKind.OPERATION if seed % 3 else RecordKind.RENDEZVOUS,
         seed % 32,
+        seed % len(Phase),
     )
 
 
@@ -60,6 +61,7 @@ def is_whole(operation: Operation) -> bool:
         operation.thread,
         operation.kind,
         operation.flags,
+        operation.phase,
     )
     return (
         said == fields_of(seed)

@@ -54,7 +54,7 @@ def test_from_begin_to_end(memory: Path) -> None:
 def test_no_record_is_both() -> None:
     """The payload of an activity, a step or a late end is refused as an operation's."""
     for kind in RecordKind:
-        fields = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, kind, 0, 0)
+        fields = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, kind, 0, 0, 0)
         if kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS):
             assert operation_of(1, fields).kind is kind
         else:
@@ -66,7 +66,7 @@ def test_unknown_kind_is_a_lost_record(memory: Path) -> None:
     """An activity of a later version costs a count, and nothing beside it."""
     writer = new_writer(memory)
     reader = TapeReader.of_writer(writer)
-    tail = layout.PAYLOAD_TAIL.pack(0, 0, 99, 0, 0, -1, 0, 7, RecordKind.ACTIVITY, 0, 0)
+    tail = layout.PAYLOAD_TAIL.pack(0, 0, 99, 0, 0, -1, 0, 7, RecordKind.ACTIVITY, 0, 0, 0)
     writer.begin_prepared(1_000, 0, 0, tail)
     known = enter(writer)
     batch = reader.poll()

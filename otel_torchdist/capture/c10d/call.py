@@ -161,15 +161,16 @@ class Plan:
         operation: The operation that is called.
         tape: The tape on which they are recorded.
         tail: The constant part of their records; if there is a reduce op, of those whose op was not read.
-        tail_read: The constant part of records whose reduce op was read.
+        tail_read: The constant part of records whose reduce op was read, or of an `all_to_all` that is uneven.
         flags: Their flags.
         on_cpu: Whether the host can observe their end.
         is_left_alone: Whether the caller goes on while they run.
         is_plain: Whether they run on the CPU, one at a time, and their callers wait for them immediately.
         reduce_op: The reduce op in `tail`; -1 if there is none.
         code: Code of the call site, held because its `id` is in the key.
-        reading: When the reduce op is read: `SOMETIMES`, `ALWAYS`, or 0 if there is none.
-        reads: How often it has been read.
+        reading: When arguments are read in which these calls may differ, a reduce op or split sizes: `SOMETIMES`,
+            `ALWAYS`, or 0 if there are none.
+        reads: How often the reduce op has been read.
         varies: Whether it has been seen to change.
     """
 
@@ -215,7 +216,7 @@ class Plan:
         self.is_plain = on_cpu and not self.is_left_alone
         self.reduce_op = reduce_op
         self.code = code
-        self.reading = ALWAYS if reduce_op >= 0 else 0
+        self.reading = ALWAYS if reduce_op >= 0 or operation.received >= 0 else 0
         self.reads = 0
         self.varies = False
 

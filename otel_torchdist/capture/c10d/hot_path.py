@@ -15,9 +15,9 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.call import ALWAYS, Call
 from otel_torchdist.capture.c10d.completion import SWEPT_PER_CALL, Works
-from otel_torchdist.capture.c10d.plans import REDUCE_OP_EVERY, make_plan, read_reduce_op
+from otel_torchdist.capture.c10d.plans import REDUCE_OP_EVERY, make_plan, read_arguments
 from otel_torchdist.capture.c10d.signatures import key_of
-from otel_torchdist.capture.torch_api import LIST, comm_label
+from otel_torchdist.capture.torch_api import LIST, backward_id, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class HotPath:
                 tag,
                 group.coalescing is not None,
                 comm_label(),
+                backward_id() >= 0,
                 thread.native_id,
                 recorder.call_sites.find(2),
             )
@@ -148,8 +149,7 @@ class HotPath:
                 sequence = channel.sequence + 1
                 reading = plan.reading
                 if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
-                    plan = read_reduce_op(key, plan, operation, args)
-                    tail = plan.tail_read
+                    plan, tail = read_arguments(key, plan, operation, args, entered)
                 if group.is_default and not self._steps.source:
                     self._steps.collective_begins(sequence if channel is group else group.issued + 1)
                 channel.sequence = counted = sequence

@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.c10d.call import SOMETIMES, GroupState, Plan, PlanKey
-from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.capture.c10d.split_sizes import write_splits
+from otel_torchdist.capture.torch_api import SHOWS_BACKWARD
+from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
@@ -21,7 +23,17 @@ call of 2 to 5 µs, up to half the cost of a recorded call; at a call site whose
 always read. Records state whether theirs was read."""
 
 
-def read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
+def read_arguments(
+    key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int
+) -> tuple[Plan, bytes]:
+    """Read what calls of one plan may differ in; returns the plan that fits, and the constant part of the record."""
+    if operation.reduce_op < 0:
+        return plan, write_splits(plan, operation, args, entered_ns, thread=key[-2])
+    plan = _read_reduce_op(key, plan, operation, args)
+    return plan, plan.tail_read
+
+
+def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
     """Check a plan's reduce op against this call's; return the plan that fits."""
     current = args[operation.reduce_op].op()
     if current == plan.reduce_op:
@@ -41,13 +53,14 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
 
     Args:
         group: The process group.
-        key: As built by `HotPath.enter`: ends with asynchronous, peer, tag, coalesced, label, thread and call site.
+        key: As built by `HotPath.enter`: ends with asynchronous, peer, tag, coalesced, label, whether a backward pass
+            runs, thread and call site.
         operation: The operation that is called.
         args: Its arguments.
     """
     if group.is_over:
         return None
-    is_async, peer, tag, is_coalesced, label, thread, site = key[-7:]
+    is_async, peer, tag, is_coalesced, label, in_backward, thread, site = key[-8:]
     described = group.signatures.describe(operation, args)
     if described is None:
         return None
@@ -72,12 +85,22 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         tag=tag,
         thread=thread,
         kind=RecordKind.OPERATION,
+        phase=_phase(in_backward, has_site=code is not None),
     )
     tail = tail_read = prepare(flags=flags)
     if described.reduce_op >= 0:
         tail = prepare(flags=flags | Flag.REDUCE_OP_UNREAD)
+    elif operation.received >= 0:
+        tail_read = prepare(flags=flags | Flag.UNEVEN)
     plan = Plan(group, channel, operation, tail, tail_read, int(flags), described.on_cpu, described.reduce_op, code)
     if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
         group.plans.clear()
     group.plans[key] = plan
     return plan
+
+
+def _phase(in_backward: bool, has_site: bool) -> Phase:
+    """The phase of calls; unknown on threads without a line of the program, such as one of gloo's in a callback."""
+    if in_backward:
+        return Phase.BACKWARD
+    return Phase.OUTSIDE_BACKWARD if SHOWS_BACKWARD and has_site else Phase.UNKNOWN

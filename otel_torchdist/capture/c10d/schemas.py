@@ -31,6 +31,8 @@ BARRIERS: Final = frozenset({"barrier", "monitored_barrier"})
 _NOT_SYNCHRONIZING: Final = frozenset(
     {"broadcast", "scatter", "reduce", "gather", "gather_into_tensor", "send", "recv"}
 )
+_EXCHANGES: Final = frozenset({"all_to_all", "all_to_all_single"})
+_OUTPUTS: Final = ("output", "output_tensors")
 _INPUTS: Final = ("input_tensor", "input_tensors", "input", "inputs", "input_list", "tensors", "tensor")
 
 
@@ -63,6 +65,9 @@ class OperationSchema:
         point_to_point: Whether it is a send or receive.
         synchronizing: Whether its end proves that every member entered it.
         contribution: See `Contribution`.
+        received: Index of what an `all_to_all` writes to; -1 for other operations.
+        input_splits: Index of the sizes into which its input is split; -1 if it takes a list of parts.
+        output_splits: The same of its output.
     """
 
     index: int
@@ -78,6 +83,9 @@ class OperationSchema:
     point_to_point: bool
     synchronizing: bool
     contribution: Contribution
+    received: int = -1
+    input_splits: int = -1
+    output_splits: int = -1
 
 
 def collective_schemas() -> list[OperationSchema]:
@@ -114,6 +122,9 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
         point_to_point=point_to_point,
         synchronizing=name not in _NOT_SYNCHRONIZING,
         contribution=_contribution(name),
+        received=next((positions[key] for key in _OUTPUTS if key in positions), -1) if name in _EXCHANGES else -1,
+        input_splits=positions.get("input_split_sizes", -1),
+        output_splits=positions.get("output_split_sizes", -1),
     )
 
 

@@ -24,6 +24,7 @@ from otel_torchdist.capture.c10d.signatures import key_of
 from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
     LIST,
+    backward_id,
     dispatcher_overloads,
     has_foreign_kernel,
     redispatch_of,
@@ -88,6 +89,7 @@ class OneSided:
                 0,
                 False,
                 "",
+                backward_id() >= 0,
                 threading.get_native_id(),
                 recorder.call_sites.find(3),
             )

@@ -11,7 +11,10 @@ Keys are only ever added within a schema. Unknown values are null.
 - `groups`: what is along no axis, with `span`: the axes (from 0; their number stands for the copies) of which each
   group is a product, or null; and the keys of groups.
 - keys of groups: `members` of each, `inferred`, `names`, `misnamed` (names that promise something else), `roles`
-  (`role`, `calls`, `sent_bytes`, `share`, `evidence`), `sent_bytes`, `across_hosts` (how many, or null).
+  (`role`, `calls`, `sent_bytes`, `share`, `evidence`), `sent_bytes`, `across_hosts` (how many, or null), `imbalance` of
+  `all_to_all` in the group where that is worst (null if it is not known, or there is none): `members`, `rank` with the
+  most bytes (received or sent, where members differ more), `ratio` of that to the mean, number of `exchanges` that
+  were compared, and `typical_ratio`: the median over these of what the busiest rank has in each, by the mean.
 - `traffic`: `from`, `to`, `bytes` from rank to rank, if libraries use rings in the order of the ranks.
 - `unattributed_bytes`: of `all_to_all` in groups of more than 128 ranks, which `traffic` leaves out.
 - `hosts`: by rank, where that is known.
@@ -20,6 +23,7 @@ Keys are only ever added within a schema. Unknown values are null.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Final
 
 from otel_torchdist.cli.histories import Source
@@ -72,4 +76,5 @@ def _groups(groups: Groups) -> dict[str, Any]:
         ],
         "sent_bytes": round(groups.sent),
         "across_hosts": groups.across_hosts,
+        "imbalance": dataclasses.asdict(groups.imbalance) if groups.imbalance is not None else None,
     }

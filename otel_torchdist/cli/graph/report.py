@@ -13,6 +13,7 @@ from otel_torchdist.cli.units import amount, share
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.parallelism.calls import MAX_SPREAD
 from otel_torchdist.parallelism.graph import Graph, Groups
+from otel_torchdist.parallelism.imbalance import Imbalance
 from otel_torchdist.parallelism.roles import Role
 
 TIMES: Final = " \N{MULTIPLICATION SIGN} "
@@ -71,12 +72,23 @@ def _groups(title: str, groups: Groups, total: int, has_hosts: bool) -> Iterator
     yield Text.assemble((title, "bold"), f"  {role_of(groups)}: {number} of {size} ranks, {listed}")
     for one in groups.roles:
         yield Text(f"{_INDENT}{one.role.value}: {one.text}; {amount(round(one.sent))} sent")
+    if groups.imbalance is not None and any(one.role is Role.EXPERT for one in groups.roles):
+        yield Text(f"{_INDENT}{_imbalance(groups.imbalance, count)}")
     facts = [f"{share(round(groups.sent), total) or '0%'} of all bytes"]
     if groups.across_hosts is not None and has_hosts:
         facts.append(_hosts(groups.across_hosts, count))
     if groups.descriptions:
         facts.append(f"named {', '.join(groups.descriptions)}")
     yield Text(f"{_INDENT}{'; '.join(facts)}")
+
+
+def _imbalance(found: Imbalance, groups: int) -> str:
+    where = f" among {compress_ranks(found.members)}" if groups > 1 else ""
+    exchanges = "1 exchange" if found.exchanges == 1 else f"the median of {found.exchanges:,} exchanges"
+    return (
+        f"balance: rank {found.rank} has the most bytes{where}, {found.ratio:.2f} times the mean; in {exchanges} the "
+        f"busiest rank has {found.typical_ratio:.2f} times the mean"
+    )
 
 
 def _hosts(across: int, count: int) -> str:

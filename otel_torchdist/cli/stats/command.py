@@ -36,7 +36,8 @@ def stats(
     target: RunOrDumps = None,
     run_dir: RunDirectory = None,
     by: Annotated[
-        str, typer.Option(help="What distinguishes rows: a list of `operation`, `group`, `size`, `site`, `rank`.")
+        str,
+        typer.Option(help="What distinguishes rows: a list of `operation`, `group`, `size`, `site`, `rank`, `phase`."),
     ] = ",".join(part.value for part in DEFAULT_PARTS),
     ranks: Annotated[
         str, typer.Option(help="Ranks whose calls count, such as `0-3,8`. Without it: all.", show_default=False)

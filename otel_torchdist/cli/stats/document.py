@@ -5,12 +5,12 @@ Keys are only ever added within a schema. Numbers are raw, with the unit in the 
 - `schema`: 1.
 - `source`: `run` (32 hex digits, or null), `place`, `world_size` (null if it is not known), `unknown_ranks`: ranks of
   the job whose calls are not known.
-- `by`: what distinguishes the rows: some of `operation`, `group`, `size`, `site`, `rank`.
+- `by`: what distinguishes the rows: some of `operation`, `group`, `size`, `site`, `rank`, `phase`.
 - `differences`: where members of a group have not called an operation equally often: `group`, `operation`, `ends`
   (null, or sender and receiver), `first_sequence` (from which on calls count, because some before it are missing; else
   null), `counts` (`rank`, `operation`, `calls`, `open`).
 - `rows`: calls by what they have in common: `operation`, `group`, `size_class`, `call_site` (`function`, `file`,
-  `line`) and `rank`, null if that does not distinguish rows; then
+  `line`), `rank` and `phase` (`backward`, `outside_backward`, `unknown`), null if that does not distinguish rows; then
   - `calls`, `calls_by_rank`, `counts_differ`, `open`, `failed`, `not_timed`, `timed`, `message_bytes`,
   - `time_ns`, `median_ns`, `p99_ns` of the timed calls,
   - `split`, `wait_ns`, `transfer_ns` of those of them for which the awaited arrival is known,
@@ -81,6 +81,7 @@ def _row(row: Row) -> Json:
         "size_class": key.size_class,
         "call_site": dict(zip(("function", "file", "line"), key.site, strict=True)) if key.site is not None else None,
         "rank": key.rank,
+        "phase": key.phase,
         "calls": row.calls,
         "calls_by_rank": {str(rank): calls for rank, calls in row.calls_by_rank.items()},
         "counts_differ": row.counts_differ,

@@ -39,4 +39,12 @@ def _measure(row: Row, order: Order) -> int:
 
 def _name(row: Row) -> tuple[object, ...]:
     key = row.key
-    return (row.group_name, key.group or "", key.operation or "", key.size_class or "", key.site or (), key.rank or 0)
+    return (
+        row.group_name,
+        key.group or "",
+        key.operation or "",
+        key.size_class or "",
+        key.site or (),
+        key.rank or 0,
+        key.phase or "",
+    )

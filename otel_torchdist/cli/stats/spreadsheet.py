@@ -18,7 +18,7 @@ COLUMNS: Final = (
     *("calls", "calls_of_a_rank_min", "calls_of_a_rank_max", "counts_differ", "open", "failed", "not_timed", "timed"),
     *("message_bytes", "time_ns", "median_ns", "p99_ns", "split", "wait_ns", "transfer_ns"),
     *("algorithm_bytes_per_second", "bus_bytes_per_second", "bandwidth_over"),
-    *("compared", "last_rank", "last_rank_times", "last_rank_median_ns"),
+    *("compared", "last_rank", "last_rank_times", "last_rank_median_ns", "phase"),
 )
 
 
@@ -42,4 +42,5 @@ def _cells(row: Row) -> list[object]:
         *(row.message_bytes, row.time_ns, row.median_ns, row.p99_ns, row.split, row.wait_ns, row.transfer_ns),
         *((bandwidth.algorithm, bandwidth.bus, bandwidth.over.value) if bandwidth is not None else (None,) * 3),
         *(row.compared, *((last.rank, last.times, last.median_ns) if last is not None else (None,) * 3)),
+        key.phase,
     ]

@@ -46,6 +46,7 @@ def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column
         Part.SIZE: lambda row: row.key.size_class or "",
         Part.SITE: _site,
         Part.RANK: lambda row: str(row.key.rank),
+        Part.PHASE: lambda row: (row.key.phase or "").replace("_", " "),
     }
     numbers = (Part.RANK,)
     return [_column(part.value, rows, known[part], is_text=part not in numbers) for part in parts]

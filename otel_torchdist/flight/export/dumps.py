@@ -11,15 +11,18 @@ from otel_torchdist.flight.export.choice import Choice
 from otel_torchdist.flight.export.groups import NumberedGroup, groups_of
 from otel_torchdist.flight.export.left_out import LeftOut
 from otel_torchdist.flight.export.positions import Positions, in_order
-from otel_torchdist.flight.export.sizes import NOTHING, Sides, sides_of
+from otel_torchdist.flight.export.sizes import NOTHING, Sides, exchanged, sides_of
 from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
 from otel_torchdist.flight.names import recorded_dtype
+from otel_torchdist.flight.operations import item_bytes
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.world.model import Channel, OperationId, OperationView
 
 VERSION: Final = (2, 10)
 """That of torch 2.13 to 2.15."""
+_EXCHANGE: Final = "all_to_all_single"
+"""Of lists of tensors, analyses compare the first one alone, which uneven lists do not have in common."""
 _END_UNKNOWN: Final = (How.UNTRACKED, How.ABANDONED, How.FAILED)
 
 
@@ -51,7 +54,10 @@ def dumps_of(histories: Sequence[RankHistory], choice: Choice) -> Exported:
     unsized = frozenset(
         position for position, calls in positions.calls.items() if any(map(_lacks_sizes, calls.values()))
     )
-    writers = [_RankWriter(history, positions, groups, unsized) for history in histories]
+    uneven = frozenset(
+        position for position, calls in positions.calls.items() if all(map(_shows_received, calls.values()))
+    )
+    writers = [_RankWriter(history, positions, groups, unsized, uneven) for history in histories]
     dumps = tuple(writer.dump() for writer in writers)
     renamed = {name: library for writer in writers for name, library in writer.renamed.items()}
     return Exported(dumps, positions.left_out, renamed)
@@ -63,6 +69,12 @@ def _lacks_sizes(operation: OperationView) -> bool:
     return signature is not None and signature.tensors > 0 and not signature.shapes
 
 
+def _shows_received(operation: OperationView) -> bool:
+    """Whether it is known how much the rank receives in an `all_to_all`: analyses add up what all members do."""
+    record = operation.record
+    return operation.name == _EXCHANGE and (record.splits is not None or not record.flags & Flag.UNEVEN)
+
+
 class _RankWriter:
     """Makes the dump of one rank."""
 
@@ -72,11 +84,13 @@ class _RankWriter:
         positions: Positions,
         groups: Mapping[Channel, NumberedGroup],
         unsized: frozenset[OperationId],
+        uneven: frozenset[OperationId],
     ) -> None:
         self._history = history
         self._operations = tuple(in_order(positions, history))
         self._groups = groups
         self._unsized = unsized
+        self._uneven = uneven
         self.renamed: dict[str, str] = {}
 
     def dump(self) -> FlightDump:
@@ -155,9 +169,11 @@ class _RankWriter:
         signature = operation.signature
         if operation.operation_id in self._unsized or signature is None:
             return Sides((NOTHING,), (NOTHING,)), ()
+        splits, dtypes = operation.record.splits, tuple(map(recorded_dtype, signature.dtypes))
+        if splits is not None and operation.operation_id in self._uneven and signature.shapes:
+            return exchanged(signature.shapes[0], splits.received // item_bytes(signature.dtypes[0])), dtypes
         is_root = operation.record.peer == self._history.rank
         sides = sides_of(operation.name, signature.shapes, members, is_root)
-        dtypes = tuple(map(recorded_dtype, signature.dtypes))
         return sides, dtypes * len(signature.shapes) if len(dtypes) == 1 else dtypes
 
     def _profiling_name(self, operation: OperationView, group: FlightGroup) -> str:

@@ -29,7 +29,7 @@ class Sides(NamedTuple):
 def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: bool) -> Sides:
     """Compute the side that the tape does not describe.
 
-    What a rank receives in an `all_to_all` is not on its tape, and taken to be as large as what it sends.
+    What a rank receives in an `all_to_all` is taken to be as large as what it sends; see `exchanged` for uneven ones.
 
     Args:
         operation: Our name of the operation.
@@ -50,6 +50,18 @@ def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: b
     if operation in _SCATTERED:
         return Sides(shapes, tuple(_share(shape, members) for shape in shapes))
     return Sides(shapes, shapes)
+
+
+def exchanged(shape: Shape, received: int) -> Sides:
+    """The sizes of an uneven `all_to_all` of one tensor.
+
+    Args:
+        shape: What a rank sends; its rows are split among the members.
+        received: How many elements it receives.
+    """
+    row = math.prod(shape[1:])
+    is_whole = bool(shape) and row > 0 and received % row == 0
+    return Sides((shape,), ((received // row, *shape[1:]) if is_whole else (received,),))
 
 
 def _concatenated(shape: Shape, members: int) -> Shape:

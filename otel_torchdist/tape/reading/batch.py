@@ -18,6 +18,7 @@ class Batch:
         steps: Steps that ended.
         activities_entered: Activities seen for the first time.
         activities_ended: Activities whose end became known.
+        splits: Numbers of records that show how an operation is split; it is in that operation.
         lost: Records that were overwritten, damaged or never committed, and ends that were missed.
     """
 
@@ -26,17 +27,19 @@ class Batch:
     steps: list[StepMark] = field(default_factory=list[StepMark])
     activities_entered: list[Activity] = field(default_factory=list[Activity])
     activities_ended: list[Activity] = field(default_factory=list[Activity])
+    splits: list[int] = field(default_factory=list[int])
     lost: int = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether the poll found nothing new."""
-        return not (self.entered or self.ended or self.steps or self.activities_entered or self.activities_ended)
+        found = (self.entered, self.ended, self.steps, self.activities_entered, self.activities_ended, self.splits)
+        return not any(found)
 
     @property
     def numbers(self) -> list[int]:
         """Numbers of all records that were seen for the first time, ascending."""
-        return sorted(record.number for record in (*self.entered, *self.steps, *self.activities_entered))
+        return sorted([*self.splits, *(one.number for one in (*self.entered, *self.steps, *self.activities_entered))])
 
     def add_entered(self, interval: Interval) -> None:
         """Add an operation or activity that is seen for the first time."""

@@ -12,12 +12,13 @@ from typing import Final
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.activities import Activity, Interval, decoded, interval_of, renewed_interval
-from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
+from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
 from otel_torchdist.tape.memory import TapeMemory, numbers_in
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records import Operation, StepMark, operation_of
+from otel_torchdist.tape.splits import PendingSplits
 
 UNCOMMITTED_BOUND_S: Final = 1.0
 """A number reserved but not committed for this long belongs to a thread that died in between."""
@@ -30,6 +31,7 @@ SCAN_SHARE: Final = 20
 """After a long scan of the whole ring, or many scans, the next one waits this many times as long as the last took."""
 
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
+_UNEVEN: Final = int(Flag.UNEVEN)
 
 
 class TapeReader(MappedTape):
@@ -46,6 +48,7 @@ class TapeReader(MappedTape):
         self._gap_since: float | None = None
         self._missing: set[int] = set()
         self._abandoned = AbandonedCalls()
+        self._splits = PendingSplits()
         self._open: dict[int, Interval] = {}
         self._ahead = b""
         self._ahead_from = 0
@@ -243,7 +246,14 @@ class TapeReader(MappedTape):
         if kind is RecordKind.LATE_COMPLETION:
             self._take_late(fields, data, batch)
             return
-        interval = interval_of(number, fields)
+        if kind is RecordKind.SPLITS:
+            self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
+            batch.splits.append(number)
+            return
+        if fields[12] & _UNEVEN:
+            interval = operation_of(number, fields, self._splits.take(thread=fields[10], entered_ns=fields[0]))
+        else:
+            interval = interval_of(number, fields)
         batch.add_entered(interval)
         self._open[number] = interval
         words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)

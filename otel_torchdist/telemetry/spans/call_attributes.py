@@ -7,7 +7,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.layout import Flag, How, Phase
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
 _RESOLUTION_S: Final = {
@@ -20,6 +20,7 @@ _RESOLUTION_S: Final = {
 }
 """An event's time is accurate to a microsecond on the device's clock; the rest is that clock against the host's. The
 watchdog runs every 100 ms, and is polled every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
+_PHASES: Final = {phase: phase.name.lower() for phase in Phase if phase is not Phase.UNKNOWN}
 
 
 def of_names(
@@ -67,7 +68,7 @@ def _of_group(group: GroupName) -> dict[str, AttributeValue]:
 
 
 def of_record(operation: Operation) -> dict[str, AttributeValue]:
-    """Attributes of one call: its position, its size, how its end is known, its times on a device."""
+    """Attributes of one call: its position, size and phase, how its end is known, its times on a device."""
     attributes: dict[str, AttributeValue] = {
         semconv.SEQUENCE: operation.sequence,
         semconv.MESSAGE_SIZE: operation.message_bytes,
@@ -81,6 +82,12 @@ def of_record(operation: Operation) -> dict[str, AttributeValue]:
         attributes[semconv.PEER] = operation.peer
     if operation.flags & Flag.POINT_TO_POINT:
         attributes[semconv.TAG] = operation.tag
+    if operation.phase in _PHASES:
+        attributes[semconv.PHASE] = _PHASES[operation.phase]
+    if operation.splits is not None:
+        attributes[semconv.MESSAGE_RECEIVED] = operation.splits.received
+        if operation.splits.largest:
+            attributes[semconv.MESSAGE_LARGEST_PART] = operation.splits.largest
     return attributes
 
 

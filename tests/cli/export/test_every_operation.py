@@ -89,6 +89,14 @@ def test_own_diagnosis_finds_nothing(exports: dict[str, Export], module_base: Pa
         assert document["coverage"] == {"reporting": [0, 1, 2, 3], "unknown": []}
 
 
+def test_uneven_exchange(exports: dict[str, Export]) -> None:
+    """What a rank receives in an uneven exchange is as large as it was: here the sum from 1 to the number of ranks."""
+    for rank, path in enumerate(sorted(exports["whole"].out.iterdir())):
+        found = [one for one in pickle.loads(path.read_bytes())["entries"] if "all_to_all" in one["profiling_name"]]
+        sizes = [(one["input_sizes"], one["output_sizes"]) for one in found]
+        assert ([[4 * (rank + 1)]], [[10]]) in [([list(a) for a in i], [list(b) for b in o]) for i, o in sizes]
+
+
 def test_what_is_left_out(exports: dict[str, Export]) -> None:
     """Of a sound run nothing is. Receives from any rank are, and what may have met them; so are overwritten calls."""
     whole, from_any, short = exports.values()

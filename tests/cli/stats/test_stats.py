@@ -131,7 +131,7 @@ def test_choices(job: GlooJobs, module_base: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--by", "colour"], "'colour': a list of operation, group, size, site, rank is expected"),
+        (["--by", "colour"], "'colour': a list of operation, group, size, site, rank, phase is expected"),
         (["--ranks", "0-x"], "'0-x': expected ranks such as 0-7,12"),
         (["--sort", "age"], "Invalid value for '--sort'"),
         (["--json", "--csv"], "either this or --csv"),

@@ -16,7 +16,8 @@ from otel_torchdist.flight.export.dumps import Exported, dumps_of
 from otel_torchdist.flight.export.left_out import Reason
 from otel_torchdist.flight.export.pickles import is_marked, pickled
 from otel_torchdist.flight.reading.decoding import decode
-from otel_torchdist.tape.layout import How, RecordKind
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.splits import Splits
 from otel_torchdist.world.model import ANY_RANK, OperationView
 from tests.flight.export.made import SECOND, SITE, WALL_NS, WORLD, call, group, history, message
 
@@ -94,6 +95,30 @@ def test_ends(ends: int | None, how: How, is_last: bool, state: EntryState, is_e
         state is EntryState.COMPLETED,
         is_end_known,
     )
+
+
+def exchange(received: int | None, *, is_uneven: bool = True) -> OperationView:
+    """A call that sends two rows of four numbers, and receives some bytes; None if that is not known."""
+    made = call(1, "all_to_all_single", shapes=((2, 4),))
+    splits = Splits((16, 0, 16), 16, received) if received is not None else None
+    flags = Flag.UNEVEN if is_uneven else Flag(0)
+    return dataclasses.replace(made, record=dataclasses.replace(made.record, flags=flags, splits=splits))
+
+
+@pytest.mark.parametrize(
+    ("last", "outputs"),
+    [
+        (exchange(0), [(4, 4), (2, 4), (0, 4)]),
+        (exchange(None, is_uneven=False), [(4, 4), (2, 4), (2, 4)]),
+        (exchange(None), [(2, 4)] * 3),
+    ],
+)
+def test_uneven_exchanges(last: OperationView, outputs: list[tuple[int, ...]]) -> None:
+    """Each rank's output is as large as it was, unless that is not known of one: analyses add up those of all ranks."""
+    found = exported([exchange(64)], [exchange(32)], [last])
+    assert [only(dump).input_sizes for dump in found.dumps] == [((2, 4),)] * 3
+    assert [only(dump).output_sizes for dump in found.dumps] == [(one,) for one in outputs]
+    assert [only(dump).output_dtypes for dump in found.dumps] == [("Float",)] * 3
 
 
 def test_progress_of_groups() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.flight.export.sizes import NOTHING, Shape, sides_of
+from otel_torchdist.flight.export.sizes import NOTHING, Shape, exchanged, sides_of
 
 GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_into_tensor_coalesced")
 SCATTERING = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")
@@ -48,6 +48,16 @@ def test_only_the_root_has_the_parts(operation: str) -> None:
     side = 0 if operation == "scatter" else 1
     assert (math.prod(at_root[side][0]), elsewhere[side]) == (24, (NOTHING,))
     assert at_root[1 - side] == elsewhere[1 - side] == ((2, 3),)
+
+
+@given(SHAPES, st.integers(0, 50))
+def test_every_exchanged_element_arrives(shapes: tuple[Shape, ...], received: int) -> None:
+    """The output of an uneven exchange has as many elements as its rank received, in whole rows if possible."""
+    shape = shapes[0]
+    inputs, (output,) = exchanged(shape, received)
+    row = math.prod(shape[1:])
+    assert (inputs, math.prod(output)) == ((shape,), received)
+    assert output[1:] == (shape[1:] if shape and row and received % row == 0 else ())
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "reduce", "all_to_all_single", "send", "recv"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,12 @@ from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
 from tests.support.jobs import Jobs
 from tests.support.warm_python import WarmPython
+
+
+def tokens_of(sender: int, receiver: int, nth: int) -> int:
+    """How many of its 64 tokens a member of a pair sends to another, as in the worker."""
+    first = 20 + 3 * nth + 5 * sender
+    return first if receiver == 0 else 64 - first
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,9 @@ WORLDS = (
     World("fsdp_ulysses", 4, ((2, ("CP (Ulysses)",)),), ("FSDP",)),
     World("ring", 8, ((4, ("CP (ring)",)),), ("DP",)),
     World("recommender", 4, ((4, ("DP", "EP")),)),
+    World("hooked", 4, ((4, ("DP",)),)),
+    World("one_by_one", 4, ((4, ("FSDP",)),)),
+    World("dispatched", 4, ((2, ("EP",)),), ("DP",)),
 )
 
 
@@ -92,6 +102,22 @@ def test_world(graphs: dict[str, Graph], world: World) -> None:
     wide = [other for other in graph.others if len(other.members[0]) == world.ranks]
     assert [roles(one) for one in wide] == ([world.everywhere] if wide else [])
     assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
+
+
+def test_balance_of_experts(graphs: dict[str, Graph]) -> None:
+    """Bytes of uneven exchanges are those that were sent, and the expert with most of them is the one that has most."""
+    graph = graphs["dispatched"]
+    [axis] = graph.axes
+    steady, ways, row = range(2, 5), 2, 32 * 4
+    sent = {(one, other): sum(tokens_of(one, other, nth) for nth in steady) for one in (0, 1) for other in (0, 1)}
+    # Twice in each step there and back, in two pairs.
+    assert axis.sent == 2 * 2 * ways * row * (sent[0, 1] + sent[1, 0])
+    most = [max(tokens_of(0, one, nth) + tokens_of(1, one, nth) for one in (0, 1)) for nth in steady]
+    found = axis.imbalance
+    assert found is not None
+    assert (found.rank % 2, found.exchanges) == (1, 3 * 2 * ways)
+    assert found.typical_ratio == pytest.approx(statistics.median(most) / 64)
+    assert found.ratio == pytest.approx((sent[0, 1] + sent[1, 1]) / (3 * 64))
 
 
 def test_bytes_go_where_they_were_sent(graphs: dict[str, Graph]) -> None:

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState, Word
 from otel_torchdist.tape.names import OTHER
 from otel_torchdist.tape.records import GroupName, SignatureName
 from tests.support.fake_tape import RUN, SECOND, ClockedTape
@@ -55,6 +55,31 @@ def test_an_operation_shows_everything_in_its_record(rank: Rank) -> None:
     }
     assert isinstance(span.attributes[semconv.SYNC_DURATION], float)
     assert span.attributes[semconv.ASYNC] is True
+
+
+@pytest.mark.parametrize(
+    ("phase", "shown"),
+    [(Phase.BACKWARD, "backward"), (Phase.OUTSIDE_BACKWARD, "outside_backward"), (Phase.UNKNOWN, None)],
+)
+def test_phase(rank: Rank, phase: Phase, shown: str | None) -> None:
+    """Whether a backward pass made the call is shown where it is known."""
+    rank.tape.operation(phase=phase)
+    rank.tape.end_step()
+    rank.poll()
+    [span] = rank.sink.operations
+    assert span.attributes.get(semconv.PHASE) == shown
+
+
+@pytest.mark.parametrize(("members", "largest"), [(4, 300), (100, 9_900)])
+def test_uneven_exchange(rank: Rank, members: int, largest: int) -> None:
+    """An uneven exchange shows what the rank receives and the largest part that it sends, in groups of any size."""
+    rank.tape.operation(parts=[100 * member for member in range(members)], received=5_000)
+    rank.tape.operation()
+    rank.tape.end_step()
+    rank.poll()
+    names = (semconv.MESSAGE_RECEIVED, semconv.MESSAGE_LARGEST_PART)
+    shown = [tuple(span.attributes.get(name) for name in names) for span in rank.sink.operations]
+    assert shown == [(5_000, largest), (None, None)]
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,32 @@ def expert() -> None:
     train(DistributedDataParallel(Block()), more=route)
 
 
+def tokens_of(sender: int, receiver: int, nth: int) -> int:
+    """How many of its 64 tokens a member of a pair sends to another."""
+    first = 20 + 3 * nth + 5 * sender
+    return first if receiver == 0 else 64 - first
+
+
+def dispatched() -> None:
+    """Experts over pairs; each rank always has as many tokens, and these come back through another line."""
+    group = mesh_of(dp=world_size() // 2, ep=2).get_group("ep")
+    here = dist.get_rank(group)
+    steps = iter(range(STEPS))
+
+    def route() -> None:
+        nth = next(steps)
+        outgoing, incoming = (
+            [tokens_of(here, one, nth) for one in (0, 1)],
+            [tokens_of(one, here, nth) for one in (0, 1)],
+        )
+        arrived, back = torch.empty(sum(incoming), WIDTH), torch.empty(64, WIDTH)
+        for _ in range(2):
+            dist.all_to_all_single(arrived, torch.ones(64, WIDTH), incoming, outgoing, group=group)
+            dist.all_to_all_single(back, arrived, outgoing, incoming, group=group)
+
+    train(DistributedDataParallel(Block()), more=route)
+
+
 def heads_for_positions() -> Callable[[], None]:
     """The exchanges around attention in four layers, over pairs."""
     cp = mesh_of(dp=world_size() // 2, cp=2).get_group("cp")
@@ -259,6 +285,49 @@ def zero() -> None:
         optimizer.step()
         optimizer.zero_grad()
         mark_step()
+
+
+def hooked() -> None:
+    """Gradients of layers without biases, each reduced by a hook as soon as it is there."""
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
+    train(model)
+
+
+class Gathered(torch.autograd.Function):
+    """A parameter from its shards; the gradient goes back to these."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, shard: torch.Tensor) -> torch.Tensor:
+        """Gather."""
+        whole = torch.empty(shard.shape[0] * world_size(), *shard.shape[1:])
+        dist.all_gather_into_tensor(whole, shard)
+        return whole
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> torch.Tensor:
+        """Scatter."""
+        shard = torch.empty(gradients[0].shape[0] // world_size(), *gradients[0].shape[1:])
+        dist.reduce_scatter_tensor(shard, gradients[0].contiguous())
+        return shard
+
+
+class Sharded(nn.Module):
+    """A matrix of which each rank has some rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shard = nn.Parameter(torch.ones(WIDTH // world_size(), WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by the whole."""
+        return x @ Gathered.apply(self.shard)
+
+
+def one_by_one() -> None:
+    """The model sharded as by SimpleFSDP: each parameter is gathered in its own shape, when it is needed."""
+    train(nn.Sequential(Sharded(), nn.ReLU(), Sharded()))
 
 
 def first_fsdp() -> None:

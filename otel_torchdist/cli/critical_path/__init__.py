@@ -1,0 +1,1 @@
+"""`otel-torchdist critical-path`: what determines how long a step takes."""

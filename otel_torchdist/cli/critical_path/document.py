@@ -1,0 +1,106 @@
+"""The critical path as one JSON document, for programs.
+
+Keys are only ever added within a schema. Unknown values are null. Durations are nanoseconds of an average steady step.
+
+- `schema`: 1.
+- `source`: `run` (32 hex digits, or null), `place`, `world_size`, `ranks`: those with records.
+- `steps`: `first`, `last` (null where no steps are recorded), `count`, `unsteady` (left out, because they took more
+  than twice the median), `median_ns`.
+- `path`: `computing_ns` and `transfer_ns` of the critical path, and its `pieces`: `kind`, `rank`, `call`, `ns`. The
+  call (`operation`, `group`, `group_name`, `function`, `file`, `line`; null for the end of the step) is what the rank
+  computed before, or what transferred.
+- `ranks`: of each `rank`: `host`, `on_path_ns`, `computing_ns`, `waiting_ns`, `transfer_ns`, and `waits_for`: `rank`,
+  `ns`.
+- `causes`: `kind` (line, rank, node, stage, transfer), `ranks`, `host`, `call`, `excess_ns`, `gain_ns` (at most),
+  `text`.
+- `clocks`: of each clock the `ranks`, `offset_ns` to that of the first, `bound_ns` (null: by wall clocks), `meetings`.
+- `notes`, `warnings`: what could not be taken into account, and what could not be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from otel_torchdist.cli.critical_path.wording import sentence
+from otel_torchdist.cli.histories import Source
+from otel_torchdist.critical_path.model import CriticalPath, PathKind
+from otel_torchdist.critical_path.timelines import Label
+
+SCHEMA: Final = 1
+
+
+def document_of(found: CriticalPath, source: Source) -> dict[str, Any]:
+    """Build the document."""
+    return {
+        "schema": SCHEMA,
+        "source": {
+            "run": source.run_id,
+            "place": source.place,
+            "world_size": found.world_size,
+            "ranks": list(found.ranks),
+        },
+        "steps": {
+            "first": found.steps[0].step,
+            "last": found.steps[-1].step,
+            "count": len(found.steps),
+            "unsteady": found.unsteady,
+            "median_ns": found.step_ns,
+        },
+        "path": {
+            "computing_ns": found.by_kind[PathKind.COMPUTING],
+            "transfer_ns": found.by_kind[PathKind.TRANSFER],
+            "pieces": [
+                {"kind": kind.value, "rank": rank, "call": _call(label, found), "ns": length_ns}
+                for (kind, rank, label), length_ns in found.by_label.items()
+            ],
+        },
+        "ranks": [
+            {
+                "rank": one.rank,
+                "host": one.host or None,
+                "on_path_ns": one.on_path_ns,
+                "computing_ns": one.computing_ns,
+                "waiting_ns": one.waiting_ns,
+                "transfer_ns": one.transfer_ns,
+                "waits_for": [{"rank": rank, "ns": waited_ns} for rank, waited_ns in one.waits_for],
+            }
+            for one in found.by_rank
+        ],
+        "causes": [
+            {
+                "kind": cause.kind.value,
+                "ranks": list(cause.ranks),
+                "host": cause.host or None,
+                "call": _call(cause.label, found),
+                "excess_ns": cause.excess_ns,
+                "gain_ns": cause.gain_ns,
+                "text": sentence(cause, found.group_names),
+            }
+            for cause in found.causes
+        ],
+        "clocks": [
+            {
+                "ranks": list(clock.ranks),
+                "offset_ns": clock.offset_ns,
+                "bound_ns": clock.bound_ns,
+                "meetings": clock.meetings,
+            }
+            for clock in found.clocks
+        ],
+        "notes": list(found.notes),
+        "warnings": list(source.warnings),
+    }
+
+
+def _call(label: Label | None, found: CriticalPath) -> dict[str, Any] | None:
+    if label is None:
+        return None
+    site = label.site
+    return {
+        "operation": label.operation,
+        "group": label.group or None,
+        "group_name": found.group_names.get(label.group),
+        "function": site.function if site is not None else None,
+        "file": site.file if site is not None else None,
+        "line": site.line if site is not None else None,
+    }

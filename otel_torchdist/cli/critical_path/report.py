@@ -1,0 +1,108 @@
+"""The critical path for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.text import Text
+
+from otel_torchdist.cli.critical_path.wording import call_of, sentence
+from otel_torchdist.cli.histories import Source
+from otel_torchdist.cli.units import duration, share
+from otel_torchdist.critical_path.clocks import ClockOffset
+from otel_torchdist.critical_path.model import CriticalPath, PathKind, RankTime
+from otel_torchdist.naming import name_ranks
+
+SHOWN_RANKS: Final = 16
+SHOWN_PIECES: Final = 10
+_INDENT: Final = " " * 4
+
+
+def lines_of(found: CriticalPath, source: Source) -> Iterator[Text]:
+    """Describe the steps, what would make them shorter, and where their time goes."""
+    yield Text(source.headline)
+    yield Text()
+    yield Text(_headline(found), style="bold")
+    yield from _causes(found)
+    yield from _pieces(found)
+    yield from _ranks(found)
+    yield from _clocks(found)
+    if found.notes:
+        yield Text()
+    yield from (Text(note, style="yellow") for note in found.notes)
+
+
+def _headline(found: CriticalPath) -> str:
+    kinds = ", ".join(f"{share(found.by_kind[kind], found.path_ns) or '0%'} {kind.value}" for kind in PathKind)
+    if not found.has_steps:
+        return f"{duration(found.path_ns)} from the first known call to the last: {kinds}"
+    first, last = found.steps[0].step, found.steps[-1].step
+    count = len(found.steps)
+    steps = f"step {first}" if count == 1 else f"{count} steady steps, {first} to {last}"
+    each = "" if count == 1 else " at the median"
+    return f"{steps}: {duration(found.step_ns)}{each}; on the critical path {kinds}"
+
+
+def _causes(found: CriticalPath) -> Iterator[Text]:
+    if not found.has_steps:
+        return
+    yield Text()
+    if not found.causes:
+        yield Text("no rank, line or transfer stands out: without any one of them steps would hardly be shorter")
+        return
+    yield Text("a step would be shorter at most by", style="bold")
+    for cause in found.causes:
+        gain = f"{duration(cause.gain_ns):>8}  {share(cause.gain_ns, found.path_ns):>4}"
+        yield Text(f"{_INDENT}{gain}  without this: {sentence(cause, found.group_names)}")
+
+
+def _pieces(found: CriticalPath) -> Iterator[Text]:
+    yield Text()
+    yield Text("the critical path, by what happens on it", style="bold")
+    for (kind, rank, label), length_ns in list(found.by_label.items())[:SHOWN_PIECES]:
+        what = "computing before" if kind is PathKind.COMPUTING else "transfer of"
+        yield Text(
+            f"{_INDENT}{duration(length_ns):>8}  {share(length_ns, found.path_ns):>4}  "
+            f"rank {rank}, {what} {call_of(label, found.group_names)}"
+        )
+    rest = list(found.by_label.values())[SHOWN_PIECES:]
+    if rest:
+        yield Text(f"{_INDENT}{duration(sum(rest)):>8}  {share(sum(rest), found.path_ns):>4}  {len(rest)} others")
+
+
+def _ranks(found: CriticalPath) -> Iterator[Text]:
+    ranks = sorted(found.by_rank, key=lambda one: (-one.on_path_ns, one.rank))[:SHOWN_RANKS]
+    yield Text()
+    yield Text("the time of a step, by rank", style="bold")
+    yield Text(f"{_INDENT}rank  on the path  computing   waiting  transfer  waits longest for")
+    for one in sorted(ranks, key=lambda one: one.rank):
+        yield Text(
+            f"{_INDENT}{one.rank:>4}  {duration(one.on_path_ns):>11}  {duration(one.computing_ns):>9}  "
+            f"{duration(one.waiting_ns):>8}  {duration(one.transfer_ns):>8}  {_longest(one)}".rstrip()
+        )
+    hidden = len(found.by_rank) - len(ranks)
+    if hidden:
+        yield Text(f"{_INDENT}{hidden} ranks that are less on the path are left out")
+
+
+def _longest(one: RankTime) -> str:
+    if not one.waits_for:
+        return ""
+    rank, waited_ns = one.waits_for[0]
+    return f"rank {rank}, {duration(waited_ns)}"
+
+
+def _clocks(found: CriticalPath) -> Iterator[Text]:
+    others = [clock for clock in found.clocks[1:] if clock.bound_ns is not None]
+    if not others:
+        return
+    yield Text()
+    yield Text("clocks of nodes, by the operations in which their ranks meet", style="bold")
+    for clock in others:
+        yield Text(f"{_INDENT}{_clock(clock)}")
+
+
+def _clock(clock: ClockOffset) -> str:
+    bound = duration(clock.bound_ns)
+    return f"{name_ranks(clock.ranks)}: ± {bound} at most, from {clock.meetings:,} operations"

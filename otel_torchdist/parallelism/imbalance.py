@@ -1,0 +1,124 @@
+"""How unevenly the members of a group take part in `all_to_all`: with experts, how unevenly these have work.
+
+On the way to the experts, members differ in what they receive; on the way back, in what they send. So each exchange is
+judged by the side on which they differ more.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.splits import MAX_BYTES
+from otel_torchdist.world.model import OperationView
+
+MAX_COMPARED: Final = 1_024
+"""Exchanges of a group that are compared, the newest ones."""
+_UNEVEN: Final = int(Flag.UNEVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """How unevenly the members of a group take part in exchanges, those that are known of all of them.
+
+    Attributes:
+        members: The group.
+        rank: The member that has most bytes in all of them together, received or sent, see above.
+        ratio: What it has, by the mean of all members.
+        exchanges: How many are compared.
+        typical_ratio: In the median of them, what the member has that has most in it, by the mean.
+    """
+
+    members: tuple[int, ...]
+    rank: int
+    ratio: float
+    exchanges: int
+    typical_ratio: float
+
+
+class _Sizes:
+    """What one rank sent and received in exchanges, by their sequence."""
+
+    __slots__ = ("received", "sent", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences = array("q")
+        self.sent = array("q")
+        self.received = array("q")
+
+    def add(self, sequence: int, sent: int, received: int) -> None:
+        columns = self.sequences, self.sent, self.received
+        for column, value in zip(columns, (sequence, sent, received), strict=True):
+            column.append(min(value, MAX_BYTES))
+            if len(column) >= 2 * MAX_COMPARED:
+                del column[:MAX_COMPARED]
+
+    def places(self) -> dict[int, int]:
+        return {sequence: place for place, sequence in enumerate(self.sequences)}
+
+
+@dataclass(slots=True)
+class Exchanges:
+    """The exchanges of data of a set of members, in however many groups."""
+
+    _by_group: dict[str, dict[int, _Sizes]] = field(default_factory=dict[str, dict[int, _Sizes]])
+
+    def add(self, rank: int, view: OperationView) -> None:
+        """Add a call of a rank, unless it is not known what it received."""
+        received = received_bytes(view)
+        if received is not None:
+            channel, sequence = view.operation_id
+            sizes = self._by_group.setdefault(channel.group, {}).setdefault(rank, _Sizes())
+            sizes.add(sequence, view.record.message_bytes, received)
+
+    def imbalance(self, members: tuple[int, ...]) -> Imbalance | None:
+        """Compare the members; None if no exchange is known of all of them."""
+        totals: Counter[int] = Counter()
+        ratios: list[float] = []
+        for sides in self._complete(len(members)):
+            ratio, sizes = max(((_ratio(side), side) for side in sides), key=lambda one: one[0])
+            if ratio:
+                totals.update(sizes)
+                ratios.append(ratio)
+        if not ratios:
+            return None
+        busiest = max(sorted(totals), key=lambda rank: totals[rank])
+        return Imbalance(members, busiest, totals[busiest] * len(totals) / totals.total(), len(ratios), median(ratios))
+
+    def _complete(self, members: int) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
+        """Yield what each member received, and what it sent, in one exchange after the other."""
+        for by_rank in self._by_group.values():
+            if len(by_rank) < max(members, 2):
+                continue
+            places = {rank: sizes.places() for rank, sizes in by_rank.items()}
+            common = sorted(set[int].intersection(*(set(of) for of in places.values())))
+            for sequence in common[-MAX_COMPARED:]:
+                here = {rank: (by_rank[rank], of[sequence]) for rank, of in places.items()}
+                yield (
+                    {rank: sizes.received[place] for rank, (sizes, place) in here.items()},
+                    {rank: sizes.sent[place] for rank, (sizes, place) in here.items()},
+                )
+
+
+def _ratio(sizes: Mapping[int, int]) -> float:
+    """The largest size by the mean; 0 if all are 0."""
+    total = sum(sizes.values())
+    return max(sizes.values()) * len(sizes) / total if total else 0.0
+
+
+def received_bytes(view: OperationView) -> int | None:
+    """What a rank received in an `all_to_all`; None if it is uneven and that is not known."""
+    record = view.record
+    if record.splits is not None:
+        return record.splits.received
+    return None if int(record.flags) & _UNEVEN else record.message_bytes
+
+
+def worst(found: Iterable[Imbalance | None]) -> Imbalance | None:
+    """The largest imbalance among those of groups that are for the same."""
+    return max((one for one in found if one is not None), key=lambda one: one.typical_ratio, default=None)

@@ -1,0 +1,121 @@
+"""How much an uneven `all_to_all` sends to each member: records of their own, right before that of the operation.
+
+So a reader knows how an operation is split before it can see its end. They belong to the operation of the same thread
+and time of entry. Parts are counted in units of so many bytes, such as a row of the tensor, because most then fit in
+16 bits: those of 16 members take one record. In groups of more than `MAX_LISTED` members only the largest is recorded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.layout import RecordKind
+
+MAX_LISTED: Final = 64
+"""Members whose parts are listed: at most four records, of parts below 65,536 units."""
+MAX_BYTES: Final = (1 << 62) - 1
+MAX_THREADS: Final = 4_096
+
+_MAX_UNIT: Final = (1 << 32) - 1
+_LETTERS: Final = {2: "H", 4: "I", 8: "Q"}
+"""Width of a part in bytes, and how it is packed."""
+_KIND: Final = int(RecordKind.SPLITS)
+_pack: Final = layout.SPLITS.pack
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How an `all_to_all` of one rank is split, in bytes.
+
+    Attributes:
+        sent: What it sends to each member of the group, itself included, in the order of their ranks; empty if the
+            group has more than `MAX_LISTED` members.
+        largest: The largest of these parts; 0 if it is not known, as from dumps of a flight recorder.
+        received: What it receives from all members together.
+    """
+
+    sent: tuple[int, ...]
+    largest: int
+    received: int
+
+
+def pack_splits(entered_ns: int, thread: int, parts: Sequence[int], unit: int, received: int) -> list[bytes]:
+    """Pack how an operation is split, for `TapeWriter.write_splits`.
+
+    Args:
+        entered_ns: When the operation is entered.
+        thread: Native id of the calling thread.
+        parts: What this rank sends to each member, in units.
+        unit: Bytes in a unit.
+        received: Bytes that it receives.
+
+    Raises:
+        struct.error: A value does not fit.
+    """
+    largest = max(parts)
+    if unit > _MAX_UNIT:
+        parts, largest, unit = [part * unit for part in parts], largest * unit, 1
+    members = len(parts)
+    if members > MAX_LISTED:
+        parts, members = (largest,), 0
+    width = 2 if largest < 1 << 16 else 4 if largest < 1 << 32 else 8
+    letter, room = _LETTERS[width], layout.SPLITS_BYTES // width
+    packed: list[bytes] = []
+    for first in range(0, len(parts), room):
+        some = parts[first : first + room]
+        listed = struct.pack(f"={len(some)}{letter}", *some)
+        packed.append(_pack(received, entered_ns, unit, thread, members, first, listed, _KIND, width, 0))
+    return packed
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Parts of one operation, as far as they have been read; of others than listed members, the largest part."""
+
+    entered_ns: int
+    received: int
+    members: int
+    parts: list[int] = field(default_factory=list[int])
+
+
+class PendingSplits:
+    """Splits whose operation has not been read yet."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, _Collected] = {}
+
+    def add(self, payload: bytes) -> None:
+        """Take one record's payload.
+
+        Raises:
+            ValueError: It is not what `pack_splits` makes.
+        """
+        received, entered_ns, unit, thread, members, first, listed, _, width, _ = layout.SPLITS.unpack(payload)
+        count = members or 1
+        letter = _LETTERS.get(width)
+        if letter is None or members > MAX_LISTED or first >= count or received > MAX_BYTES:
+            raise ValueError("splits of an unknown form")
+        parts = [
+            part * unit for part in struct.unpack_from(f"={min(count - first, len(listed) // width)}{letter}", listed)
+        ]
+        if max(parts) > MAX_BYTES:
+            raise ValueError("parts of an impossible size")
+        if not first:
+            if len(self._by_thread) >= MAX_THREADS:
+                self._by_thread.clear()
+            self._by_thread[thread] = _Collected(entered_ns, received, members, parts)
+            return
+        before = self._by_thread.get(thread)
+        if before is not None and before.entered_ns == entered_ns and len(before.parts) == first:
+            before.parts += parts
+
+    def take(self, thread: int, entered_ns: int) -> Splits | None:
+        """Return how the operation is split that a thread entered at some time; None if that was not read whole."""
+        found = self._by_thread.pop(thread, None)
+        if found is None or found.entered_ns != entered_ns or len(found.parts) != (found.members or 1):
+            return None
+        return Splits(tuple(found.parts) if found.members else (), max(found.parts), found.received)

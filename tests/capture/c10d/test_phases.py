@@ -1,0 +1,78 @@
+"""Calls of backward passes are told apart from all others, whoever makes them: C++, hooks, compiled code, threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_torchdist.tape.layout import Phase
+from tests.support.jobs import Job, Jobs
+from tests.support.recorded import Recorded
+
+IN = Phase.BACKWARD
+OUT = Phase.OUTSIDE_BACKWARD
+GATHER, SCATTER, REDUCE = "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"
+EXPECTED = {
+    "ddp": {(REDUCE, IN)},
+    "fsdp": {(GATHER, OUT), (GATHER, IN), (SCATTER, IN)},
+    "tensor_parallel": {(REDUCE, OUT), (REDUCE, IN)},
+    "functions": {(GATHER, OUT), (SCATTER, IN)},
+    "compiled": {(GATHER, OUT), (SCATTER, IN)},
+    "compiled_backward": {(GATHER, OUT), (SCATTER, IN)},
+    "computed_again": {(REDUCE, OUT), (REDUCE, IN)},
+    "nested": {(REDUCE, IN)},
+    "by_hand": {(REDUCE, OUT), (REDUCE, IN)},
+}
+"""By part of the worker, what is called in which phase."""
+
+
+@pytest.fixture(scope="module")
+def job(jobs: Jobs) -> Job:
+    """Two ranks."""
+    return jobs.run("phases", 2)
+
+
+def calls_of(job: Job, rank: int, part: str) -> list[Recorded]:
+    """What a part of the worker has called, in order."""
+    [line] = [line for line in job.ranks[rank].lines() if line["part"] == part]
+    return [one for one in job.tapes[rank].operations if line["first"] <= one.raw.number < line["end"]]
+
+
+def plain(name: str) -> str:
+    """The name without the form in which functional collectives call it."""
+    return name.removesuffix("_coalesced")
+
+
+@pytest.mark.parametrize("part", EXPECTED)
+def test_phase(job: Job, part: str) -> None:
+    """Every call has the phase in which its rank was, on both ranks."""
+    for rank in range(2):
+        found = calls_of(job, rank, part)
+        assert {(plain(one.name), one.raw.phase) for one in found} == EXPECTED[part]
+
+
+def test_reduced_by_a_hook_first(job: Job) -> None:
+    """The hook's call comes first and is part of the pass; the same call after the pass is not."""
+    assert [one.raw.phase for one in calls_of(job, 0, "by_hand")] == [IN, OUT]
+
+
+def test_on_a_thread_of_autograd(job: Job) -> None:
+    """A call on another thread than the one that has begun the backward pass is part of it."""
+    [here] = {one.raw.thread for one in calls_of(job, 0, "functions")}
+    [innermost] = calls_of(job, 0, "nested")
+    assert innermost.raw.thread != here
+
+
+def test_without_the_private_function(jobs: Jobs) -> None:
+    """A torch without it leaves the phase unknown, and everything else as it is."""
+    [tape] = jobs.run("no_phase", 1).tapes
+    operation = tape.only("all_reduce")
+    assert (operation.raw.phase, operation.how, tape.lost) == (Phase.UNKNOWN, "WAIT", 0)
+
+
+def test_in_callbacks(job: Job) -> None:
+    """Calls on gloo's threads have no known phase, although they belong to a backward pass; all others have one."""
+    found = calls_of(job, 0, "in_callbacks")
+    assert {one.raw.phase for one in found if one.name == REDUCE} == {IN, Phase.UNKNOWN}
+    for tape in job.tapes:
+        assert {one.raw.phase is Phase.UNKNOWN for one in tape.operations if one.line} == {False}
+        assert tape.lost == 0
