@@ -128,6 +128,7 @@ class GroupSet:
         names: What frameworks call them.
         sent: Bytes that were sent in them.
         across_hosts: How many have members on different hosts; None if hosts are not known.
+        balance: How evenly experts are used; ''.
     """
 
     span: str
@@ -139,6 +140,7 @@ class GroupSet:
     names: tuple[str, ...]
     sent: int
     across_hosts: int | None
+    balance: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from otel_torchdist.cli.units import amount, share
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.parallelism.calls import MAX_SPREAD
 from otel_torchdist.parallelism.graph import Graph, Groups
-from otel_torchdist.parallelism.imbalance import Imbalance
 from otel_torchdist.parallelism.roles import Role
 
 TIMES: Final = " \N{MULTIPLICATION SIGN} "
@@ -72,8 +71,8 @@ def _groups(title: str, groups: Groups, total: int, has_hosts: bool) -> Iterator
     yield Text.assemble((title, "bold"), f"  {role_of(groups)}: {number} of {size} ranks, {listed}")
     for one in groups.roles:
         yield Text(f"{_INDENT}{one.role.value}: {one.text}; {amount(round(one.sent))} sent")
-    if groups.imbalance is not None and any(one.role is Role.EXPERT for one in groups.roles):
-        yield Text(f"{_INDENT}{_imbalance(groups.imbalance, count)}")
+    if balance_of(groups):
+        yield Text(f"{_INDENT}{balance_of(groups)}")
     facts = [f"{share(round(groups.sent), total) or '0%'} of all bytes"]
     if groups.across_hosts is not None and has_hosts:
         facts.append(_hosts(groups.across_hosts, count))
@@ -82,8 +81,12 @@ def _groups(title: str, groups: Groups, total: int, has_hosts: bool) -> Iterator
     yield Text(f"{_INDENT}{'; '.join(facts)}")
 
 
-def _imbalance(found: Imbalance, groups: int) -> str:
-    where = f" among {compress_ranks(found.members)}" if groups > 1 else ""
+def balance_of(groups: Groups) -> str:
+    """How evenly experts are used, in a sentence; '' for groups without experts, or where it is not known."""
+    found = groups.imbalance
+    if found is None or not any(one.role is Role.EXPERT for one in groups.roles):
+        return ""
+    where = f" among {compress_ranks(found.members)}" if len(groups.members) > 1 else ""
     exchanges = "1 exchange" if found.exchanges == 1 else f"the median of {found.exchanges:,} exchanges"
     return (
         f"balance: rank {found.rank} has the most bytes{where}, {found.ratio:.2f} times the mean; in {exchanges} the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.cli.graph.report import remarks_of, role_of, shape_of, span_of
+from otel_torchdist.cli.graph.report import balance_of, remarks_of, role_of, shape_of, span_of
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.graph import Graph, Groups
 from otel_torchdist.report.model import GroupSet, Purpose, World
@@ -41,4 +41,5 @@ def _groups(span: str, groups: Groups) -> GroupSet:
         names=groups.descriptions[:_EXAMPLES],
         sent=round(groups.sent),
         across_hosts=groups.across_hosts,
+        balance=balance_of(groups),
     )

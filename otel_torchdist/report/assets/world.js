@@ -25,6 +25,7 @@ function worldCard(report) {
         { name: "ranks each", isNumber: true, value: (row) => row.size, show: (row) => count(row.size) },
         { name: "such as", show: (row) => row.examples[0] },
         { name: "bytes sent", isNumber: true, value: (row) => row.sent, show: (row) => amount(row.sent) },
+        { name: "balance", show: (row) => row.balance },
         { name: "named", show: (row) => named(row.names.join(", ")) },
       ],
     })));
@@ -36,6 +37,7 @@ function axisKey(axis, place, total) {
     make("p", { class: "muted" }, `${counted(axis.count, "group")} of ${counted(axis.size, "rank")}: ${axis.examples.join(" | ")}${axis.count > axis.examples.length ? " | …" : ""}`),
     meter([{ share: total ? axis.sent / total : 0, tone: `--series-${place % 8}` }], `${amount(axis.sent)}${total ? `, ${percent(axis.sent, total)} of all bytes` : ""}`),
     axis.purposes.map((purpose) => make("p", { class: "small" }, make("strong", {}, purpose.role), " because of ", named(purpose.evidence))),
+    axis.balance && make("p", { class: "small" }, named(capital(axis.balance)), "."),
     axis.across_hosts > 0 && make("p", { class: "small" }, make("span", { class: "badge warn" }, `${count(axis.across_hosts)} of ${counted(axis.count, "group")} across hosts`)),
     axis.names.length > 0 && make("p", { class: "small muted" }, "named ", named(axis.names.join(", "))));
 }
