@@ -52,23 +52,13 @@ class Gain:
     """Something that makes steps longer, and what its removal would bring.
 
     Attributes:
-        kind: `line`, `rank`, `node`, `stage` or `transfer`.
+        sentence: What it is.
         ranks: The ranks concerned, as a list of ranges.
-        host: The node, if it is one; ''.
-        operation: The call, for a line or a transfer; ''.
-        group: The call's group; ''.
-        site: Where that is called; ''.
-        excess_ns: What these ranks take more than their peers; for a transfer, what it takes.
         gain_ns: What a step would be shorter at most.
     """
 
-    kind: str
+    sentence: str
     ranks: str
-    host: str
-    operation: str
-    group: str
-    site: str
-    excess_ns: int
     gain_ns: int
 
 

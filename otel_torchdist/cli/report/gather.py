@@ -14,6 +14,7 @@ from typing import Final
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of_dumps, source_of_run
 from otel_torchdist.cli.report.conclusions import conclusions_of_dumps, conclusions_of_run
+from otel_torchdist.cli.report.path import path_section
 from otel_torchdist.cli.report.world import world_of
 from otel_torchdist.cli.stats.report import describe_difference
 from otel_torchdist.cli.targets import Target, chosen_run
@@ -28,7 +29,6 @@ from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_i
 from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.report.matrix import matrix_of
 from otel_torchdist.report.model import Conclusion, Heading, Report
-from otel_torchdist.report.path import path_section
 from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.counts import CountDifference
 from otel_torchdist.statistics.model import Statistics

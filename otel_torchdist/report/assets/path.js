@@ -1,13 +1,5 @@
 // The critical path: what determines how long a step takes, and what the removal of a cause would bring at most.
 
-const CAUSES = {
-  line: "one rank takes longer than its peers before one call",
-  rank: "one rank takes longer than its peers before several calls",
-  node: "ranks of one node take longer than their peers on others",
-  stage: "stages of a pipeline have unequal work",
-  transfer: "the operations of one group take time although all have arrived",
-};
-
 function pathCard(report) {
   const { path } = report;
   if (!path) return null;
@@ -21,24 +13,18 @@ function pathCard(report) {
       ["computing on the path", `${duration(path.computing_ns)}, ${percent(path.computing_ns, path.path_ns)}`],
       ["transfer on the path", `${duration(path.transfer_ns)}, ${percent(path.transfer_ns, path.path_ns)}`],
     ]),
-    path.gains.length > 0 && gainTable(path),
+    path.gains.length > 0 ? gainTable(path) : path.first_step !== null && empty("No rank, line or transfer stands out: without any one of them steps would hardly be shorter."),
     make("div", { class: "columns" }, partTable(path), rankParts(path)),
     path.notes.length > 0 && make("ul", { class: "notes muted" }, path.notes.map((text) => make("li", {}, named(capital(text)), "."))));
 }
 
 function gainTable(path) {
   return table({
-    caption: "What a step would be shorter at most if a cause were removed, the greatest gain first",
+    caption: "What a step would be shorter at most without a cause, the greatest gain first",
     rows: path.gains,
     columns: [
-      { name: "gain at most", isGauge: true, value: (row) => row.gain_ns, show: (row) => meter([{ share: row.gain_ns / path.step_ns, tone: "--series-4" }], `${duration(row.gain_ns)}, ${percent(row.gain_ns, path.step_ns)} of a step`) },
-      { name: "cause", value: (row) => row.kind, show: (row) => CAUSES[row.kind] ?? row.kind },
-      { name: "ranks", show: (row) => row.ranks },
-      { name: "host", show: (row) => named(row.host) },
-      { name: "call", show: (row) => named(row.operation) },
-      { name: "group", show: (row) => named(row.group) },
-      { name: "called in", show: (row) => named(row.site) },
-      { name: "more than peers", isNumber: true, value: (row) => row.excess_ns, show: (row) => (row.kind === "transfer" ? "" : duration(row.excess_ns)) },
+      { name: "gain at most", isGauge: true, value: (row) => row.gain_ns, show: (row) => meter([{ share: row.gain_ns / path.path_ns, tone: "--series-4" }], `${duration(row.gain_ns)}, ${percent(row.gain_ns, path.path_ns)}`) },
+      { name: "without this", value: (row) => row.sentence, show: (row) => named(row.sentence) },
     ],
   });
 }
