@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.targets import Target, chosen_run
-from otel_torchdist.cli.text import day_and_time
+from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.condensed import CondensedDump
@@ -22,7 +24,14 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
 from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import readable
+from otel_torchdist.profiles.gaps import gaps_in
+from otel_torchdist.profiles.groups import JobGroups as ProfiledGroups
+from otel_torchdist.profiles.history import histories_of as histories_of_profiles
+from otel_torchdist.profiles.profile import TraceKind
+from otel_torchdist.profiles.reading.reader import kinds_in, read_profiles
 from otel_torchdist.tape.reading.reader import TapeReader
+
+_NOTHING: Final = "no dump of the flight recorder and no trace of PyTorch's profiler that can be read"
 
 
 @dataclass(slots=True)
@@ -36,6 +45,8 @@ class Source:
         histories: To be read once.
         again: Reads those of some ranks once more, without further warnings.
         warnings: What could not be read, once they have been read.
+        has_times: Whether calls have times; execution traces have none.
+        emptiness: What to report if no group has any call.
     """
 
     headline: str
@@ -44,16 +55,33 @@ class Source:
     histories: Iterator[RankHistory]
     again: Callable[[Collection[int]], Iterator[RankHistory]]
     warnings: list[str] = field(default_factory=list[str])
+    has_times: bool = True
+    emptiness: str = "no calls of any rank"
 
 
 def source_of(wanted: Target) -> Source:
-    """Read a run or dumps; ends the command if there is no such run."""
+    """Read a run, dumps or traces; ends the command if there is no such run, or if it cannot be told what is meant."""
     if wanted.paths:
-        return source_of_dumps(wanted.paths)
+        return _source_of_paths(wanted.paths)
     chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
     source = source_of_run(chosen.run)
     source.warnings.extend(chosen.unreadable)
     return source
+
+
+def _source_of_paths(paths: Sequence[Path]) -> Source:
+    kinds = kinds_in(paths)
+    if kinds.traces and kinds.dumps:
+        fail(
+            f"{_shown(paths)}: dumps of the flight recorder, such as {kinds.dumps[0]}, and traces of a profiler, such "
+            f"as {kinds.traces[0]}; name only what is to be read",
+            ExitCode.NOTHING_FOUND,
+        )
+    return source_of_traces(paths, kinds.trace_bytes) if kinds.traces else source_of_dumps(paths)
+
+
+def _shown(paths: Sequence[Path]) -> str:
+    return ", ".join(readable(str(path)) for path in paths)
 
 
 def source_of_run(run: Run) -> Source:
@@ -98,10 +126,30 @@ def source_of_dumps(paths: Sequence[Path]) -> Source:
     return Source(
         headline=f"dumps of the flight recorder of {count} rank{'s' * (count != 1)}",
         run_id=None,
-        place=", ".join(readable(str(path)) for path in paths),
+        place=_shown(paths),
         histories=_dumps(paths, found.dumps),
         again=lambda ranks: (history for history in _dumps(paths, found.dumps) if history.rank in ranks),
         warnings=list(found.notes),
+        emptiness="no calls of any rank" if count else _NOTHING,
+    )
+
+
+def source_of_traces(paths: Sequence[Path], size: int) -> Source:
+    """Read the traces of one job; `size` is that of the files, in bytes."""
+    found = read_profiles(paths, size)
+    groups = ProfiledGroups(found.profiles)
+    count, kinds = len(found.profiles), {profile.kind for profile in found.profiles}
+    what = "execution traces" if kinds == {TraceKind.EXECUTION} else "traces of PyTorch's profiler"
+    of = f" of {groups.world_size}" if groups.world_size > count else ""
+    return Source(
+        headline=f"{what} of {count}{of} rank{'s' * (max(count, groups.world_size) != 1)}",
+        run_id=None,
+        place=_shown(paths),
+        histories=histories_of_profiles(found.profiles, groups),
+        again=lambda ranks: (one for one in histories_of_profiles(found.profiles, groups) if one.rank in ranks),
+        warnings=[*found.notes, *gaps_in(found.profiles, groups)],
+        has_times=kinds != {TraceKind.EXECUTION},
+        emptiness="no calls in groups whose members are known" if found.profiles else "no trace that can be read",
     )
 
 

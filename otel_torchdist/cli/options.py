@@ -20,6 +20,16 @@ RunOrDumps: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+RunDumpsOrTraces: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN|PATH…]",
+        help="The first digits of a run's id; without it, the run that started last. Or dumps of PyTorch's flight "
+        "recorder, or traces of `torch.profiler` (or execution traces), in folders, archives, or one by one.",
+        autocompletion=complete_target,
+        show_default=False,
+    ),
+]
 RunDirectory: TypeAlias = Annotated[
     Path | None,
     typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),

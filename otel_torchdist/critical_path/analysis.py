@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
 from otel_torchdist.critical_path.causes import Causes
 from otel_torchdist.critical_path.clocks import ClockOffset, align
 from otel_torchdist.critical_path.meetings import Meetings
-from otel_torchdist.critical_path.model import CriticalPath, PathKind, RankTime, StepPath
+from otel_torchdist.critical_path.model import CriticalPath, PathKind, Piece, RankTime, StepPath
 from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.walk import Walker
 from otel_torchdist.critical_path.whatif import Replay
@@ -65,14 +66,12 @@ class _Analysis:
 
     def path(self) -> CriticalPath:
         """The path of the steady steps, or of all calls if there are none."""
-        known = [self._step_path(step) for step in self._steps()]
-        steps, unsteady = _steady(known)
-        if not steps:
-            steps = [self._whole_path()]
-        numbers = [path.step for path in steps]
-        begins, ends = self._limits(numbers[0], numbers[-1])
+        numbers, unsteady = _steady(self._ends_of(self._steps()))
+        first, last = (numbers[0], numbers[-1]) if numbers else (None, None)
+        begins, ends = self._limits(first, last)
+        steps = self._paths(numbers, begins, ends)
         replay = Replay(self._timelines, self._walker, begins, ends)
-        causes = Causes(self._timelines, replay, steps).find() if numbers[0] is not None else []
+        causes = Causes(self._timelines, replay, steps).find() if numbers else []
         by_label: Counter[tuple[PathKind, int, Label | None]] = Counter()
         for path in steps:
             for piece in path.pieces:
@@ -87,7 +86,7 @@ class _Analysis:
         return CriticalPath(
             world_size=self._world_size,
             ranks=tuple(timeline.rank for timeline in self._timelines),
-            has_steps=numbers[0] is not None,
+            has_steps=bool(numbers),
             steps=tuple(steps),
             unsteady=unsteady,
             step_ns=int(median(path.duration_ns for path in steps)),
@@ -115,15 +114,18 @@ class _Analysis:
             step -= 1
         return found[::-1]
 
-    def _step_path(self, step: int) -> StepPath:
-        begins, ends = self._limits(step, step)
-        last = max(range(len(ends)), key=lambda rank: ends[rank])
-        return self._walker.path(step, last, begins, ends[last])
+    def _ends_of(self, steps: Sequence[int]) -> dict[int, int]:
+        """When the last rank ended each step, and the one before the first."""
+        wanted = [steps[0] - 1, *steps] if steps else []
+        return {step: max(timeline.marks[step] for timeline in self._timelines) for step in wanted}
 
-    def _whole_path(self) -> StepPath:
-        begins, ends = self._limits(None, None)
+    def _paths(self, steps: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> list[StepPath]:
         last = max(range(len(ends)), key=lambda rank: ends[rank])
-        return self._walker.path(None, last, begins, ends[last])
+        pieces = self._walker.path(last, begins, ends[last])
+        if not steps:
+            return [StepPath(None, pieces[0].begin_ns if pieces else ends[last], ends[last], tuple(pieces))]
+        ended = self._ends_of(steps)
+        return list(_cut(pieces, steps, ended))
 
     def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
         """When each rank had ended the step before the first, and when it ended the last."""
@@ -173,18 +175,40 @@ class _Analysis:
                 yield f"ranks {compress_ranks(clock.ranks)} met no others: their times are compared by wall clocks"
 
 
-def _steady(paths: Sequence[StepPath]) -> tuple[list[StepPath], int]:
-    """The longest stretch of steps without one that takes unusually long, and how many do."""
-    if not paths:
+def _steady(ended: Mapping[int, int]) -> tuple[list[int], int]:
+    """The longest stretch of steps without one that takes unusually long, and how many do.
+
+    Args:
+        ended: When each step ended, in order, with the one before the first.
+    """
+    durations = {step: ended[step] - ended[step - 1] for step in list(ended)[1:]}
+    if not durations:
         return [], 0
-    limit_ns = UNSTEADY * median(path.duration_ns for path in paths)
-    stretches: list[list[StepPath]] = [[]]
-    for path in paths:
-        if path.duration_ns > limit_ns:
+    limit_ns = UNSTEADY * median(durations.values())
+    stretches: list[list[int]] = [[]]
+    for step, duration_ns in durations.items():
+        if duration_ns > limit_ns:
             stretches.append([])
         else:
-            stretches[-1].append(path)
+            stretches[-1].append(step)
     return max(stretches, key=len), len(stretches) - 1
+
+
+def _cut(pieces: Sequence[Piece], steps: Sequence[int], ended: Mapping[int, int]) -> Iterator[StepPath]:
+    """Cut a path where steps ended."""
+    place = 0
+    for step in steps:
+        begin_ns, end_ns = ended[step - 1], ended[step]
+        own: list[Piece] = []
+        while place < len(pieces) and pieces[place].begin_ns < end_ns:
+            piece = pieces[place]
+            if piece.end_ns > begin_ns:
+                within = max(piece.begin_ns, begin_ns), min(piece.end_ns, end_ns)
+                own.append(replace(piece, begin_ns=within[0], end_ns=within[1]))
+            if piece.end_ns > end_ns:
+                break
+            place += 1
+        yield StepPath(step, begin_ns, end_ns, tuple(own))
 
 
 def _last_known(timeline: Timeline) -> int:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, median_low, stdev
 from typing import Final, NamedTuple
 
 from otel_torchdist.critical_path.meetings import Place
@@ -182,7 +182,7 @@ class Causes:
         for (rank, line), total_ns in own.items():
             if self._stages[rank] >= 0:
                 ranks[self._stages[rank]][line].append(total_ns)
-        return {stage: {line: median(of) for line, of in lines.items()} for stage, lines in ranks.items()}
+        return {stage: {line: median_low(of) for line, of in lines.items()} for stage, lines in ranks.items()}
 
     def _scaled(self, stage: int, factors: Mapping[_Line, float]) -> Change:
         def change(place: Place, gap_ns: int) -> int:

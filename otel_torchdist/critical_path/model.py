@@ -45,13 +45,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class StepPath:
-    """The path through one step.
+    """The path through the time from one step's end to the next, each as the last rank ended it.
 
     Attributes:
         step: Its number; None where the source records no steps and the path goes through all calls.
-        begin_ns: When the rank on which the path begins had ended the step before.
+        begin_ns: When the last rank had ended the step before.
         end_ns: When the last rank ended it.
-        pieces: In order, without gaps.
+        pieces: In order; without gaps, unless times are damaged.
     """
 
     step: int | None
@@ -61,7 +61,7 @@ class StepPath:
 
     @property
     def duration_ns(self) -> int:
-        """How long the path is."""
+        """How long the step took."""
         return self.end_ns - self.begin_ns
 
 

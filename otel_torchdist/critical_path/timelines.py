@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind
+from otel_torchdist.tape.layout import ActivityKind, Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation
 from otel_torchdist.world.model import Channel
 
@@ -257,7 +257,8 @@ def _held(record: Operation) -> tuple[int, int] | None:
 
 def _is_unseen(record: Operation) -> bool:
     """Whether torch itself waits for a call where that is not seen, as DDP does in C++ at the end of a backward."""
-    return bool(int(record.flags) & _ASYNC) and record.returned_ns is not None and record.wait_entered_ns is None
+    is_async = bool(int(record.flags) & _ASYNC) and record.phase is not Phase.OUTSIDE_BACKWARD
+    return is_async and record.returned_ns is not None and record.wait_entered_ns is None
 
 
 def _joined(calls: Sequence[Call], pending: Sequence[int], join_ns: int) -> Iterator[Block]:

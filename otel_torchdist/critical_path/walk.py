@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.critical_path.meetings import Meetings, Place
-from otel_torchdist.critical_path.model import PathKind, Piece, StepPath
+from otel_torchdist.critical_path.model import PathKind, Piece
 from otel_torchdist.critical_path.timelines import Block, Label, Timeline
 
 _LEAST_EXPOSED: Final = 0.1
@@ -43,14 +43,16 @@ class Walker:
         self._timelines = timelines
         self._meetings = meetings
 
-    def path(self, step: int | None, rank: int, begins: Sequence[int], end_ns: int) -> StepPath:
-        """Walk from the end of a step to its begin.
+    def path(self, rank: int, begins: Sequence[int], end_ns: int) -> list[Piece]:
+        """Walk from the end of steps to their begin.
 
         Args:
-            step: The step's number, or None.
-            rank: Index of the timeline of the rank that ended it last.
-            begins: When each rank had ended the step before.
-            end_ns: When that rank ended it.
+            rank: Index of the timeline of the rank that ended the last of them last.
+            begins: When each rank had ended the step before the first.
+            end_ns: When that rank ended the last.
+
+        Returns:
+            The pieces of the path, in order and without gaps.
         """
         pieces: list[Piece] = []
         unseen = [len(timeline.blocks) for timeline in self._timelines]
@@ -61,14 +63,13 @@ class Walker:
             block = None if place is None else timeline.blocks[place]
             if place is None or block is None or block.release_ns <= begins[rank]:
                 pieces.append(Piece(timeline.rank, begins[rank], time_ns, PathKind.COMPUTING, label))
-                time_ns = begins[rank]
                 break
             unseen[rank] = place
             if block.release_ns < time_ns:
                 pieces.append(Piece(timeline.rank, block.release_ns, time_ns, PathKind.COMPUTING, label))
             release = self.release(rank, block)
             following = rank if release.last is None else release.last.rank
-            # The other rank may have ended the step before later than that; the path does not lead out of the step.
+            # The other rank may have ended the step before later than that; the path does not lead out of the steps.
             time_ns = min(max(release.arrived_ns, begins[following]), block.release_ns)
             if time_ns < block.release_ns:
                 pieces.append(Piece(timeline.rank, time_ns, block.release_ns, PathKind.TRANSFER, release.label))
@@ -77,7 +78,7 @@ class Walker:
                 rank, thread = following, self._timelines[following].thread[release.last.call]
             label = self._label(release)
         pieces.reverse()
-        return StepPath(step, time_ns, end_ns, tuple(pieces))
+        return pieces
 
     def release(self, rank: int, block: Block) -> Release:
         """What let a rank go on after it was held up."""

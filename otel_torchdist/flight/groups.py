@@ -60,7 +60,7 @@ class JobGroups:
             name: everyone if self._descriptions.get(name) == _DEFAULT else tuple(sorted(members))
             for name, members in used.items()
         }
-        self._nth = _numbers_of({*recorded, *self._inferred.items()})
+        self._nth = numbers_of({*recorded, *self._inferred.items()})
         self._views: dict[tuple[_Identity, bool], GroupView] = {}
         self._by_object: dict[tuple[str, int, bool], tuple[tuple[int, ...], GroupView]] = {}
 
@@ -102,7 +102,7 @@ class JobGroups:
         return view
 
 
-def _numbers_of(groups: set[_Identity]) -> Mapping[_Identity, int]:
+def numbers_of(groups: set[_Identity]) -> Mapping[_Identity, int]:
     """Number groups with the same members, in the order in which torch named them."""
     counts: dict[tuple[int, ...], int] = {}
     numbers: dict[_Identity, int] = {}

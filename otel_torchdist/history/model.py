@@ -11,7 +11,7 @@ from otel_torchdist.world.model import GroupView, OperationView
 
 @dataclass(frozen=True, slots=True)
 class RankHistory:
-    """All recorded calls of one rank, from a tape or from a dump of a flight recorder.
+    """All recorded calls of one rank, from a tape, a dump of a flight recorder or a trace of a profiler.
 
     Attributes:
         rank: Global rank.

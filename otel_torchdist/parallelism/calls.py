@@ -13,7 +13,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.parallelism.families import Members
 from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.parallelism.sent_bytes import sent_bytes
-from otel_torchdist.statistics.traffic import kind_of
+from otel_torchdist.statistics.traffic import item_bytes, kind_of
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.model import GroupView, OperationView
@@ -27,6 +27,8 @@ MAX_SPREAD: Final = 128
 """Members of a group, between all pairs of which traffic is listed: thousands have millions of pairs."""
 _EXCHANGE: Final = "all_to_all"
 _UNEVEN: Final = int(Flag.UNEVEN)
+UNKNOWN_SHAPE: Final = -1
+"""Dimensions of tensors whose shapes are not recorded, as in most traces of profilers."""
 
 
 class CallKind(NamedTuple):
@@ -35,7 +37,7 @@ class CallKind(NamedTuple):
     Attributes:
         collective: `all_reduce`, `all_gather`, …, whichever form of it; `send` and `recv` for both directions.
         reduce_op: `sum`, `avg`, …; '' where there is none.
-        dimensions: Of the largest tensor.
+        dimensions: Of the largest tensor; `UNKNOWN_SHAPE` if only the number of its elements is known.
         is_integer: Whether it holds integers: counts of what is sent next.
         is_small: Whether it is a scalar or a list of at most `SMALL_ELEMENTS` elements.
         site: Where it was called; None if that is not known.
@@ -77,6 +79,7 @@ class GroupCalls:
         kinds: The calls, by kind.
         messages: How many messages one global rank sent to another.
         message_bytes: How many bytes these had.
+        unaddressed: By rank, how many messages it sent or received of which the other end is not recorded.
         exchanges: Its `all_to_all` of anything but integers.
     """
 
@@ -84,6 +87,7 @@ class GroupCalls:
     kinds: dict[CallKind, KindCount] = field(default_factory=dict[CallKind, KindCount])
     messages: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     message_bytes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    unaddressed: Counter[int] = field(default_factory=Counter[int])
     exchanges: Exchanges = field(default_factory=Exchanges)
 
     @property
@@ -109,6 +113,7 @@ class GroupCalls:
         self.descriptions |= other.descriptions
         self.messages.update(other.messages)
         self.message_bytes.update(other.message_bytes)
+        self.unaddressed.update(other.unaddressed)
         for kind, count in other.kinds.items():
             own = self.kinds.setdefault(kind, KindCount())
             own.calls += count.calls
@@ -127,7 +132,8 @@ class WorldCalls:
         hosts: The host of each, where that is known.
         groups: By members.
         sent: Bytes that each rank sent to each other, assuming rings where torch does not fix the route.
-        unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, which are not in `sent`.
+        unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, and of messages to ranks that are not
+            recorded, which are not in `sent`.
         has_steps: Whether only steps after the first ones were counted; otherwise all calls were.
     """
 
@@ -169,7 +175,7 @@ class CallCounter:
         """What there is: the calls of steady steps, or all, if there are no such steps."""
         steady, every = self._steady, self._every
         if not steady.groups:
-            every.has_steps = False
+            every.has_steps = not any(group.kinds for group in every.groups.values())
             return every
         for members, calls in every.groups.items():  # unused groups show the axes as well
             steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
@@ -217,8 +223,11 @@ def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView,
 def _exchanges(operations: Iterable[OperationView]) -> Iterator[tuple[GroupView, OperationView]]:
     """Yield the exchanges of data, and not those of how much is exchanged next, with their groups."""
     for view in operations:
-        if view.name.startswith(_EXCHANGE) and view.group is not None and not _kind_of(view)[0].is_integer:
-            yield view.group, view
+        group = view.group
+        # Positions that mean nothing to other ranks cannot be compared with theirs.
+        is_shared = group is not None and group.name.aligned
+        if group is not None and is_shared and view.name.startswith(_EXCHANGE) and not _kind_of(view)[0].is_integer:
+            yield group, view
 
 
 def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
@@ -245,10 +254,14 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
     peer = view.record.peer
+    if kind.collective in ("send", "recv") and peer < 0:
+        group.unaddressed[rank] += calls
     if kind.collective == "send" and peer >= 0:
         group.messages[rank, peer] += calls
         group.message_bytes[rank, peer] += round(sent)
         found.sent[rank, peer] += round(sent)
+    elif kind.collective == "send":
+        found.unspread += round(sent)
     elif sent and kind.collective != _EXCHANGE:
         place = bisect_left(members, rank)
         found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
@@ -281,12 +294,15 @@ def _kind_of(view: OperationView) -> tuple[CallKind, int]:
     signature = view.signature
     shapes = signature.shapes if signature is not None else ()
     largest = max(shapes, key=math.prod, default=())
-    elements = math.prod(largest) if shapes else 0
     dtypes = signature.dtypes if signature is not None else ()
+    is_unknown = not shapes and bool(view.record.message_bytes)
+    elements = math.prod(largest) if shapes else 0
+    if is_unknown:
+        elements = view.record.message_bytes // (item_bytes(dtypes[0]) if dtypes else 1)
     kind = CallKind(
         collective=kind_of(view.name),
         reduce_op=signature.reduce_op if signature is not None else "",
-        dimensions=len(largest),
+        dimensions=UNKNOWN_SHAPE if is_unknown else len(largest),
         is_integer=bool(dtypes) and all("int" in dtype for dtype in dtypes),
         is_small=len(largest) < 2 and elements <= SMALL_ELEMENTS,
         site=view.call_site,

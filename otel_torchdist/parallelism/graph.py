@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_torchdist.parallelism.axes import Grid, grid_of
@@ -12,6 +12,7 @@ from otel_torchdist.parallelism.families import Family, Members, families_of
 from otel_torchdist.parallelism.imbalance import Imbalance, worst
 from otel_torchdist.parallelism.partition import Partition
 from otel_torchdist.parallelism.roles import Evidence, Round, Surroundings, is_misnamed, roles_of
+from otel_torchdist.tape.layout import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Graph:
         axes: The groups along each axis, in the order of the grid.
         others: Products of axes, then parts of such products.
         sent: Bytes from rank to rank.
-        unspread: Bytes of large `all_to_all` that are not in it.
+        unspread: Bytes of large `all_to_all`, and of messages to unknown ranks, that are not in it.
         hosts: The host of each rank, as far as that is known.
     """
 
@@ -71,7 +72,7 @@ class Graph:
 
 def graph_of(calls: WorldCalls) -> Graph:
     """Derive the graph from the calls of all ranks."""
-    by_members = _with_senders(calls.groups)
+    by_members = _with_senders(calls)
     unseen = tuple(rank for rank in range(calls.world_size) if rank not in calls.ranks)
     descriptions = {members: group.descriptions for members, group in by_members.items()}
     families = families_of(descriptions, calls.world_size, unseen)
@@ -81,7 +82,7 @@ def graph_of(calls: WorldCalls) -> Graph:
     axes = [builder.axis(place, axis) for place, axis in enumerate(grid.axes)]
     rest = [family for family in families.whole if family not in grid.axes]
     others = [builder.others(family.groups, family.is_inferred) for family in rest]
-    others += [builder.others(alike) for alike in _by_size(families.rest)]
+    others += [builder.others(alike) for alike in _alike(families.rest, descriptions if unseen else {})]
     others.sort(key=lambda one: (one.span is None, len(one.span or ()), one.members))
     return Graph(
         world_size=calls.world_size,
@@ -101,13 +102,15 @@ def _sent(by_members: Mapping[Members, GroupCalls], members: Members) -> float:
     return group.sent if group is not None else 0.0
 
 
-def _with_senders(groups: Mapping[Members, GroupCalls]) -> dict[Members, GroupCalls]:
+def _with_senders(calls: WorldCalls) -> dict[Members, GroupCalls]:
     """The groups, and those of ranks that send each other messages in a larger group, as stages of pipelines may do."""
-    found = dict(groups)
-    for members, group in groups.items():
+    found = dict(calls.groups)
+    for members, group in calls.groups.items():
         pipelines = _connected(group.messages)
         if not pipelines or pipelines == [members]:
             continue
+        if len(members) < calls.world_size and not calls.ranks.issuperset(members):
+            continue  # what ranks without records have sent may connect the others
         found[members] = group.without_messages()
         for ranks in pipelines:
             found.setdefault(ranks, GroupCalls()).add(group.of_senders(ranks))
@@ -122,10 +125,12 @@ def _connected(pairs: Iterable[tuple[int, int]]) -> list[Members]:
     return sorted(tuple(sorted(ranks)) for ranks in partition.classes())
 
 
-def _by_size(groups: Iterable[Members]) -> list[list[Members]]:
-    found: dict[int, list[Members]] = {}
+def _alike(groups: Iterable[Members], descriptions: Mapping[Members, Collection[str]]) -> list[list[Members]]:
+    """Sort groups by size, and by name where groups are missing that would show which of them belong together."""
+    found: dict[tuple[int, tuple[str, ...]], list[Members]] = {}
     for members in groups:
-        found.setdefault(len(members), []).append(members)
+        key = len(members), tuple(sorted(descriptions.get(members, ())))
+        found.setdefault(key, []).append(members)
     return list(found.values())
 
 
@@ -137,6 +142,7 @@ class _Builder:
         self._by_members = by_members
         self._grid = grid
         self._scattered = _scattered(by_members)
+        self._has_backward = any(kind.phase is Phase.BACKWARD for group in by_members.values() for kind in group.kinds)
 
     def axis(self, place: int, axis: Family) -> Groups:
         """The groups along an axis."""
@@ -154,7 +160,7 @@ class _Builder:
                 calls.add(self._by_members[one])
         own = set(members)
         scattered = {elements for of, found in self._scattered.items() if of not in own for elements in found}
-        around = Surroundings(scattered, _round(members, calls))
+        around = Surroundings(scattered, _round(members, calls, self._calls.ranks), self._has_backward)
         roles = roles_of(calls, around)
         return Groups(
             members=tuple(members),
@@ -177,17 +183,26 @@ class _Builder:
         return sum(len({hosts[rank] for rank in one if rank in hosts}) > 1 for one in members)
 
 
-def _round(members: Sequence[Members], calls: GroupCalls) -> Round | None:
+def _round(members: Sequence[Members], calls: GroupCalls, known: Collection[int]) -> Round | None:
     """The messages around rings of more than two ranks; None if groups have a first and a last rank."""
+    if calls.unaddressed and not calls.messages:
+        return _unaddressed_round(members, calls)
     between: Counter[tuple[int, int]] = Counter()
     neighbours: dict[int, set[int]] = {}
     for (one, other), count in calls.messages.items():
         between[min(one, other), max(one, other)] += count
         neighbours.setdefault(one, set()).add(other)
         neighbours.setdefault(other, set()).add(one)
-    rings = [one for one in members if len(one) > 2 and all(len(neighbours.get(rank, ())) > 1 for rank in one)]
+    rings = [
+        one
+        for one in members
+        if len(one) > 2 and all(len(neighbours.get(rank, ())) > 1 for rank in one if rank in known)
+    ]
+    rings = [ring for ring in rings if not neighbours.keys().isdisjoint(ring)]
     if not rings:
         return None
+    if not all(rank in known for ring in rings for rank in ring):
+        return Round(0, 0)  # the numbers of some are not known
     ranks = {rank for ring in rings for rank in ring}
     counts = [count for pair, count in between.items() if ranks.issuperset(pair)]
     return Round(min(counts), max(counts))
@@ -201,3 +216,13 @@ def _scattered(groups: Mapping[Members, GroupCalls]) -> dict[Members, set[int]]:
             if kind.collective == "reduce_scatter":
                 found.setdefault(members, set()).update(one // len(members) for one in count.elements)
     return found
+
+
+def _unaddressed_round(members: Sequence[Members], calls: GroupCalls) -> Round | None:
+    """The same where it is not recorded to whom messages go: the first and last stages of a pipeline have fewer."""
+    rings = [one for one in members if len(one) > 2]
+    whole = [one for one in rings if all(calls.unaddressed[rank] for rank in one)]
+    if not rings:
+        return None
+    counts = [calls.unaddressed[rank] for ring in whole for rank in ring]
+    return Round(min(counts, default=0), max(counts, default=0))

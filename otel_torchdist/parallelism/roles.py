@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from otel_torchdist.parallelism.calls import CallKind, GroupCalls, KindCount
+from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, GroupCalls, KindCount
+from otel_torchdist.parallelism.unshaped import Content, UnshapedCalls
 from otel_torchdist.tape.layout import Phase
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.world.model import UNREAD
 
 
 class Role(Enum):
@@ -92,10 +94,12 @@ class Surroundings:
     Attributes:
         scattered: Numbers of elements that a rank is left with after a `reduce_scatter` in other groups.
         round: Where messages also go from the last rank of the groups to the first, how many; None elsewhere.
+        has_backward: Whether any rank is known to have called something in a backward pass.
     """
 
     scattered: Collection[int] = ()
     round: Round | None = None
+    has_backward: bool = False
 
 
 def roles_of(calls: GroupCalls, around: Surroundings) -> list[Evidence]:
@@ -105,7 +109,7 @@ def roles_of(calls: GroupCalls, around: Surroundings) -> list[Evidence]:
         calls: Those of groups that are for the same.
         around: What else is known of these groups.
     """
-    whole = _Whole.of(calls.kinds)
+    whole = _Whole.of(calls.kinds, around)
     by_role: dict[Role, list[tuple[CallKind, KindCount]]] = {}
     for kind, count in calls.kinds.items():
         role = _role_of(kind, count, around, whole)
@@ -133,15 +137,17 @@ class _Whole:
         averages: Whether tensors with dimensions are only reduced by backward passes, as gradients are: activations are
             reduced in forward.
         scatters: Whether they are only scattered by backward passes: what is gathered in forward are parameters.
+        unshaped: The same for tensors of which the shapes are not recorded.
     """
 
     flat: frozenset[CallSiteName | None]
     averages: bool
     scatters: bool
+    unshaped: UnshapedCalls
 
     @classmethod
-    def of(cls, kinds: Iterable[CallKind]) -> _Whole:
-        kinds = [kind for kind in kinds if not kind.is_small]
+    def of(cls, counts: Mapping[CallKind, KindCount], around: Surroundings) -> _Whole:
+        kinds = [kind for kind in counts if not kind.is_small]
         flat = (kind.site for kind in kinds if kind.collective == "all_reduce" and kind.dimensions == 1)
         shaped = [kind for kind in kinds if kind.dimensions > 1 and not kind.is_integer and kind.reduce_op != "avg"]
         inside = {kind.collective for kind in shaped if kind.phase is Phase.BACKWARD}
@@ -150,6 +156,7 @@ class _Whole:
             flat=frozenset(flat),
             averages="all_reduce" in inside and outside.isdisjoint(("all_reduce", "all_gather", "reduce_scatter")),
             scatters="reduce_scatter" in inside and outside.isdisjoint(("all_reduce", "reduce_scatter")),
+            unshaped=UnshapedCalls(counts, around.has_backward),
         )
 
 
@@ -161,11 +168,24 @@ def _role_of(kind: CallKind, count: KindCount, around: Surroundings, whole: _Who
         return _role_of_exchange(kind, count)
     if kind.is_small or kind.is_integer:
         return None
+    if kind.dimensions == UNKNOWN_SHAPE:
+        return _role_of_unshaped(kind, count, around, whole)
     if kind.collective in ("all_gather", "reduce_scatter"):
         return Role.SHARDED if kind.dimensions == 1 or whole.scatters else Role.SEQUENCE
     if kind.collective != "all_reduce":
         return None
     if kind.dimensions > 1 and kind.reduce_op != "avg" and kind.site not in whole.flat and not whole.averages:
+        return Role.TENSOR
+    return Role.REPLICA if count.elements.intersection(around.scattered) else Role.DATA
+
+
+def _role_of_unshaped(kind: CallKind, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
+    if kind.collective in ("all_gather", "reduce_scatter"):
+        roles = {Content.GRADIENTS: Role.SHARDED, Content.ACTIVATIONS: Role.SEQUENCE}
+        return roles.get(whole.unshaped.scattered)
+    if kind.collective != "all_reduce" or whole.unshaped.reduced is Content.UNKNOWN:
+        return None
+    if kind.reduce_op != "avg" and whole.unshaped.reduced is Content.ACTIVATIONS:
         return Role.TENSOR
     return Role.REPLICA if count.elements.intersection(around.scattered) else Role.DATA
 
@@ -215,8 +235,10 @@ def _share_in_backward(calls: int, of: int) -> str:
 def _described(kind: CallKind) -> str:
     if kind.collective in ("send", "recv"):
         return kind.collective
-    operator = f" ({kind.reduce_op})" if kind.reduce_op and kind.collective == "all_reduce" else ""
-    return f"{kind.collective}{operator} of {kind.dimensions}-d tensors"
+    is_known = kind.reduce_op not in ("", UNREAD)
+    operator = f" ({kind.reduce_op})" if is_known and kind.collective == "all_reduce" else ""
+    shape = "tensors of unknown shape" if kind.dimensions == UNKNOWN_SHAPE else f"{kind.dimensions}-d tensors"
+    return f"{kind.collective}{operator} of {shape}"
 
 
 _WORDS: Final[Mapping[str, frozenset[Role]]] = {

@@ -90,6 +90,8 @@ def size_of(view: OperationView) -> int | None:
         return 0 if is_empty else view.record.message_bytes or None
     members = len(view.group.members) if view.group is not None else 0
     contributed = view.record.message_bytes
+    if not contributed and view.signature is not None and not view.signature.tensors:
+        return None  # a profiler has not recorded what was passed
     if traffic.is_share:
         return contributed * members if members else None
     if traffic.all_know:
@@ -107,13 +109,13 @@ def described_bytes(signature: SignatureName | None) -> int | None:
     dtypes = signature.dtypes
     if len(dtypes) == 1:
         dtypes *= signature.tensors
-    return sum(math.prod(shape) * _item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
+    return sum(math.prod(shape) * item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
 
 
 _BITS: Final = re.compile(r"\d+")
 
 
-def _item_bytes(dtype: str) -> int:
+def item_bytes(dtype: str) -> int:
     """Bytes of an element: torch's names of types have the bits in them, except for `bool`."""
     bits = _BITS.search(dtype)
     return max(int(bits[0]) // 8, 1) if bits is not None else 1

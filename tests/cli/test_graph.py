@@ -11,6 +11,7 @@ import pytest
 from otel_torchdist.cli.graph.report import TIMES
 from tests.cli.asking import Answer, ask
 from tests.cli.small_dumps import dump_of
+from tests.cli.stats.test_dumps import NOTHING
 from tests.support.repository import REPOSITORY
 
 DUMPS = REPOSITORY / "tests" / "flight" / "data" / "gpu_error_1st"
@@ -71,7 +72,7 @@ def test_nothing_to_draw(base: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     answer = graph(base, tmp_path)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"otel-torchdist: {tmp_path}: no calls of any rank\n"
+    assert answer.err == f"otel-torchdist: {tmp_path}: {NOTHING}\n"
 
 
 def test_groups_of_one(base: Path, tmp_path: Path) -> None:

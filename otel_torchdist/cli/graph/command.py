@@ -11,7 +11,7 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.graph.document import document_of
 from otel_torchdist.cli.graph.report import lines_of
 from otel_torchdist.cli.histories import source_of
-from otel_torchdist.cli.options import RunDirectory, RunOrDumps
+from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
 from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
@@ -21,7 +21,7 @@ from otel_torchdist.parallelism.graph import graph_of
 
 
 def graph(
-    target: RunOrDumps = None,
+    target: RunDumpsOrTraces = None,
     run_dir: RunDirectory = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
@@ -35,7 +35,7 @@ def graph(
         calls = calls_of(source.histories)
     warn(source.warnings)
     if not calls.groups:
-        fail(f"{source.place}: no calls of any rank", ExitCode.NOTHING_FOUND)
+        fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
     found = graph_of(calls)
     if as_json:
         typer.echo(json.dumps(document_of(found, source), indent=2))

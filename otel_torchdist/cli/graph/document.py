@@ -16,7 +16,8 @@ Keys are only ever added within a schema. Unknown values are null.
   most bytes (received or sent, where members differ more), `ratio` of that to the mean, number of `exchanges` that
   were compared, and `typical_ratio`: the median over these of what the busiest rank has in each, by the mean.
 - `traffic`: `from`, `to`, `bytes` from rank to rank, if libraries use rings in the order of the ranks.
-- `unattributed_bytes`: of `all_to_all` in groups of more than 128 ranks, which `traffic` leaves out.
+- `unattributed_bytes`: of `all_to_all` in groups of more than 128 ranks, and of messages to ranks that are not
+  recorded, which `traffic` leaves out.
 - `hosts`: by rank, where that is known.
 - `warnings`: what could not be read, and why.
 """

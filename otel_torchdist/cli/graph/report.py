@@ -127,8 +127,8 @@ def remarks_of(found: Graph) -> Iterator[str]:
     """What is not known, and what does not fit."""
     if found.unspread:
         yield (
-            f"{amount(found.unspread)} of all_to_all in groups of more than {MAX_SPREAD} ranks are in no line "
-            "from rank to rank"
+            f"{amount(found.unspread)} of all_to_all in groups of more than {MAX_SPREAD} ranks, and of messages to "
+            "ranks that are not recorded, are in no line from rank to rank"
         )
     if found.unseen:
         yield f"not known: the calls of {name_ranks(found.unseen)}"

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import Source, source_of_dumps, source_of_run
+from otel_torchdist.cli.histories import Source, source_of, source_of_run
 from otel_torchdist.cli.report.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.report.path import path_section
 from otel_torchdist.cli.report.world import world_of
@@ -24,6 +24,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
+from otel_torchdist.profiles.reading.reader import kinds_in
 from otel_torchdist.report.build import Choice, Findings, findings_of, windows_of
 from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_in
 from otel_torchdist.report.incidents import MOST, incident_of
@@ -61,8 +62,10 @@ class Subject:
 def subject_of(wanted: Target, rules: StallRules) -> Subject:
     """Find what a report is asked for; ends the command if there is no such run."""
     if wanted.paths:
-        conclusions, notes = conclusions_of_dumps(wanted.paths, rules)
-        source = source_of_dumps(wanted.paths)
+        source = source_of(wanted)
+        # A profiler's trace is of calls that have ended: there is nothing to judge.
+        is_trace = bool(kinds_in(wanted.paths).traces)
+        conclusions, notes = ([], []) if is_trace else conclusions_of_dumps(wanted.paths, rules)
         return Subject(
             source.headline, "", source, conclusions, [note for note in notes if note not in source.warnings]
         )
@@ -89,7 +92,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
         found = findings_of(source.histories, rules.threshold_ns)
         statistics = found.statistics
         if not statistics.ranks:
-            fail(f"{source.place}: no calls of any rank", ExitCode.NOTHING_FOUND)
+            fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
         named = [rank for conclusion in subject.conclusions for rank in conclusion.ranks]
         is_hung = any(conclusion.tone == "bad" for conclusion in subject.conclusions)
         windows = windows_of(found, named, is_hung, choice, source.again, _shown)

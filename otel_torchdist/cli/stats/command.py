@@ -12,7 +12,7 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of, source_of_run
-from otel_torchdist.cli.options import RunDirectory, RunOrDumps
+from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
 from otel_torchdist.cli.stats.choices import parts_of
 from otel_torchdist.cli.stats.document import document_of
 from otel_torchdist.cli.stats.order import Order, ordered
@@ -33,7 +33,7 @@ MOST_ROWS: Final = 40
 
 
 def stats(
-    target: RunOrDumps = None,
+    target: RunDumpsOrTraces = None,
     run_dir: RunDirectory = None,
     by: Annotated[
         str,
@@ -49,16 +49,22 @@ def stats(
 ) -> None:
     """To see where communication time goes: count and time the calls of a run, by operation, group and size.
 
-    It reads the tapes of a run, whether that is running or has ended, in whatever way, or dumps of PyTorch's flight
-    recorder. Where members of a group have not called an operation equally often, that comes first.
+    It reads the tapes of a run, whether that is running or has ended, in whatever way, dumps of PyTorch's flight
+    recorder, or traces of its profiler. Where members of a group have not called an operation equally often, that
+    comes first.
     """
     if as_json and as_csv:
         raise typer.BadParameter("either this or --csv", param_hint="--json")
     parts, only = parts_of(by), ranks_of(ranks)
     source = source_of(target_of(target or [], run_dir))
+    if not source.has_times:
+        fail(
+            f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND
+        )
     found = _statistics(source, parts, only)
     if not found.ranks:
-        fail(f"{source.place}: no calls of {f'ranks {ranks}' if ranks else 'any rank'}", ExitCode.NOTHING_FOUND)
+        what = f"no calls of ranks {ranks}" if ranks else source.emptiness
+        fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
     if as_json:
         typer.echo(json.dumps(document_of(found, source, sort), indent=2))
     elif as_csv:

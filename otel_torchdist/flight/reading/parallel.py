@@ -22,16 +22,20 @@ _File = TypeVar("_File")
 _Result = TypeVar("_Result")
 
 
-def read_each(read: Callable[[_File], _Result], files: Iterable[_File]) -> Iterator[_Result]:
+def read_each(
+    read: Callable[[_File], _Result], files: Iterable[_File], alone: int = ALONE, chunk: int = CHUNK
+) -> Iterator[_Result]:
     """Apply a function to files, in their order; only a few of them are in memory at the same time.
 
     Args:
         read: A function of a module.
         files: What it is applied to, made one by one.
+        alone: Up to so many files are read without starting processes.
+        chunk: Files that a process is given at a time.
     """
     remaining = iter(files)
     processes = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
-    first = list(itertools.islice(remaining, ALONE)) if processes > 1 else []
+    first = list(itertools.islice(remaining, alone)) if processes > 1 else []
     yield from map(read, first)
     more = next(remaining, None)
     if more is None:
@@ -40,15 +44,17 @@ def read_each(read: Callable[[_File], _Result], files: Iterable[_File]) -> Itera
     if processes == 1:
         yield from map(read, rest)
         return
-    yield from _in_processes(read, rest, processes)
+    yield from _in_processes(read, rest, processes, chunk)
 
 
-def _in_processes(read: Callable[[_File], _Result], files: Iterator[_File], processes: int) -> Iterator[_Result]:
+def _in_processes(
+    read: Callable[[_File], _Result], files: Iterator[_File], processes: int, size: int
+) -> Iterator[_Result]:
     context = multiprocessing.get_context("spawn")  # forking a process with threads may lock it up
     waiting: deque[tuple[list[_File], Future[list[_Result]]]] = deque()
     with ProcessPoolExecutor(processes, context, initializer=_leave_interrupts_alone) as pool:
         while True:
-            while len(waiting) < 2 * processes and (chunk := list(itertools.islice(files, CHUNK))):
+            while len(waiting) < 2 * processes and (chunk := list(itertools.islice(files, size))):
                 waiting.append((chunk, pool.submit(_read_all, read, chunk)))
             if not waiting:
                 return

@@ -30,11 +30,13 @@ class FoundDumps:
         dumps: Of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
         notes: What was left out, and why; a line each.
         others: Files that are no dumps, and may be texts of other tools.
+        traces: Traces of profilers, which other commands read.
     """
 
     dumps: tuple[CondensedDump, ...]
     notes: tuple[str, ...]
     others: tuple[Path, ...]
+    traces: tuple[str, ...] = ()
 
 
 def read_dumps(paths: Sequence[Path]) -> FoundDumps:
@@ -44,17 +46,18 @@ def read_dumps(paths: Sequence[Path]) -> FoundDumps:
         paths: Folders, files and archives.
     """
     skipped = Skipped()
-    read = list(read_each(_read_condensed, find_files(paths, skipped)))
+    traces: list[str] = []
+    read = list(read_each(_read_condensed, _without_traces(find_files(paths, skipped), traces)))
     problems = [problem for one in read for problem in one.problems]
     skipped.others += [one.other for one in read if one.other is not None]
     skipped.others_inside += sum(one.is_other and one.other is None for one in read)
     jobs = sort_into_jobs(_with_shared_members([one.dump for one in read if one.dump is not None]))
-    notes = [*_shortened(skipped.problems), *_shortened(problems), *_others(skipped)]
+    notes = [*shortened(skipped.problems), *shortened(problems), *_others(skipped), *_of_traces(traces)]
     others = tuple(skipped.others)
     if not jobs:
-        return FoundDumps((), tuple(notes), others)
+        return FoundDumps((), tuple(notes), others, tuple(traces))
     notes += [*_of_other_jobs(jobs[1:]), *_of_replaced(jobs[0])]
-    return FoundDumps(jobs[0].dumps, tuple(notes), others)
+    return FoundDumps(jobs[0].dumps, tuple(notes), others, tuple(traces))
 
 
 def read_whole(paths: Sequence[Path], chosen: Iterable[CondensedDump]) -> Iterator[FlightDump]:
@@ -73,6 +76,23 @@ def read_whole(paths: Sequence[Path], chosen: Iterable[CondensedDump]) -> Iterat
         if dump is not None and (dump.path, dump.rank) in wanted:
             wanted.remove((dump.path, dump.rank))
             yield dump
+
+
+def _without_traces(files: Iterable[FoundFile], traces: list[str]) -> Iterator[FoundFile]:
+    """Yield what is no trace of a profiler; the paths of those are collected."""
+    for file in files:
+        if file.is_trace:
+            traces.append(file.path)
+        else:
+            yield file
+
+
+def _of_traces(traces: Sequence[str]) -> Iterator[str]:
+    read = "no state of a hang; `otel-torchdist graph` and `otel-torchdist stats` read"
+    if len(traces) == 1:
+        yield f"{traces[0]} is a trace of a profiler and holds {read} it"
+    elif traces:
+        yield f"{len(traces):,} traces of a profiler, such as {traces[0]}, hold {read} them"
 
 
 def _with_shared_members(dumps: Sequence[CondensedDump]) -> list[CondensedDump]:
@@ -139,7 +159,8 @@ def _faults(file: FoundFile, decoded: DecodedDump) -> str:
     return f"{file.path}: {parts} no good, and left out ({decoded.first_fault})"
 
 
-def _shortened(lines: Sequence[str]) -> list[str]:
+def shortened(lines: Sequence[str]) -> list[str]:
+    """The first of these lines, and how many more there are."""
     if len(lines) <= MAX_LINES:
         return list(lines)
     return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,18 @@ MAX_DUMP_BYTES: Final = 64 << 20
 """A default ring with stacks takes less than 2 MiB."""
 MAX_FILES: Final = 100_000
 MAX_DEPTH: Final = 8
-_START_BYTES: Final = 64
+_START_BYTES: Final = 4096
 _GZIP: Final = b"\x1f\x8b"
-_STARTS: Final = (b"\x80", b"{", _GZIP)
+_PICKLE: Final = b"\x80"
+_STARTS: Final = (_PICKLE, b"{", _GZIP)
 """Of a pickle, of JSON, and of either compressed by gzip."""
 _TAPE: Final = ".tape"
+_OF_TRACES: Final = re.compile(
+    rb'"(?:traceEvents|schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|displayTimeUnit|traceName)"\s*:'
+    rb'|"schema"\s*:\s*"'
+)
+"""What stands near the beginning of a profiler's trace, of whatever tool, and of an execution trace."""
+_OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|nccl_comm_state|entries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +44,33 @@ class FoundFile:
         name: Its own name.
         file: The file itself; None inside an archive.
         packed: What an archive holds; None for a file.
+        start: How its content begins, unpacked if it was compressed by itself.
     """
 
     path: str
     name: str
     file: Path | None
     packed: bytes | None = None
+    start: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes, compressed or not; 0 if it is gone."""
+        if self.file is None:
+            return len(self.packed or b"")
+        with contextlib.suppress(OSError):
+            return self.file.stat().st_size
+        return 0
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it looks like a trace of a profiler."""
+        return not self.start.startswith(_PICKLE) and _OF_TRACES.search(self.start) is not None
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether it looks like a dump, and not only as if it might be one."""
+        return not self.is_trace and _OF_DUMPS.search(self.start) is not None
 
     def read(self) -> bytes:
         """Return all of it, unpacked if it was compressed by itself.
@@ -50,9 +79,22 @@ class FoundFile:
             UnreadableError: It cannot be read; the message says why.
         """
         try:
-            content = self.packed if self.file is None else read_regular(self.file.resolve(), MAX_DUMP_BYTES)
-            return _unzipped(content or b"")
+            return _unzipped(self.read_as_it_is(MAX_DUMP_BYTES))
         except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise UnreadableError(_reason(error)) from error
+
+    def read_as_it_is(self, most: int) -> bytes:
+        """Return all of it, compressed or not.
+
+        Args:
+            most: Maximum size in bytes.
+
+        Raises:
+            UnreadableError: It cannot be read; the message says why.
+        """
+        try:
+            return (self.packed or b"") if self.file is None else read_regular(self.file.resolve(), most)
+        except (OSError, ValueError) as error:
             raise UnreadableError(_reason(error)) from error
 
 
@@ -73,16 +115,17 @@ class Skipped:
     problems: list[str] = field(default_factory=list[str])
 
 
-def find_files(paths: Sequence[Path], skipped: Skipped) -> Iterator[FoundFile]:
-    """Yield what may be a dump, one file after the other, so that only a few are in memory.
+def find_files(paths: Sequence[Path], skipped: Skipped, most: int | None = None) -> Iterator[FoundFile]:
+    """Yield what may be a dump or a trace, one file after the other, so that only a few are in memory.
 
     Args:
         paths: Folders, which are searched to a depth of 8, files, and archives.
         skipped: Collects what is left out.
+        most: Maximum bytes of a file inside an archive; None for that of a dump.
     """
     for path in paths:
         for file in _files_below(path, skipped) if path.is_dir() else (path,):
-            yield from _found_in(file, skipped)
+            yield from _found_in(file, skipped, most or MAX_DUMP_BYTES)
 
 
 def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
@@ -104,14 +147,14 @@ def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
             yield Path(parent, name)
 
 
-def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
+def _found_in(file: Path, skipped: Skipped, most: int) -> Iterator[FoundFile]:
     shown = readable(str(file))
     try:
         resolved = file.resolve(strict=True)
         if not resolved.is_file():
             return  # a named pipe, by which a dump is requested, lies beside the dumps
         if is_archive(file.name):
-            yield from _found_inside(resolved, shown, skipped)
+            yield from _found_inside(resolved, shown, skipped, most)
             return
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
@@ -126,21 +169,24 @@ def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
     except (OSError, ValueError, RuntimeError) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
         return
-    yield FoundFile(shown, file.name, file)
+    yield FoundFile(shown, file.name, file, start=start)
 
 
-def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[FoundFile]:
+def _found_inside(archive: Path, shown: str, skipped: Skipped, most: int) -> Iterator[FoundFile]:
     try:
-        for name, content in members_of(archive, MAX_DUMP_BYTES):
+        for name, content in members_of(archive, most):
             inner = readable(f"{shown}/{name}")
             if content is None:
-                skipped.problems.append(f"{inner}: it has more than {MAX_DUMP_BYTES} bytes")
+                skipped.problems.append(f"{inner}: it has more than {most} bytes")
             elif name.endswith(_TAPE):
                 skipped.tapes += 1
             elif content and not _may_be_dump(content[:_START_BYTES]):
                 skipped.others_inside += 1
             else:
-                yield FoundFile(inner, PurePosixPath(name).name, None, content)
+                start = content[:_START_BYTES]
+                if start.startswith(_GZIP):
+                    start = _unzipped_start(io.BytesIO(content)) or start
+                yield FoundFile(inner, PurePosixPath(name).name, None, content, start)
     except (UnreadableError, OSError, ValueError) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
 

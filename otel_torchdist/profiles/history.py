@@ -1,0 +1,165 @@
+"""The recorded calls of ranks, from their traces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.profiles.groups import JobGroups
+from otel_torchdist.profiles.names import item_bytes
+from otel_torchdist.profiles.positions import Positions
+from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
+from otel_torchdist.tape.records import Operation, SignatureName, StepMark
+from otel_torchdist.tape.splits import MAX_LISTED, Splits
+from otel_torchdist.world.model import UNREAD, Channel, GroupView, OperationId, OperationView
+
+MAX_TENSORS: Final = 8
+NO_TAG: Final = -1
+UNCLEAR_TAG: Final = 1
+"""Keeps calls whose position is not known apart from those that can be compared with other ranks'."""
+_PHASES: Final = {None: Phase.UNKNOWN, True: Phase.BACKWARD, False: Phase.OUTSIDE_BACKWARD}
+_REDUCING: Final = ("all_reduce", "reduce")
+
+
+def histories_of(profiles: Sequence[RankProfile], groups: JobGroups) -> Iterator[RankHistory]:
+    """Yield the history of each rank.
+
+    Args:
+        profiles: One for each rank.
+        groups: The groups of the job.
+    """
+    positions = Positions(profiles)
+    for profile in profiles:
+        yield _history_of(profile, groups, positions)
+
+
+def _history_of(profile: RankProfile, groups: JobGroups, positions: Positions) -> RankHistory:
+    operations = _operations(profile, groups, positions)
+    return RankHistory(
+        rank=profile.rank,
+        world_size=groups.world_size,
+        host=profile.host,
+        wall_offset_ns=0,
+        operations=tuple(operations),
+        lost=0,
+        # The clocks of processes on one host are one, and CUPTI gives times of devices on that clock.
+        clock=f"host {profile.host}" if profile.host and profile.kind is TraceKind.PROFILER else "",
+        groups=groups.groups_of(profile),
+        steps=tuple(StepMark(nth, step.ended_ns, step.number, 0) for nth, step in enumerate(profile.steps, 1)),
+    )
+
+
+def _operations(profile: RankProfile, groups: JobGroups, positions: Positions) -> Iterable[OperationView]:
+    counts: dict[Channel, int] = {}
+    for number, call in enumerate(profile.calls, 1):
+        arguments = call.arguments
+        aligned = positions.is_shared(call)
+        group = groups.group_of(profile, arguments, aligned)
+        peer = _peer_of(arguments, group)
+        channel = _channel(profile.rank, arguments, group, peer, aligned)
+        counts[channel] = counts.get(channel, 0) + 1
+        sequence = call.sequence if aligned else counts[channel]
+        yield _operation(number, call, group, peer, OperationId(channel, sequence))
+
+
+def _operation(
+    number: int, call: ProfiledCall, group: GroupView | None, peer: int, operation_id: OperationId
+) -> OperationView:
+    arguments = call.arguments
+    flags = Flag.ON_DEVICE if arguments.on_device else Flag(0)
+    if arguments.operation in ("send", "recv"):
+        flags |= Flag.POINT_TO_POINT
+    if arguments.is_uneven:
+        flags |= Flag.UNEVEN
+    ended_ns, is_timed = call.ended_ns, call.ended_ns is not None and call.started_ns is not None
+    record = Operation(
+        number=number,
+        kind=RecordKind.OPERATION,
+        entered_ns=call.entered_ns,
+        step=call.step,
+        sequence=operation_id.sequence,
+        message_bytes=_bytes_of(arguments),
+        group=0,
+        signature=0,
+        call_site=0,
+        label=0,
+        peer=peer,
+        tag=operation_id.channel.tag,
+        thread=call.thread,
+        flags=flags,
+        returned_ns=max(call.returned_ns, call.entered_ns),
+        started_ns=call.started_ns,
+        started_how=How.EVENT if is_timed else None,
+        completed_ns=ended_ns if ended_ns is not None else call.returned_ns,
+        how=How.EVENT if is_timed else How.UNTRACKED,
+        phase=_PHASES[call.in_backward],
+        splits=_splits(arguments),
+    )
+    return OperationView(
+        record=record,
+        name=arguments.operation,
+        operation_id=operation_id,
+        group=group,
+        signature=_signature(arguments),
+        call_site=None,
+        label="",
+        failure="",
+        waiting_since_ns=None,
+    )
+
+
+def _peer_of(arguments: CallArguments, group: GroupView | None) -> int:
+    """The global rank of the peer or root; -1 if there is none, or it is not known."""
+    if arguments.global_peer != NO_RANK:
+        return arguments.global_peer
+    ranks = group.name.ranks if group is not None else ()
+    return ranks[arguments.peer] if 0 <= arguments.peer < len(ranks) else NO_RANK
+
+
+def _channel(rank: int, arguments: CallArguments, group: GroupView | None, peer: int, aligned: bool) -> Channel:
+    key = group.key if group is not None else ""
+    if arguments.operation in ("send", "recv") and peer != NO_RANK:
+        source, destination = (rank, peer) if arguments.operation == "send" else (peer, rank)
+        return Channel(RecordKind.OPERATION, key, source, destination, NO_TAG)
+    return Channel(RecordKind.OPERATION, key) if aligned else Channel(RecordKind.OPERATION, key, tag=UNCLEAR_TAG)
+
+
+@lru_cache(maxsize=65_536)
+def _signature(arguments: CallArguments) -> SignatureName:
+    shapes = arguments.shapes
+    return SignatureName(
+        operation=arguments.operation,
+        reduce_op=arguments.reduce_op or (UNREAD if arguments.operation.startswith(_REDUCING) else ""),
+        shapes=shapes[:MAX_TENSORS],
+        dtypes=(arguments.dtype,) if arguments.dtype else (),
+        device="",
+        tensors=len(shapes) or int(bool(arguments.elements)),
+    )
+
+
+@lru_cache(maxsize=65_536)
+def _bytes_of(arguments: CallArguments) -> int:
+    """What this rank contributes: nothing to a receive, and a barrier of NCCL reduces a tensor of its own."""
+    if arguments.operation in ("recv", "barrier"):
+        return 0
+    elements = arguments.elements
+    if elements is None:
+        elements = sum(map(math.prod, arguments.shapes))
+    return elements * item_bytes(arguments.dtype)
+
+
+@lru_cache(maxsize=65_536)
+def _splits(arguments: CallArguments) -> Splits | None:
+    """How an uneven `all_to_all` is split, in bytes."""
+    if not arguments.is_uneven or arguments.received is None:
+        return None
+    item, rows = item_bytes(arguments.dtype), sum(arguments.splits)
+    # Traces count parts in rows of the tensor, whose length they do not have.
+    unit = (arguments.elements or 0) * item // rows if rows else 0
+    sent = tuple(part * unit for part in arguments.splits[:MAX_LISTED])
+    is_whole = len(sent) == len(arguments.splits) and bool(rows)
+    return Splits(sent if is_whole else (), max(sent, default=0), arguments.received * item)

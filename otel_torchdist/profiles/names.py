@@ -1,0 +1,84 @@
+"""What operations and types are called in traces: `_allgather_base` is our `all_gather_into_tensor`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from otel_torchdist.flight.names import called_name, dtype_name
+
+_OPERATIONS: Final = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allreduce_sparse": "all_reduce",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather_into_tensor",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "all_to_allv": "all_to_all_single",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "recv_any_source": "recv",
+}
+"""Names of `record_param_comms` and of operators, as far as the flight recorder does not use them too."""
+_NO_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})
+"""What is recorded in the form of a call and is none."""
+_KERNEL: Final = re.compile(
+    r"(?:nccl|rccl)(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)", re.IGNORECASE
+)
+_OF_KERNEL: Final = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "sendrecv": "send_recv",
+}
+_AVERAGE: Final = re.compile(r"PreMulSum|SumPostDiv", re.IGNORECASE)
+_C_TYPES: Final = {
+    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
+    "long int": "int64", "int": "int32", "short": "int16", "short int": "int16", "signed char": "int8",
+    "unsigned char": "uint8", "char": "int8", "bool": "bool", "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128", "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+}  # fmt: skip
+_BITS: Final = re.compile(r"\d+")
+
+
+@lru_cache(maxsize=1_024)
+def operation_name(recorded: str) -> str:
+    """Return our name of an operation; '' for what is no call, such as a wait for one."""
+    if recorded in _NO_CALLS:
+        return ""
+    return _OPERATIONS.get(recorded) or called_name(recorded).operation
+
+
+@lru_cache(maxsize=1_024)
+def operator_name(operator: str) -> str:
+    """Return our name of the operation that an operator is, such as `c10d::allreduce_`; '' for any other operator."""
+    space, _, name = operator.partition("::")
+    return operation_name(name.rstrip("_")) if space == "c10d" and name else ""
+
+
+@lru_cache(maxsize=1_024)
+def operation_of_kernel(kernel: str) -> str:
+    """Return the operation that a kernel of NCCL or RCCL runs; '' for other kernels, and where its name is generic."""
+    found = _KERNEL.search(kernel)
+    return _OF_KERNEL[found[1].lower()] if found is not None else ""
+
+
+def averages(kernel: str) -> bool:
+    """Whether a kernel's name proves that it averages. That it sums is proved by none: NCCL shares kernels."""
+    return _AVERAGE.search(kernel) is not None
+
+
+def dtype_of(recorded: str) -> str:
+    """Return torch's own name of a type: `float32` for `Float`, `float` and `Tensor(float)`."""
+    inner = recorded.removeprefix("Tensor(").removesuffix(")") if recorded.startswith("Tensor(") else recorded
+    return _C_TYPES.get(inner) or dtype_name(inner)
+
+
+@lru_cache(maxsize=1_024)
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element: torch's names of types have the bits in them, except for `bool`."""
+    bits = _BITS.search(dtype)
+    return max(int(bits[0]) // 8, 1) if bits is not None and len(bits[0]) < 4 else 1

@@ -1,0 +1,182 @@
+"""Opens a trace: from a file's bytes to its parts, none of which is decoded before it is needed.
+
+A trace of a few steps has millions of events. They are taken from the file some megabytes at a time, and of those that
+are no communication, only kind and name are looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from otel_torchdist.errors import TorchDistError
+from otel_torchdist.naming import readable
+
+MAX_TRACE_BYTES: Final = 1 << 30
+"""Unpacked. Reading takes little more memory than that, and twice as much if it was compressed or has to be mended."""
+MAX_REASON: Final = 200
+_GZIP: Final = b"\x1f\x8b"
+_CUTS: Final = 16
+"""Places near the end of a truncated file that are tried as the end of its last whole event."""
+_NO_NUMBERS: Final = re.compile(rb"(?<=[:\[,\s])-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+_ESCAPES: Final = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_CONTROLS: Final = bytes.maketrans(bytes(range(32)), b" " * 32)
+
+
+class TraceError(TorchDistError):
+    """A file is no trace that can be read; the message says why."""
+
+
+ABSENT: Final = msgspec.Raw()
+
+
+class TraceDocument(msgspec.Struct, gc=False):
+    """The parts of a trace, of either kind; those that it does not have are `ABSENT`."""
+
+    traceEvents: msgspec.Raw = ABSENT
+    schemaVersion: msgspec.Raw = ABSENT
+    deviceProperties: msgspec.Raw = ABSENT
+    distributedInfo: msgspec.Raw = ABSENT
+    baseTimeNanoseconds: msgspec.Raw = ABSENT
+    host_name: msgspec.Raw = ABSENT
+    nodes: msgspec.Raw = ABSENT
+    schema: msgspec.Raw = ABSENT
+    pid: msgspec.Raw = ABSENT
+
+
+_DOCUMENTS: Final = msgspec.json.Decoder(TraceDocument)
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+CHUNK_BYTES: Final = 4 << 20
+MAX_SPAN: Final = 16 << 20
+"""Bytes in which an event ends: of a list of numbers, these are eight million objects."""
+_BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
+"""Where one event ends and the next begins; in an event's arguments, too, if they hold a list of objects."""
+MAX_BORDERS: Final = 256
+
+
+def unpacked(content: bytes) -> tuple[bytes, bool]:
+    """Unpack a file that was compressed by itself; of a truncated one, as much as there is.
+
+    Returns:
+        The content, and whether it is all of it.
+
+    Raises:
+        TraceError: It is too large, or damaged.
+    """
+    if not content.startswith(_GZIP):
+        return content, True
+    parts: list[bytes] = []
+    left = MAX_TRACE_BYTES + 1
+    try:
+        while content and left > 0:
+            stream = zlib.decompressobj(wbits=31)
+            parts.append(stream.decompress(content, left))
+            left -= len(parts[-1])
+            if not stream.eof:
+                break
+            content = stream.unused_data
+        else:
+            stream = None
+    except zlib.error as error:
+        if not any(parts):
+            raise TraceError(f"it is damaged ({error})") from error
+        return b"".join(parts), False
+    if left <= 0:
+        raise TraceError(f"it unpacks to more than {MAX_TRACE_BYTES >> 20} MiB; trace fewer steps")
+    return b"".join(parts), stream is None
+
+
+def open_document(content: bytes) -> tuple[TraceDocument, str]:
+    """Find the parts of a trace; one that was cut off while it was written is read up to there.
+
+    Args:
+        content: The whole file, unpacked.
+
+    Returns:
+        The parts, and what is wrong with the file, or ''.
+
+    Raises:
+        TraceError: It is not such a document.
+    """
+    if content.lstrip()[:1] != b"{":
+        raise TraceError("it is not the JSON of a trace")
+    try:
+        return _DOCUMENTS.decode(content), ""
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        why = readable(str(error) or type(error).__name__, MAX_REASON)
+    mended = _mended(content)
+    try:
+        return _DOCUMENTS.decode(mended), ""  # the profiler itself writes `nan` and paths with bare backslashes
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        pass
+    found = _before_the_cut(mended)
+    if found is None:
+        raise TraceError(f"it is damaged ({why})")
+    return found, "its end is missing or damaged: it is read up to there"
+
+
+def _mended(content: bytes) -> bytes:
+    """Replace what JSON does not allow and writers of traces write all the same."""
+    content = _NO_NUMBERS.sub(b"null", content.translate(_CONTROLS))
+    return _ESCAPES.sub(lambda found: found[0] if found[1] else rb"\\", content) if b"\\" in content else content
+
+
+def _before_the_cut(content: bytes) -> TraceDocument | None:
+    """The parts of a file that ends too early, up to its last whole event; None if it is damaged in another way."""
+    end = len(content)
+    for _ in range(_CUTS):
+        end = content.rfind(b"}", 0, end)
+        if end < 0:
+            return None
+        try:
+            return _DOCUMENTS.decode(content[: end + 1] + b"]}")
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            continue
+    return None
+
+
+def decoded(part: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
+    """Decode a part of a document; `otherwise` if it is absent, too large, or something else than expected."""
+    if part is ABSENT or memoryview(part).nbytes > MAX_SPAN:
+        return otherwise
+    try:
+        return msgspec.json.decode(part, type=kind)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return otherwise
+
+
+def items_of(part: msgspec.Raw) -> Iterator[msgspec.Raw]:
+    """Yield the items of a list, some megabytes at a time: a short file could unpack to a list of a billion items.
+
+    Raises:
+        TraceError: It is no list.
+    """
+    view = memoryview(part)
+    if bytes(view[:1]) != b"[":
+        raise TraceError("its events are no list")
+    begin, end = 1, len(view) - 1
+    while begin < end:
+        stop, following, found = _some(view, begin, end)
+        yield from found
+        if stop == following == end:
+            return
+        begin = following
+
+
+def _some(view: memoryview, begin: int, end: int) -> tuple[int, int, list[msgspec.Raw]]:
+    """Decode items from `begin` on; returns where they end, where the next one begins, and the items."""
+    if end - begin > CHUNK_BYTES:
+        borders = _BETWEEN.finditer(view, begin + CHUNK_BYTES, min(begin + MAX_SPAN, end))
+        for border in itertools.islice(borders, MAX_BORDERS):
+            stop = border.start() + 1
+            with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):
+                return stop, border.end(), _ITEMS.decode(b"[%b]" % view[begin:stop])
+    if end - begin > MAX_SPAN:
+        raise TraceError(f"its events are no objects, or one of them has more than {MAX_SPAN >> 20} MiB")
+    return end, end, _ITEMS.decode(b"[%b]" % view[begin:end])
