@@ -191,7 +191,7 @@ def _remarks(lanes: Lanes, ranks: Sequence[int], recorded: Recorded) -> Iterator
     if len(ranks) < len(recorded.calls):
         shown = f"{len(ranks):,} of {len(recorded.calls):,} ranks"
         yield f"{shown} are shown: {compress_ranks(ranks)}; --ranks chooses others"
-    if not recorded.clocks.are_one:
+    if len(ranks) > 1 and not recorded.clocks.are_one:
         yield (
             "these ranks have several clocks, or unknown ones: they are drawn by the wall clocks of their nodes, which "
             "may differ by milliseconds"

@@ -127,9 +127,9 @@ def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
             "rank 3 computes 5.00 ms longer than its peers before all_reduce in mesh_tp (2-3) at forward (model.py:88)"
         )
         assert _cells(gains)[0] == ["5.00 ms, 21 %", sentence]
-        # 3 ms of usual computing and those 5 ms, of 24 ms.
-        assert _cells(parts)[0][:2] == ["33 %, 8.00 ms", "3"]
-        assert [row[1] for row in _cells(ranks)][2:4] == ["29 %", "33 %"]
+        # Of 24 ms: those 5, 3 of usual computing, and in all steps but the first 2 since its last call.
+        assert _cells(parts)[0][:2] == ["41 %, 9.86 ms", "3"]
+        assert [row[1] for row in _cells(ranks)][2:4] == ["29 %", "41 %"]
         assert page.evaluate(_DRAWN)["path"] > 12
         assert _quiet(seen)
 

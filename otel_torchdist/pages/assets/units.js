@@ -31,6 +31,7 @@ function rate(bytesPerSecond) {
 function percent(part, whole = 1) {
   if (part === null || part === undefined || !whole) return "";
   const value = (part / whole) * 100;
+  if (value > 0 && value < 0.05) return "< 0.1 %";
   return value > 0 && value < 0.95 ? `${value.toFixed(1)} %` : `${Math.round(value)} %`;
 }
 
