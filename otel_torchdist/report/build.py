@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +28,8 @@ from otel_torchdist.statistics.labels import labels_of
 from otel_torchdist.statistics.model import Statistics
 
 MOST_MARKS: Final = 400
+MOST_PATH_RANKS: Final = 1024
+"""To find the path of more ranks takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         threshold_ns: How long a wait is at least that counts as an incident.
     """
     read = _Collector()
-    path = critical_path_of(read.through(histories))
+    path = _path_of(read, histories)
     calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
     counted, waits = read.counter.counted(), LongWaits(threshold_ns)
     statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
@@ -100,6 +104,17 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         waits=waits.causes(),
         path=path,
     )
+
+
+def _path_of(read: _Collector, histories: Iterable[RankHistory]) -> CriticalPath | None:
+    """Read all histories; returns the critical path, unless there are too many ranks."""
+    histories = iter(histories)
+    first = list(itertools.islice(histories, 1))
+    through = read.through(itertools.chain(first, histories))
+    if any(history.world_size > MOST_PATH_RANKS for history in first):
+        deque(through, maxlen=0)
+        return None
+    return critical_path_of(through)
 
 
 def windows_of(
