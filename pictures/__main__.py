@@ -1,4 +1,4 @@
-"""Makes docs/pictures: the demo in a terminal, and the traces of its stall in Jaeger."""
+"""Makes docs/pictures: the demo in a terminal, its report in a browser, and the traces of its stall in Jaeger."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from deploy.native.servers import DEPLOY, stack_binaries
 from deploy.native.stack import Stack
 from deploy.native.timeline import timeline
 from deploy.native.training import SERVICE, running, training_command, training_environment
+from pictures.browser import draw_report
 from pictures.screen import COLUMNS, photograph
 
 FOLDER: Final = DEPLOY.parent / "docs" / "pictures"
@@ -42,12 +43,16 @@ _Found = TypeVar("_Found")
 
 
 def main() -> int:
-    """Make them all."""
+    """Make them all; `report` as an argument makes only that one, which needs no servers."""
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-") as scratch:
+        draw_report(FOLDER / "report.png", Path(scratch))
+    if sys.argv[1:] == ["report"]:
+        return 0
     binaries = stack_binaries()
     if binaries is None:
         print("the servers have not been built; run `make stack`", file=sys.stderr)
         return 1
-    FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as tapes:
         _draw("demo", _demo(Path(tapes)))
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as home:

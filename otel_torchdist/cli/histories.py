@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ from otel_torchdist.profiles.groups import JobGroups as ProfiledGroups
 from otel_torchdist.profiles.history import histories_of as histories_of_profiles
 from otel_torchdist.profiles.profile import TraceKind
 from otel_torchdist.profiles.reading.reader import kinds_in, read_profiles
+from otel_torchdist.tape.reading.reader import TapeReader
 
 _NOTHING: Final = "no dump of the flight recorder and no trace of PyTorch's profiler that can be read"
 
@@ -43,6 +45,7 @@ class Source:
         run_id: Id of their run, 32 hex digits; None if it has none.
         place: The directory or files that they are read from.
         histories: To be read once.
+        again: Reads those of some ranks once more, without further warnings.
         warnings: What could not be read, once they have been read.
         has_times: Whether calls have times; execution traces have none.
         emptiness: What to report if no group has any call.
@@ -52,6 +55,7 @@ class Source:
     run_id: str | None
     place: str
     histories: Iterator[RankHistory]
+    again: Callable[[Collection[int]], Iterator[RankHistory]]
     warnings: list[str] = field(default_factory=list[str])
     has_times: bool = True
     emptiness: str = "no calls of any rank"
@@ -92,14 +96,24 @@ def source_of_run(run: Run) -> Source:
         run_id=f"{run.run_id:032x}" if run.run_id else None,
         place=str(run.directory),
         histories=iter(()),
+        again=lambda ranks: _tapes(_anew(run.tapes, ranks), [], now_ns),
     )
-    source.histories = _tapes(run, source.warnings, time.monotonic_ns())
+    now_ns = time.monotonic_ns()
+    source.histories = _tapes(run.tapes, source.warnings, now_ns)
     return source
 
 
-def _tapes(run: Run, warnings: list[str], now_ns: int) -> Iterator[RankHistory]:
+def _anew(tapes: Iterable[TapeReader], ranks: Collection[int]) -> Iterator[TapeReader]:
+    """Open tapes from their beginning, one after the other."""
+    for tape in tapes:
+        if tape.identity.rank in ranks:
+            with contextlib.suppress(TapeError), contextlib.closing(TapeReader(tape.path)) as anew:
+                yield anew
+
+
+def _tapes(tapes: Iterable[TapeReader], warnings: list[str], now_ns: int) -> Iterator[RankHistory]:
     """Read one tape after the other, up to the same moment: else ranks that are read later would have called more."""
-    for tape in run.tapes:
+    for tape in tapes:
         try:
             history = history_of(tape)
         except TapeError as error:
@@ -142,6 +156,7 @@ def source_of_dumps(paths: Sequence[Path]) -> Source:
         run_id=None,
         place=_shown(paths),
         histories=_dumps(paths, found.dumps),
+        again=lambda ranks: (history for history in _dumps(paths, found.dumps) if history.rank in ranks),
         warnings=list(found.notes),
         emptiness="no calls of any rank" if count else _NOTHING,
     )
@@ -159,6 +174,7 @@ def source_of_traces(paths: Sequence[Path], size: int) -> Source:
         run_id=None,
         place=_shown(paths),
         histories=histories_of_profiles(found.profiles, groups),
+        again=lambda ranks: (one for one in histories_of_profiles(found.profiles, groups) if one.rank in ranks),
         warnings=[*found.notes, *gaps_in(found.profiles, groups)],
         has_times=kinds != {TraceKind.EXECUTION},
         emptiness="no calls in groups whose members are known" if found.profiles else "no trace that can be read",

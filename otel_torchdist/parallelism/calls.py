@@ -148,37 +148,54 @@ class WorldCalls:
     steps: int = 0
 
 
+class CallCounter:
+    """Counts the calls of ranks, one history after the other."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._steady, self._every = WorldCalls(), WorldCalls()
+
+    def add(self, history: RankHistory) -> None:
+        """Count the calls of another rank."""
+        for found in (self._steady, self._every):
+            found.world_size = max(found.world_size, history.world_size)
+            found.ranks.add(history.rank)
+            if history.host:
+                found.hosts[history.rank] = history.host
+        self._steady.steps = max(self._steady.steps, _steady_steps(history))
+        for group in history.groups:
+            _register(self._every, group)
+        for view, calls, steady_calls in _alike(history.operations):
+            _count(self._every, history.rank, view, calls)
+            if steady_calls:
+                _count(self._steady, history.rank, view, steady_calls)
+        for group, view in _exchanges(history.operations):
+            _register(self._every, group).exchanges.add(history.rank, view)
+            if view.record.step >= FIRST_STEADY:
+                _register(self._steady, group).exchanges.add(history.rank, view)
+
+    def counted(self) -> WorldCalls:
+        """What there is: the calls of steady steps, or all, if there are no such steps."""
+        steady, every = self._steady, self._every
+        if not steady.groups:
+            every.has_steps = not any(group.kinds for group in every.groups.values())
+            return every
+        for members, calls in every.groups.items():  # unused groups show the axes as well
+            steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
+        steady.world_size = every.world_size
+        return steady
+
+
 def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
     """Count the calls of all ranks, one history after the other.
 
     Args:
         histories: One for each rank, in any order.
     """
-    steady, every = WorldCalls(), WorldCalls()
+    counter = CallCounter()
     for history in histories:
-        for found in (steady, every):
-            found.world_size = max(found.world_size, history.world_size)
-            found.ranks.add(history.rank)
-            if history.host:
-                found.hosts[history.rank] = history.host
-        steady.steps = max(steady.steps, _steady_steps(history))
-        for group in history.groups:
-            _register(every, group)
-        for view, calls, steady_calls in _alike(history.operations):
-            _count(every, history.rank, view, calls)
-            if steady_calls:
-                _count(steady, history.rank, view, steady_calls)
-        for group, view in _exchanges(history.operations):
-            _register(every, group).exchanges.add(history.rank, view)
-            if view.record.step >= FIRST_STEADY:
-                _register(steady, group).exchanges.add(history.rank, view)
-    if not steady.groups:
-        every.has_steps = not any(group.kinds for group in every.groups.values())
-        return every
-    for members, calls in every.groups.items():  # unused groups show the axes as well
-        steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
-    steady.world_size = every.world_size
-    return steady
+        counter.add(history)
+    return counter.counted()
 
 
 def _steady_steps(history: RankHistory) -> int:

@@ -13,7 +13,6 @@ from otel_torchdist.cli.units import amount, share
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.parallelism.calls import MAX_SPREAD
 from otel_torchdist.parallelism.graph import Graph, Groups
-from otel_torchdist.parallelism.imbalance import Imbalance
 from otel_torchdist.parallelism.roles import Role
 
 TIMES: Final = " \N{MULTIPLICATION SIGN} "
@@ -27,22 +26,23 @@ def lines_of(found: Graph, source: Source) -> Iterator[Text]:
     """Describe the axes, then all other groups, then the traffic."""
     yield Text(source.headline)
     yield Text()
-    yield Text(_shape(found), style="bold")
+    yield Text(shape_of(found), style="bold")
     total, has_hosts = sum(found.sent.values()) + found.unspread, len({*found.hosts.values()}) > 1
     for nth, axis in enumerate(found.axes, 1):
         yield Text()
         yield from _groups(f"axis {nth}", axis, total, has_hosts)
     for other in found.others:
         yield Text()
-        yield from _groups(_span(other, len(found.axes)), other, total, has_hosts)
+        yield from _groups(span_of(other, len(found.axes)), other, total, has_hosts)
     yield from _traffic(found)
-    remarks = list(_remarks(found))
+    remarks = list(remarks_of(found))
     if remarks:
         yield Text()
     yield from (Text(remark, style="yellow") for remark in remarks)
 
 
-def _shape(found: Graph) -> str:
+def shape_of(found: Graph) -> str:
+    """The world as a product of its axes, with how many ranks there are."""
     factors = [f"{role_of(axis)} {len(axis.members[0])}" for axis in found.axes]
     if found.grid.copies > 1 and found.axes:
         factors.append(f"{found.grid.copies} copies")
@@ -55,7 +55,8 @@ def role_of(groups: Groups) -> str:
     return " + ".join(one.role.value for one in groups.roles) or UNKNOWN
 
 
-def _span(groups: Groups, axes: int) -> str:
+def span_of(groups: Groups, axes: int) -> str:
+    """The axes of which groups are a product, in words; `other` for parts of such a product."""
     if groups.span is None:
         return "other"
     names = [f"axis {place + 1}" if place < axes else "copies" for place in groups.span]
@@ -70,8 +71,8 @@ def _groups(title: str, groups: Groups, total: int, has_hosts: bool) -> Iterator
     yield Text.assemble((title, "bold"), f"  {role_of(groups)}: {number} of {size} ranks, {listed}")
     for one in groups.roles:
         yield Text(f"{_INDENT}{one.role.value}: {one.text}; {amount(round(one.sent))} sent")
-    if groups.imbalance is not None and any(one.role is Role.EXPERT for one in groups.roles):
-        yield Text(f"{_INDENT}{_imbalance(groups.imbalance, count)}")
+    if balance_of(groups):
+        yield Text(f"{_INDENT}{balance_of(groups)}")
     facts = [f"{share(round(groups.sent), total) or '0%'} of all bytes"]
     if groups.across_hosts is not None and has_hosts:
         facts.append(_hosts(groups.across_hosts, count))
@@ -80,8 +81,12 @@ def _groups(title: str, groups: Groups, total: int, has_hosts: bool) -> Iterator
     yield Text(f"{_INDENT}{'; '.join(facts)}")
 
 
-def _imbalance(found: Imbalance, groups: int) -> str:
-    where = f" among {compress_ranks(found.members)}" if groups > 1 else ""
+def balance_of(groups: Groups) -> str:
+    """How evenly experts are used, in a sentence; '' for groups without experts, or where it is not known."""
+    found = groups.imbalance
+    if found is None or not any(one.role is Role.EXPERT for one in groups.roles):
+        return ""
+    where = f" among {compress_ranks(found.members)}" if len(groups.members) > 1 else ""
     exchanges = "1 exchange" if found.exchanges == 1 else f"the median of {found.exchanges:,} exchanges"
     return (
         f"balance: rank {found.rank} has the most bytes{where}, {found.ratio:.2f} times the mean; in {exchanges} the "
@@ -118,7 +123,7 @@ def between_hosts(found: Graph) -> Counter[tuple[str, str]]:
     return between
 
 
-def _remarks(found: Graph) -> Iterator[str]:
+def remarks_of(found: Graph) -> Iterator[str]:
     """What is not known, and what does not fit."""
     if found.unspread:
         yield (

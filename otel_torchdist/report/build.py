@@ -1,0 +1,215 @@
+"""Builds the report from the histories of all ranks: each is reduced to columns before the next one is taken."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.critical_path.analysis import critical_path_of
+from otel_torchdist.critical_path.model import CriticalPath
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.naming import compress_ranks
+from otel_torchdist.parallelism.calls import CallCounter
+from otel_torchdist.parallelism.graph import Graph, graph_of
+from otel_torchdist.report.arrivals import Arrivals
+from otel_torchdist.report.figures import parts_for
+from otel_torchdist.report.incidents import LongWait, LongWaits
+from otel_torchdist.report.lanes import Lanes
+from otel_torchdist.report.path import pieces_in
+from otel_torchdist.report.steps import RankSteps, steps_in
+from otel_torchdist.report.window_model import Mark, PathPiece, Window
+from otel_torchdist.report.windows import MOST_BARS, Clocks, Recorded, Span, chosen_ranks, spans_of
+from otel_torchdist.statistics.calls import RankCalls
+from otel_torchdist.statistics.compute import statistics_of_calls
+from otel_torchdist.statistics.labels import labels_of
+from otel_torchdist.statistics.model import Statistics
+
+MOST_MARKS: Final = 400
+MOST_PATH_RANKS: Final = 1024
+"""To find the path of more ranks takes minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a report shows in its timeline.
+
+    Attributes:
+        ranks: The ranks that were asked for; None for a choice of our own.
+        steps: The steps that were asked for; None likewise.
+    """
+
+    ranks: Collection[int] | None = None
+    steps: range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the histories of all ranks add up to.
+
+    Attributes:
+        recorded: All ranks, in columns.
+        graph: The parallel world; None without calls in groups.
+        statistics: The statistics.
+        waits: Long waits that have ended, the longest first.
+        path: The critical path; None if it is not known.
+    """
+
+    recorded: Recorded
+    graph: Graph | None
+    statistics: Statistics
+    waits: Sequence[LongWait]
+    path: CriticalPath | None
+
+
+class _Collector:
+    """Keeps what is needed of histories while something else reads them, so that they are read once."""
+
+    def __init__(self) -> None:
+        self.counter = CallCounter()
+        self.world_size = 0
+        self.calls: dict[int, RankCalls] = {}
+        self.steps: dict[int, RankSteps] = {}
+        self.until: dict[int, int] = {}
+
+    def through(self, histories: Iterable[RankHistory]) -> Iterator[RankHistory]:
+        """Yield histories as they come."""
+        for history in histories:
+            self.world_size = max(self.world_size, history.world_size)
+            self.counter.add(history)
+            self.calls[history.rank] = RankCalls(history)
+            self.steps[history.rank] = steps_in(history)
+            self.until[history.rank] = history.until_ns
+            yield history
+
+
+def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
+    """Read all histories once.
+
+    Args:
+        histories: One for each rank, in any order.
+        threshold_ns: How long a wait is at least that counts as an incident.
+    """
+    read = _Collector()
+    path = _path_of(read, histories)
+    calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
+    counted, waits = read.counter.counted(), LongWaits(threshold_ns)
+    statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
+    return Findings(
+        recorded=Recorded(calls, read.steps, read.until, Clocks.of(calls)),
+        graph=graph_of(counted) if counted.groups else None,
+        statistics=statistics,
+        waits=waits.causes(),
+        path=path,
+    )
+
+
+def _path_of(read: _Collector, histories: Iterable[RankHistory]) -> CriticalPath | None:
+    """Read all histories; returns the critical path, unless there are too many ranks."""
+    histories = iter(histories)
+    first = list(itertools.islice(histories, 1))
+    through = read.through(itertools.chain(first, histories))
+    if any(history.world_size > MOST_PATH_RANKS for history in first):
+        deque(through, maxlen=0)
+        return None
+    return critical_path_of(through)
+
+
+def windows_of(
+    found: Findings,
+    named: Collection[int],
+    is_hung: bool,
+    choice: Choice,
+    again: Callable[[Collection[int]], Iterator[RankHistory]],
+    shown: Callable[[int], str],
+) -> list[Window]:
+    """What the timeline shows.
+
+    Args:
+        found: All ranks.
+        named: Ranks that verdicts name.
+        is_hung: Whether there is a verdict, so that what came after the last step matters.
+        choice: What was asked for.
+        again: Reads the histories of some ranks once more.
+        shown: Formats nanoseconds since the epoch.
+    """
+    recorded, waits = found.recorded, found.waits
+    totals = found.statistics.ranks
+    late = [wait.late.rank.rank for wait in waits]
+    ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
+    spans = spans_of(recorded, ranks, waits, is_hung, choice.steps)
+    if not spans or not ranks:
+        return []
+    arrivals = Arrivals(recorded.calls)
+    lanes = [Lanes(span.from_ns, span.until_ns, arrivals, max(MOST_BARS // len(ranks), 40)) for span in spans]
+    names = labels_of(rank.groups for rank in recorded.calls.values())
+    for history in again(ranks):
+        for one in lanes:
+            one.add(history, recorded.clocks.offsets[history.rank], names)
+    return [
+        _window(span, one, ranks, found, [*_arrival(span, waits, recorded), *_marks(span, ranks, recorded)], shown)
+        for span, one in zip(spans, lanes, strict=True)
+    ]
+
+
+def _window(
+    span: Span,
+    lanes: Lanes,
+    ranks: Sequence[int],
+    found: Findings,
+    marks: Sequence[Mark],
+    shown: Callable[[int], str],
+) -> Window:
+    return Window(
+        title=span.title,
+        origin=shown(span.from_ns),
+        length_ns=span.until_ns - span.from_ns,
+        lanes=tuple(sorted(lanes.lanes, key=lambda lane: lane.rank)),
+        kinds=tuple(lanes.kinds),
+        groups=tuple(lanes.groups),
+        marks=tuple(marks),
+        ranks=len(ranks),
+        remarks=tuple(_remarks(lanes, ranks, found.recorded)),
+        incident=span.incident,
+        path=tuple(_path(span, found.path, ranks, found.recorded)),
+    )
+
+
+def _path(span: Span, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
+    """The critical path, where all of it can be drawn: its ranks are shown, and all have one clock."""
+    if path is not None and path.has_steps and recorded.clocks.are_one:
+        pieces = pieces_in(path, recorded.clocks.offsets[path.ranks[0]], span.from_ns, span.until_ns)
+        yield from (piece for piece in pieces if piece.rank in ranks)
+
+
+def _arrival(span: Span, waits: Sequence[LongWait], recorded: Recorded) -> Iterator[Mark]:
+    if span.incident is not None:
+        wait = waits[span.incident]
+        rank = wait.late.rank.rank
+        yield Mark(recorded.wall_ns(rank, wait.until_ns) - span.from_ns, f"rank {rank} arrives", is_late=True)
+
+
+def _marks(span: Span, ranks: Sequence[int], recorded: Recorded) -> Iterator[Mark]:
+    """The ends of steps on the first rank that has any; others end theirs at nearly the same time."""
+    for rank in ranks:
+        steps = recorded.steps[rank]
+        ended = [(step, recorded.wall_ns(rank, at)) for step, at in zip(steps.steps, steps.ended, strict=True)]
+        inside = [(step, at) for step, at in ended if span.from_ns <= at <= span.until_ns]
+        if inside:
+            yield from (Mark(at - span.from_ns, f"end of step {step}") for step, at in inside[-MOST_MARKS:])
+            return
+
+
+def _remarks(lanes: Lanes, ranks: Sequence[int], recorded: Recorded) -> Iterator[str]:
+    if len(ranks) < len(recorded.calls):
+        shown = f"{len(ranks):,} of {len(recorded.calls):,} ranks"
+        yield f"{shown} are shown: {compress_ranks(ranks)}; --ranks chooses others"
+    if len(ranks) > 1 and not recorded.clocks.are_one:
+        yield (
+            "these ranks have several clocks, or unknown ones: they are drawn by the wall clocks of their nodes, which "
+            "may differ by milliseconds"
+        )
+    if lanes.left_out:
+        yield f"{lanes.left_out:,} operations are left out: there are too many; --steps and --ranks choose fewer"
