@@ -17,6 +17,7 @@ from otel_torchdist import guard
 from otel_torchdist.agent.stall_metrics import show
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife
+from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall
@@ -86,7 +87,14 @@ class Reader:
         failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
     """
 
-    def __init__(self, outputs: Outputs, span_budget: int, watch: StallWatch, deaths: DeathWatch | None = None) -> None:
+    def __init__(
+        self,
+        outputs: Outputs,
+        span_budget: int,
+        watch: StallWatch,
+        deaths: DeathWatch | None = None,
+        live: LiveFeed | None = None,
+    ) -> None:
         """Write to `outputs`.
 
         Args:
@@ -94,6 +102,7 @@ class Reader:
             span_budget: Spans per second and rank.
             watch: Watches for stalls; it follows no tapes yet.
             deaths: As in `StallWatch`.
+            live: Takes what the live page shows; None if there is no page.
         """
         self._outputs = outputs
         self._span_budget = span_budget
@@ -102,6 +111,7 @@ class Reader:
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
+        self._live = live
         self.metrics = NodeMetrics(self.spans_dropped)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
@@ -221,6 +231,9 @@ class Reader:
             self._watch.stand_down()
         for nonce, rank in list(self._ranks.items()):
             self._retire(nonce, rank)
+        if self._live is not None:
+            with guard.guarded("the live page"):
+                self._live.end_turn(self._watch, self.tapes, self.metrics, watches)
 
     def _read(self, nonce: int, now_ns: int) -> None:
         rank = self._ranks[nonce]
@@ -238,6 +251,8 @@ class Reader:
             self._forget(nonce)
             return
         self._watch.observe(nonce, batch)
+        if self._live is not None and self._live.is_watched:
+            self._live.observe(rank.tape, batch)
         if rank.metrics is not None:  # before the spans, which add exemplars to what has been counted
             rank.metrics.consume(batch, status, now_ns)
         if rank.spans is not None:

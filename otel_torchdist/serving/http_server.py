@@ -135,6 +135,10 @@ class _Handler(WSGIRequestHandler):
 
     timeout = CLIENT_TIMEOUT_S
 
+    def get_environ(self) -> dict[str, Any]:
+        """Return what an application learns of the request; the port shows whose connection it is."""
+        return {**super().get_environ(), "REMOTE_PORT": str(self.client_address[1])}
+
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a scrape every few seconds is not worth a line."""
 

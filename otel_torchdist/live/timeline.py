@@ -1,0 +1,173 @@
+"""The last minute: each operation of a few ranks, or for each second of many ranks how much of it was communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from otel_torchdist.live.model import Bar, Sample
+from otel_torchdist.live.texts import shown, shown_group
+from otel_torchdist.world.model import RankView, WorldSnapshot
+
+SECONDS: Final = 60
+MAX_LANES: Final = 16
+"""Ranks whose operations are shown one by one."""
+UNKNOWN: Final = "."
+_SECOND_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The operations of one rank.
+
+    Attributes:
+        rank: The rank.
+        bars: For each operation its begin and end in microseconds before now (an end of -1 is still to come), and its
+            place in the names; by begin.
+    """
+
+    rank: int
+    bars: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """How much of each of the last seconds a rank spent in communication.
+
+    Attributes:
+        rank: The rank.
+        cells: A digit for each second, the oldest first: 0 for none to 9 for all of it, or `.` if it is not known.
+    """
+
+    rank: int
+    cells: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The last minute.
+
+    Attributes:
+        names: Operation and group of the bars.
+        lanes: Ranks whose operations are shown one by one.
+        strips: All ranks, if not all have a lane.
+    """
+
+    names: tuple[tuple[str, str], ...]
+    lanes: tuple[Lane, ...]
+    strips: tuple[Strip, ...]
+
+
+def timeline_of(
+    world: WorldSnapshot,
+    chosen: Sequence[int],
+    bars: Mapping[int, Sequence[Bar]],
+    samples: Mapping[int, Sequence[Sample]],
+    now_ns: int,
+) -> Timeline:
+    """Describe the last minute of a run.
+
+    Args:
+        world: The ranks.
+        chosen: Ranks that should have a lane, the most important first.
+        bars: By nonce, the newest operations that have ended, oldest first.
+        samples: By nonce, the samples of the last minute, oldest first.
+        now_ns: Monotonic time.
+    """
+    shown_ranks = [rank for rank in dict.fromkeys(chosen) if rank in world.ranks][:MAX_LANES]
+    names = _Names(world)
+    lanes = tuple(
+        _lane(world.ranks[rank], bars.get(world.ranks[rank].nonce, ()), names, now_ns) for rank in sorted(shown_ranks)
+    )
+    strips: tuple[Strip, ...] = ()
+    if len(lanes) < len(world.ranks):
+        strips = tuple(
+            Strip(view.rank, _cells(view, bars.get(view.nonce, ()), samples.get(view.nonce, ()), now_ns))
+            for view in world.in_order
+        )
+    return Timeline(tuple(names.listed), lanes, strips)
+
+
+class _Names:
+    """The names of bars: each is written once."""
+
+    def __init__(self, world: WorldSnapshot) -> None:
+        self._groups = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
+        self._places: dict[tuple[str, str], int] = {}
+        self.listed: list[tuple[str, str]] = []
+
+    def place_of(self, name: str, group: str) -> int:
+        key = name, group
+        if key not in self._places:
+            self._places[key] = len(self.listed)
+            self.listed.append((shown(name), self._groups.get(group, "")))
+        return self._places[key]
+
+
+def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> Lane:
+    oldest_ns = now_ns - SECONDS * _SECOND_NS
+    bars = [
+        (_before(bar.begin_ns, now_ns), _before(bar.end_ns, now_ns), names.place_of(bar.name, bar.group))
+        for bar in ended
+        if bar.end_ns >= oldest_ns
+    ]
+    for operation in view.open:
+        if operation.waiting_since_ns is not None and not view.is_over:
+            group = operation.operation_id.channel.group
+            bars.append((_before(operation.waiting_since_ns, now_ns), -1, names.place_of(operation.name, group)))
+    return Lane(view.rank, tuple(sorted(bars, key=lambda bar: -bar[0])))
+
+
+def _before(at_ns: int, now_ns: int) -> int:
+    return max(now_ns - at_ns, 0) // 1000
+
+
+def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_ns: int) -> str:
+    """Describe each second: from the counters, or before the first of them from the operations."""
+    begin_ns = now_ns - SECONDS * _SECOND_NS
+    sampled_from = samples[0].at_ns if samples else now_ns
+    operations_from = ended[0].begin_ns if ended else now_ns
+    open_ns = min((one.waiting_since_ns for one in view.open if one.waiting_since_ns), default=now_ns)
+    operations_from = min(operations_from, open_ns)
+    busy_ns, known_ns = [0] * SECONDS, [0] * SECONDS
+    for before, after in pairwise(samples):
+        length_ns = max(after.at_ns - before.at_ns, 1)
+        share = (after.communicating_ns - before.communicating_ns) / length_ns
+        for second, part_ns in _seconds(before.at_ns, after.at_ns, begin_ns):
+            busy_ns[second] += round(part_ns * share)
+            known_ns[second] += part_ns
+    for second, part_ns in _seconds(operations_from, sampled_from, begin_ns):
+        known_ns[second] += part_ns
+    past = [(bar.begin_ns, min(bar.end_ns, sampled_from)) for bar in ended if bar.begin_ns < sampled_from]
+    past.append((open_ns, sampled_from))
+    for interval in _union(past):
+        for second, part_ns in _seconds(*interval, begin_ns):
+            busy_ns[second] += part_ns
+    return "".join(
+        str(min(round(9 * busy / known), 9)) if known > _SECOND_NS // 4 else UNKNOWN
+        for busy, known in zip(busy_ns, known_ns, strict=True)
+    )
+
+
+def _union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join intervals that overlap."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(one for one in intervals if one[0] < one[1]):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _seconds(from_ns: int, until_ns: int, begin_ns: int) -> Iterable[tuple[int, int]]:
+    """Cut an interval into the seconds after `begin_ns`: which one, and how much of it."""
+    at_ns = max(from_ns, begin_ns)
+    until_ns = min(until_ns, begin_ns + SECONDS * _SECOND_NS)
+    while at_ns < until_ns:
+        second = (at_ns - begin_ns) // _SECOND_NS
+        next_ns = min(begin_ns + (second + 1) * _SECOND_NS, until_ns)
+        yield second, next_ns - at_ns
+        at_ns = next_ns

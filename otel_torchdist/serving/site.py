@@ -1,0 +1,134 @@
+"""What is served at which path of the port of `/metrics`: the metrics, the live page, and nothing else."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl
+
+from otel_torchdist import guard
+from otel_torchdist.config import PageAccess
+from otel_torchdist.serving.http_server import App
+from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
+
+DOCUMENT: Final = "/live.json"
+METRICS: Final = "/metrics"
+MAX_QUERY: Final = 1024
+SMALL: Final = 512
+"""Bytes that are not worth compressing."""
+_SECURITY: Final = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+)
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
+
+
+class LiveDocument(Protocol):
+    """Makes the document that the page polls."""
+
+    def document(self, query: Mapping[str, str], user: int | None) -> bytes:
+        """Return it for one visitor, who may see the runs of `user`, or all if that is None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file of the page.
+
+    Attributes:
+        content_type: Its type.
+        body: Its contents.
+    """
+
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The live page beside `/metrics`.
+
+    Attributes:
+        access: Who may see it; not `OFF`.
+        live: Makes the document.
+        assets: The files of the page by their path, `/` among them.
+    """
+
+    access: PageAccess
+    live: LiveDocument
+    assets: Mapping[str, Asset]
+
+    def beside(self, metrics: App) -> App:
+        """Return an application that serves the page, and `/metrics` exactly as `metrics` does."""
+
+        def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+            path = environ.get("PATH_INFO") or "/"
+            if path == METRICS or path.startswith(f"{METRICS}/"):
+                return metrics(environ, start_response)
+            answer = _Answer("500 Internal Server Error", Asset(_TEXT, b"The page failed; the agent's log says why.\n"))
+            with guard.guarded("the live page"):
+                answer = self._answer(path, environ)
+            return _send(answer, environ, start_response)
+
+        return app
+
+    def _answer(self, path: str, environ: dict[str, Any]) -> _Answer:
+        if path != DOCUMENT and path not in self.assets:
+            return _Answer("404 Not Found", Asset(_TEXT, b"There are / and /metrics.\n"))
+        user: int | None = None
+        if self.access is PageAccess.LOOPBACK:
+            if not is_local(environ.get("REMOTE_ADDR", "")):
+                return _Answer("403 Forbidden", Asset(_TEXT, _ELSEWHERE))
+            if not names_this_machine(environ.get("HTTP_HOST", "")):
+                return _Answer("403 Forbidden", Asset(_TEXT, _OTHER_NAME))
+            user = user_of(environ)
+            if user is None:
+                return _Answer("403 Forbidden", Asset(_TEXT, _UNKNOWN_USER))
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return _Answer("405 Method Not Allowed", Asset(_TEXT, b"It can only be read.\n"), (("Allow", "GET, HEAD"),))
+        if path != DOCUMENT:
+            return _Answer("200 OK", self.assets[path])
+        query = dict(parse_qsl(environ.get("QUERY_STRING", "")[:MAX_QUERY]))
+        return _Answer("200 OK", Asset(_JSON, self.live.document(query, user or None)))
+
+
+_ELSEWHERE: Final = (
+    b"The live page is served to users of this machine only: open it through `ssh -L 9464:localhost:9464`, or set\n"
+    b"OTEL_PYTHON_TORCHDIST_PAGE=on for the job. /metrics is served as always.\n"
+)
+_OTHER_NAME: Final = (
+    b"The live page is served under the name localhost only; set OTEL_PYTHON_TORCHDIST_PAGE=on to serve it under any.\n"
+)
+_UNKNOWN_USER: Final = (
+    b"The live page shows users of this machine their own jobs, and the kernel did not show whose process connected.\n"
+    b"Set OTEL_PYTHON_TORCHDIST_PAGE=on to show them to everyone who reaches this port.\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: str
+    asset: Asset
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def _send(answer: _Answer, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+    body, headers = answer.asset.body, [("Content-Type", answer.asset.content_type), *_SECURITY, *answer.headers]
+    if len(body) > SMALL and "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+        body = gzip.compress(body, compresslevel=1, mtime=0)
+        headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
+    headers.append(("Content-Length", str(len(body))))
+    start_response(answer.status, headers)
+    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
