@@ -229,9 +229,7 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
     unseen = (rank for rank in range(min(run.world_size, _MOST_RANKS)) if rank not in world.ranks)
     return RunPart(
         item=item,
-        judge=None
-        if judge is None
-        else JudgePart(shown(judge.node), judge.page if _PAGE.fullmatch(judge.page) else ""),
+        judge=None if judge is None else _judge(judge),
         missing=compress_ranks(unseen),
         hosts=tuple(dict.fromkeys(row.host for row in rows)),
         stall=stall,

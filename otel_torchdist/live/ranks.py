@@ -98,6 +98,7 @@ class Crowd:
         ranks: Which, such as `0-7,16`.
         count: How many.
         state: What they do, see `RankState`.
+        named: As in `RankRow`.
         operation: As in `RankRow`.
         group: As in `RankRow`.
         age_s: The highest of their ages; None without an operation.
@@ -107,6 +108,7 @@ class Crowd:
     ranks: str
     count: int
     state: str
+    named: bool
     operation: str
     group: str
     age_s: float | None
@@ -271,8 +273,8 @@ def crowds(rows: Iterable[RankRow]) -> tuple[Crowd, ...]:
 
 
 def _crowd(key: tuple[bool, str, str, str], members: Sequence[RankRow]) -> Crowd:
-    _, state, operation, group = key
+    named, state, operation, group = key
     ages = [row.age_s for row in members if row.age_s is not None and operation]
     steps = [row.step for row in members]
     ranks = compress_ranks(row.rank for row in members)
-    return Crowd(ranks, len(members), state, operation, group, max(ages, default=None), (min(steps), max(steps)))
+    return Crowd(ranks, len(members), state, named, operation, group, max(ages, default=None), (min(steps), max(steps)))
