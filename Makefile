@@ -16,7 +16,7 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast lint bench faults docs dashboards kubernetes-rules stack up down pictures clean constraints
+.PHONY: help demo test test-fast lint bench faults docs dashboards kubernetes-rules browser stack up down pictures clean constraints
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -61,6 +61,12 @@ dashboards: $(STAMP)  ## the dashboards for Grafana
 # The rules of deploy/prometheus/rules as a resource of the Prometheus operator.
 kubernetes-rules: $(STAMP)  ## the rules for the Prometheus operator
 	$(BIN)/python deploy/kubernetes/prometheus_rule.py
+
+# Pages are tested in a real browser: Debian's, driven by Playwright, which downloads none of its own.
+browser:  ## installs Debian's chromium where it is missing and the user is root
+	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium; \
+	else echo "no chromium: tests of pages are skipped; on Debian, root installs it with: make browser" >&2; fi
 
 # The real servers; in the user's cache, not here.
 stack:  ## builds Jaeger, Collector, Prometheus and Alertmanager

@@ -1,0 +1,1 @@
+"""What pages for browsers have in common: their look, drawing modules in plain JavaScript, and how they are built."""

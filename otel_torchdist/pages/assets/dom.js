@@ -1,0 +1,50 @@
+// Builds elements. Whatever comes from a job goes in as text: nothing here, or anywhere, parses markup.
+
+/** An element: `make("td", {class: "number"}, "12")`. Attributes that are null or false are left out. */
+function make(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** The same for SVG. */
+function draw(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("--")) element.style.setProperty(name, value);
+    else if (typeof value === "function") element.addEventListener(name, value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+  return element;
+}
+
+/** A name that comes from a job: in a direction of its own, so that it cannot turn what stands around it. */
+function named(text) {
+  return make("bdi", { class: "name" }, text);
+}
+
+/** Facts with their names; those without a value are left out. */
+function facts(pairs) {
+  const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return make("dl", { class: "facts" }, known.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+}
+
+/** A bar that shows shares of a whole: `meter([{share: 0.4, tone: "--bad"}], "40 %")`. */
+function meter(parts, text) {
+  const bar = make("span", { class: "meter", "aria-hidden": "true" }, parts.map((part) => {
+    const piece = make("span", { "--tone": `var(${part.tone ?? "--series-0"})` });
+    piece.style.width = `${Math.max(0, Math.min(100, part.share * 100))}%`;
+    return piece;
+  }));
+  return make("span", { class: "gauge" }, bar, make("span", { class: "small number" }, text));
+}
+
+/** What stands where there is nothing to show. */
+function empty(text) {
+  return make("p", { class: "empty" }, text);
+}

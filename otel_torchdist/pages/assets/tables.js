@@ -1,0 +1,59 @@
+// Tables that can be sorted and searched; long ones show their first rows, and more on request.
+
+const ROWS_AT_ONCE = 40;
+
+/**
+ * A table.
+ *
+ * @param caption  what it shows
+ * @param columns  [{name, value, show, isNumber, isGauge}]: value(row) sorts, show(row) is text or an element
+ * @param rows     any objects
+ * @param isMarked (row) => whether the row is what matters
+ * @param search   what rows are found by: (row) => text; without it there is no field for it
+ * @param hint     text of that field
+ */
+function table({ caption, columns, rows, isMarked = () => false, search = null, hint = "Search" }) {
+  let shownRows = ROWS_AT_ONCE;
+  let order = null;
+  let wanted = "";
+  const body = make("tbody");
+  const more = make("button", { type: "button", click: () => { shownRows *= 5; fill(); } });
+  const heads = columns.map((column, place) => make("th", { scope: "col", class: column.isNumber && "number" },
+    column.value ? make("button", { type: "button", title: `Sort by ${column.name}`, click: () => sortBy(place) }, column.name) : column.name));
+
+  const sortBy = (place) => {
+    const isSame = order?.place === place;
+    order = { place, isRising: isSame ? !order.isRising : !columns[place].isNumber };
+    for (const [other, head] of heads.entries()) {
+      if (other === place) head.setAttribute("aria-sort", order.isRising ? "ascending" : "descending");
+      else head.removeAttribute("aria-sort");
+    }
+    fill();
+  };
+  const fill = () => {
+    let found = search && wanted ? rows.filter((row) => search(row).toLowerCase().includes(wanted)) : rows;
+    if (order) {
+      const value = columns[order.place].value;
+      const sign = order.isRising ? 1 : -1;
+      found = [...found].sort((one, other) => sign * compared(value(one), value(other)));
+    }
+    body.replaceChildren(...found.slice(0, shownRows).map((row) => make("tr", { class: isMarked(row) && "marked" },
+      columns.map((column) => make("td", { class: [column.isNumber && "number", column.isGauge && "gauge"].filter(Boolean).join(" ") || null }, column.show(row))))));
+    more.hidden = found.length <= shownRows;
+    more.textContent = `${count(found.length - shownRows)} more`;
+  };
+  fill();
+  const field = search && rows.length > 8 && make("div", { class: "tools" }, make("input", {
+    type: "search", placeholder: hint, "aria-label": `${hint}: ${caption}`, input: (event) => { wanted = event.target.value.trim().toLowerCase(); fill(); },
+  }));
+  return make("div", {}, field, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads)), body)), more);
+}
+
+/** Numbers by size, text by letters; what is not known comes last or first. */
+function compared(one, other) {
+  if (one === other) return 0;
+  if (one === null || one === undefined) return -1;
+  if (other === null || other === undefined) return 1;
+  return typeof one === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
+}
