@@ -19,7 +19,7 @@ from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_BARS: Final = 16_384
 """Bars of all ranks together, which bounds the memory."""
-MOST_OF_A_RANK: Final = 256
+MOST_OF_A_RANK: Final = 512
 LEAST_OF_A_RANK: Final = 16
 RECORDS_AT_ONCE: Final = 512
 """Records of the past that are read in one turn."""

@@ -12,18 +12,12 @@ from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.live.model import AgentFacts
 from otel_torchdist.live.page import LivePage
+from otel_torchdist.pages.page import Page, html_of, policy_of
 from otel_torchdist.serving.scrape_target import reachable
-from otel_torchdist.serving.site import Asset, Site
+from otel_torchdist.serving.site import Site
 
-_TYPES: Final = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-SHARED: Final = ("look.css", "dom.js", "theme.js", "units.js")
-"""Files that the live page has in common with the report."""
-OWN: Final = ("live.css", "icon.svg", "live.js", "banner.js", "overview.js", "minute.js", "tables.js")
+SCRIPTS: Final = ("banner.js", "live_tables.js", "minute.js", "overview.js", "live.js")
+"""What only this page has; they follow the scripts that all pages share."""
 
 
 def live_feed(config: Config) -> LiveFeed | None:
@@ -38,7 +32,8 @@ def live_site(config: Config, feed: LiveFeed | None) -> Site | None:
     """Return the page beside `/metrics`; None if there is none."""
     if feed is None:
         return None
-    return Site(config.page, LivePage(feed), _assets())
+    page = Page("otel_torchdist", _own("body.html"), tuple(map(_own, SCRIPTS)), style=_own("live.css"), connects=True)
+    return Site(config.page, LivePage(feed), html_of(page).encode(), f"{policy_of(page)}; frame-ancestors 'none'")
 
 
 def page_address(config: Config, port: int) -> str:
@@ -49,13 +44,5 @@ def page_address(config: Config, port: int) -> str:
     return f"http://{host}:{port}/"
 
 
-def _assets() -> dict[str, Asset]:
-    """Return the files by their path on the server."""
-    shared, own = files("otel_torchdist.pages") / "assets", files("otel_torchdist.live") / "assets"
-    found = {f"/page/{name}": Asset(_type_of(name), (shared / name).read_bytes()) for name in SHARED}
-    found |= {f"/page/{name}": Asset(_type_of(name), (own / name).read_bytes()) for name in OWN}
-    return {"/": Asset(_TYPES["html"], (own / "live.html").read_bytes()), **found}
-
-
-def _type_of(name: str) -> str:
-    return _TYPES[name.rpartition(".")[2]]
+def _own(name: str) -> str:
+    return (files("otel_torchdist.live") / "assets" / name).read_text(encoding="utf-8")

@@ -13,17 +13,13 @@ from otel_torchdist.config import PageAccess
 from otel_torchdist.serving.http_server import App
 from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
 
+PAGE: Final = "/"
 DOCUMENT: Final = "/live.json"
 METRICS: Final = "/metrics"
 MAX_QUERY: Final = 1024
 SMALL: Final = 512
 """Bytes that are not worth compressing."""
 _SECURITY: Final = (
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
@@ -32,6 +28,7 @@ _SECURITY: Final = (
     ("Cache-Control", "no-store"),
 )
 _TEXT: Final = "text/plain; charset=utf-8"
+_HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 
 
@@ -44,31 +41,20 @@ class LiveDocument(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asset:
-    """A file of the page.
-
-    Attributes:
-        content_type: Its type.
-        body: Its contents.
-    """
-
-    content_type: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
     """The live page beside `/metrics`.
 
     Attributes:
         access: Who may see it; not `OFF`.
         live: Makes the document.
-        assets: The files of the page by their path, `/` among them.
+        page: The page, which polls it.
+        policy: The page's Content-Security-Policy.
     """
 
     access: PageAccess
     live: LiveDocument
-    assets: Mapping[str, Asset]
+    page: bytes
+    policy: str
 
     def beside(self, metrics: App) -> App:
         """Return an application that serves the page, and `/metrics` exactly as `metrics` does."""
@@ -77,31 +63,49 @@ class Site:
             path = environ.get("PATH_INFO") or "/"
             if path == METRICS or path.startswith(f"{METRICS}/"):
                 return metrics(environ, start_response)
-            answer = _Answer("500 Internal Server Error", Asset(_TEXT, b"The page failed; the agent's log says why.\n"))
+            answer = _Answer("500 Internal Server Error", b"The page failed; the agent's log says why.\n")
             with guard.guarded("the live page"):
                 answer = self._answer(path, environ)
-            return _send(answer, environ, start_response)
+            return self._send(answer, environ, start_response)
 
         return app
 
     def _answer(self, path: str, environ: dict[str, Any]) -> _Answer:
-        if path != DOCUMENT and path not in self.assets:
-            return _Answer("404 Not Found", Asset(_TEXT, b"There are / and /metrics.\n"))
-        user: int | None = None
-        if self.access is PageAccess.LOOPBACK:
-            if not is_local(environ.get("REMOTE_ADDR", "")):
-                return _Answer("403 Forbidden", Asset(_TEXT, _ELSEWHERE))
-            if not names_this_machine(environ.get("HTTP_HOST", "")):
-                return _Answer("403 Forbidden", Asset(_TEXT, _OTHER_NAME))
-            user = user_of(environ)
-            if user is None:
-                return _Answer("403 Forbidden", Asset(_TEXT, _UNKNOWN_USER))
+        if path not in (PAGE, DOCUMENT):
+            return _Answer("404 Not Found", b"There are / and /metrics.\n")
+        user = self._user(environ)
+        if isinstance(user, _Answer):
+            return user
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _Answer("405 Method Not Allowed", Asset(_TEXT, b"It can only be read.\n"), (("Allow", "GET, HEAD"),))
-        if path != DOCUMENT:
-            return _Answer("200 OK", self.assets[path])
+            return _Answer("405 Method Not Allowed", b"It can only be read.\n", headers=(("Allow", "GET, HEAD"),))
+        if path == PAGE:
+            return _Answer("200 OK", self.page, _HTML)
         query = dict(parse_qsl(environ.get("QUERY_STRING", "")[:MAX_QUERY]))
-        return _Answer("200 OK", Asset(_JSON, self.live.document(query, user or None)))
+        return _Answer("200 OK", self.live.document(query, user), _JSON)
+
+    def _user(self, environ: dict[str, Any]) -> int | _Answer | None:
+        """Return the id of the user whose runs a visitor may see, None for all, or why there is nothing to see."""
+        if self.access is not PageAccess.LOOPBACK:
+            return None
+        if not is_local(environ.get("REMOTE_ADDR", "")):
+            return _Answer("403 Forbidden", _ELSEWHERE)
+        if not names_this_machine(environ.get("HTTP_HOST", "")):
+            return _Answer("403 Forbidden", _OTHER_NAME)
+        user = user_of(environ)
+        if user is None:
+            return _Answer("403 Forbidden", _UNKNOWN_USER)
+        return user or None
+
+    def _send(self, answer: _Answer, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        body = answer.body
+        headers = [("Content-Type", answer.content_type), ("Content-Security-Policy", self.policy), *_SECURITY]
+        headers += answer.headers
+        if len(body) > SMALL and "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+            body = gzip.compress(body, compresslevel=1, mtime=0)
+            headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
+        headers.append(("Content-Length", str(len(body))))
+        start_response(answer.status, headers)
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
 
 _ELSEWHERE: Final = (
@@ -120,15 +124,6 @@ _UNKNOWN_USER: Final = (
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: str
-    asset: Asset
+    body: bytes
+    content_type: str = _TEXT
     headers: tuple[tuple[str, str], ...] = ()
-
-
-def _send(answer: _Answer, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-    body, headers = answer.asset.body, [("Content-Type", answer.asset.content_type), *_SECURITY, *answer.headers]
-    if len(body) > SMALL and "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
-        body = gzip.compress(body, compresslevel=1, mtime=0)
-        headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
-    headers.append(("Content-Length", str(len(body))))
-    start_response(answer.status, headers)
-    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]

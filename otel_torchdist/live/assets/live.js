@@ -102,11 +102,21 @@ class LivePage {
     this.showRuns(live, run);
     this.showJudge(run);
     if (run === null) return;
+    this.arrange(run.ranks.length <= FEW);
+    this.ranks.element.hidden = this.isFew;
     this.ranks.show(run);
-    this.minute.show(run);
+    this.minute.show(run, live.at * 1e9);
     this.each.show(run);
     this.groups.show(run);
     this.costs.show(run, live);
+  }
+
+  /** Few ranks are shown one by one, many as a map and as crowds. */
+  arrange(isFew) {
+    if (this.isFew === isFew) return;
+    this.isFew = isFew;
+    if (isFew) this.minute.element.before(this.each.element);
+    else this.costs.element.after(this.each.element);
   }
 
   showRuns(live, run) {
@@ -132,4 +142,4 @@ class LivePage {
   }
 }
 
-const page = new LivePage();
+new LivePage();

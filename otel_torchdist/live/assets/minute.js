@@ -1,9 +1,10 @@
-// The last minute: a lane for each operation of a few ranks, and a strip of seconds for each of many.
+// The last minute: the operations of a few ranks on a timeline, and a strip of seconds for each of many.
 
-const MINUTE_US = 60e6;
-const LANE = 20;
-const LABEL = 74;
-const AXIS = 20;
+const SECOND_NS = 1e9;
+const MINUTE_S = 60;
+const OPEN_AFTER_US = 1e6;
+const ROWS_OF_A_RANK = 4;
+const STRIP_LABEL = 74;
 const SERIES = 8;
 const MAX_NAMES = 64;
 const seriesOfNames = new Map();
@@ -12,134 +13,146 @@ const seriesOfNames = new Map();
 function seriesOf(name) {
   if (!seriesOfNames.has(name)) {
     if (seriesOfNames.size >= MAX_NAMES) seriesOfNames.clear();
-    seriesOfNames.set(name, seriesOfNames.size % SERIES);
+    seriesOfNames.set(name, `--series-${seriesOfNames.size % SERIES}`);
   }
-  return `--series-${seriesOfNames.get(name)}`;
+  return seriesOfNames.get(name);
 }
 
 class Minute {
-  /** `choose` is called with the first of the ranks whose operations should be shown. */
+  /** `choose` is called with a rank around which operations should be shown. */
   constructor(choose) {
-    this.choose = choose;
-    this.run = null;
-    this.lanes = make("canvas", { role: "img", "aria-label": "Operations of the last minute; the table of ranks says what each does now.",
-      mousemove: (event) => this.point(event), mouseleave: () => write(this.readout, "") });
-    this.strips = make("canvas", { role: "img", "aria-label": "Share of communication in each second of the last minute, for each rank",
-      mousemove: (event) => this.pointStrip(event), mouseleave: () => write(this.readout, ""), click: (event) => this.pick(event) });
-    this.readout = make("p", { class: "readout small muted" });
-    this.legend = make("ul", { class: "legend" });
-    this.lanesFrame = make("div", { class: "frame" }, this.lanes);
-    this.stripsFrame = make("div", { class: "frame strips" }, this.strips);
-    this.shades = make("ul", { class: "legend" }, make("li", {}, "communicating: none", make("span", { class: "shade" }), "all of a second; click a rank to see its operations"));
+    this.timeline = new Timeline({ from: -MINUTE_S * SECOND_NS, until: 0, lanes: [], describe: described }, "Operations of the last minute");
+    this.strips = new Strips(choose);
     this.note = make("p", { class: "small muted" });
     this.element = make("section", { class: "card", "aria-labelledby": "minute" }, make("h2", { id: "minute" }, "Last minute"),
-      this.note, this.legend, this.lanesFrame, this.shades, this.stripsFrame, this.readout);
-    theme.follow(() => this.draw());
-    new ResizeObserver(() => this.draw()).observe(this.element);
+      this.note, this.timeline.element, this.strips.element);
   }
 
-  show(run) {
-    this.run = run;
-    this.draw();
-    const { lanes, names, strips } = run.timeline;
-    const used = new Set(lanes.flatMap((lane) => lane.bars.map((bar) => bar[2])));
-    const shown = [...new Set([...used].map((place) => names[place][0]))];
-    rewrite(this.legend, shown, () => shown.map((name) => make("li", {}, make("span", { class: "swatch", "--tone": `var(${seriesOf(name)})` }), named(name))));
-    this.stripsFrame.hidden = this.shades.hidden = strips.length === 0;
-    const remote = run.ranks.some((row) => row.communicating === null && row.state === "running");
-    write(this.note, [lanes.length && strips.length ? `Operations of ${ranksNamed(span(lanes.map((lane) => lane.rank)))}; all ranks below.` : "",
-      remote ? "Of ranks on other nodes only what is still going on is known here." : ""].filter(Boolean).join(" "));
+  show(run, at) {
+    const { lanes, strips } = run.timeline;
+    const blamed = new Set(run.ranks.filter((row) => row.named).map((row) => row.rank));
+    this.showLanes(lanes.flatMap((lane) => rowsOf(lane, run.timeline.names, blamed.has(lane.rank))), at);
+    this.strips.show(strips);
+    const isRemote = run.ranks.some((row) => row.communicating === null && row.state === "running") && lanes.some((lane) => !lane.bars.length);
+    write(this.note, [
+      strips.length && lanes.length ? `Operations of ${ranksNamed(span(lanes.map((lane) => lane.rank)))}.` : "",
+      isRemote ? "Of ranks on other nodes, only what has not ended is known here." : "",
+    ].filter(Boolean).join(" "));
   }
 
-  draw() {
-    if (!this.run || !this.element.isConnected) return;
-    this.drawLanes(this.run.timeline, new Set(this.run.ranks.filter((row) => row.named).map((row) => row.rank)));
-    if (this.run.timeline.strips.length) this.drawStrips(this.run.timeline.strips);
-  }
-
-  drawLanes({ lanes, names }, blamed) {
-    const width = Math.max(this.lanesFrame.clientWidth, 200);
-    const height = lanes.length * LANE + AXIS;
-    const context = prepared(this.lanes, width, height);
-    const scale = (width - LABEL - 8) / MINUTE_US;
-    context.font = `${textSize(0.78)}px ${getComputedStyle(document.body).fontFamily}`;
-    context.textBaseline = "middle";
-    drawAxis(context, width, height);
-    this.boxes = [];
+  /** Times are relative to now, so a bar that is selected moves, and may get another place. */
+  showLanes(lanes, at) {
+    const { timeline } = this;
+    const chosen = timeline.selectedBar();
+    const isSame = (bar) => chosen && bar.rank === chosen.rank && bar.label === chosen.label && Math.abs(bar.begin + at - (chosen.begin + this.at)) < 1e4;
+    timeline.selected = null;
     lanes.forEach((lane, place) => {
-      const top = place * LANE;
-      context.fillStyle = color(blamed.has(lane.rank) ? "--bad" : "--ink");
-      context.fillText(`rank ${lane.rank}`, 8, top + LANE / 2);
-      for (const [begin, end, name] of lane.bars) {
-        const left = LABEL + Math.max(MINUTE_US - begin, 0) * scale;
-        const right = LABEL + (MINUTE_US - Math.max(end, 0)) * scale;
-        context.fillStyle = color(seriesOf(names[name][0]));
-        context.globalAlpha = end < 0 ? 0.55 : 1;
-        context.fillRect(left, top + 3, Math.max(right - left, 1), LANE - 6);
-        context.globalAlpha = 1;
-        if (end < 0) {
-          context.strokeStyle = color(seriesOf(names[name][0]));
-          context.strokeRect(left + 0.5, top + 3.5, Math.max(right - left - 1, 1), LANE - 7);
-        }
-        this.boxes.push([left, Math.max(right, left + 1), place, lane.rank, begin, end, names[name]]);
-      }
+      const found = chosen ? lane.bars.findIndex(isSame) : -1;
+      if (found >= 0) timeline.selected = { lane: place, place: found };
     });
+    this.at = at;
+    timeline.update({ ...timeline.model, lanes });
+  }
+}
+
+/** The bars of a rank in rows in which they do not overlap. */
+function rowsOf(lane, names, isBlamed) {
+  const rows = [[]];
+  for (const [begin, end, place] of lane.bars) {
+    const isOpen = end < 0;
+    const bar = {
+      rank: lane.rank, begin: Math.max(-begin * 1e3, -MINUTE_S * SECOND_NS), end: isOpen ? (begin > OPEN_AFTER_US ? null : 0) : -end * 1e3,
+      length: (begin - Math.max(end, 0)) * 1e3, isOpen, label: names[place][0], group: names[place][1], tone: seriesOf(names[place][0]),
+    };
+    let row = rows.find((bars) => !bars.length || (bars.at(-1).end !== null && bars.at(-1).end <= bar.begin));
+    if (!row && rows.length < ROWS_OF_A_RANK) rows.push(row = []);
+    row?.push(bar);
+  }
+  return rows.map((bars, nth) => ({ title: nth ? "" : `rank ${lane.rank}`, note: nth || !isBlamed ? "" : "awaited", isFirst: !nth, bars }));
+}
+
+function described(bar) {
+  return [
+    ["rank", String(bar.rank)], ["operation", named(bar.label)], ["group", bar.group && named(bar.group)],
+    [bar.isOpen ? "open for" : "duration", bar.length >= SECOND_NS ? age(bar.length / 1e9) : duration(bar.length)],
+    ["ended", bar.isOpen ? "" : `${age(-bar.end / 1e9)} ago`],
+  ];
+}
+
+/** A row for each rank, a cell for each second: pale where it computes, dark where it communicates. */
+class Strips {
+  constructor(choose) {
+    this.list = [];
+    this.canvas = make("canvas", { role: "img", "aria-label": "Share of communication in each second of the last minute, for each rank; the table of ranks has its present value",
+      pointermove: (event) => this.point(event), pointerleave: () => write(this.readout, ""), click: (event) => this.pick(event, choose) });
+    this.canvas.drawn = () => ({ strips: this.list.length, thick: this.thick });
+    this.frame = make("div", { class: "frame strips" }, this.canvas);
+    this.readout = make("p", { class: "small muted strip-readout" });
+    const legend = make("ul", { class: "legend" }, make("li", {}, "communicating: never", make("span", { class: "shade" }), "always"), make("li", {}, "A click shows a rank's operations above."));
+    this.element = make("div", {}, make("h3", {}, "All ranks"), legend, this.frame, this.readout);
+    theme.follow(() => this.paint());
+    new ResizeObserver(() => this.paint()).observe(this.frame);
   }
 
-  drawStrips(strips) {
-    const width = Math.max(this.stripsFrame.clientWidth, 200);
-    const thick = Math.max(2, Math.min(12, Math.floor(420 / strips.length)));
-    const height = strips.length * thick + AXIS;
-    const context = prepared(this.strips, width, height);
-    const cell = (width - LABEL - 8) / 60;
-    context.font = `${textSize(0.78)}px ${getComputedStyle(document.body).fontFamily}`;
-    context.textBaseline = "middle";
-    drawAxis(context, width, height);
-    const every = Math.max(1, Math.ceil(14 / thick));
-    strips.forEach((strip, place) => {
-      const top = place * thick;
-      if (place % every === 0) {
-        context.fillStyle = color("--muted");
-        context.fillText(String(strip.rank), 8, top + Math.max(thick, 12) / 2);
-      }
-      for (let second = 0; second < 60; second += 1) {
-        const digit = strip.cells[second];
-        if (digit === ".") continue;
+  show(list) {
+    this.list = list;
+    this.element.hidden = list.length === 0;
+    this.paint();
+  }
+
+  paint() {
+    const width = this.frame.clientWidth;
+    if (!this.list.length || !width) return;
+    const size = textSize();
+    this.thick = Math.max(2, Math.min(Math.round(size), Math.floor(400 / this.list.length)));
+    this.cell = (width - STRIP_LABEL - 8) / MINUTE_S;
+    const height = this.list.length * this.thick;
+    const context = prepared(this.canvas, width, height);
+    context.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+    context.textBaseline = "top";
+    const every = Math.ceil((size * 1.4) / this.thick);
+    const gap = this.thick > 4 ? 1 : 0;
+    this.list.forEach((strip, place) => {
+      const top = place * this.thick;
+      context.fillStyle = color("--muted");
+      if (place % every === 0) context.fillText(`rank ${strip.rank}`, 6, top);
+      this.paintCells(context, strip.cells, top, gap);
+    });
+    context.globalAlpha = 1;
+  }
+
+  paintCells(context, cells, top, gap) {
+    for (let from = 0; from < cells.length; ) {
+      let until = from + 1;
+      while (until < cells.length && cells[until] === cells[from]) until += 1;
+      if (cells[from] !== ".") {
+        const [left, width] = [STRIP_LABEL + from * this.cell, (until - from) * this.cell];
+        context.globalAlpha = 1;
         context.fillStyle = color("--sunken");
-        context.fillRect(LABEL + second * cell, top, cell + 0.5, thick - (thick > 4 ? 1 : 0));
-        context.globalAlpha = Number(digit) / 9;
+        context.fillRect(left, top, width, this.thick - gap);
+        context.globalAlpha = Number(cells[from]) / 9;
         context.fillStyle = color("--series-0");
-        context.fillRect(LABEL + second * cell, top, cell + 0.5, thick - (thick > 4 ? 1 : 0));
+        context.fillRect(left, top, width, this.thick - gap);
         context.globalAlpha = 1;
       }
-    });
-    this.thick = thick;
-    this.cell = cell;
-  }
-
-  point(event) {
-    const found = this.boxes.findLast((box) => Math.floor(event.offsetY / LANE) === box[2] && event.offsetX >= box[0] - 1 && event.offsetX <= box[1] + 1);
-    if (!found) return write(this.readout, "");
-    const [, , , rank, begin, end, [name, group]] = found;
-    const length = duration((begin - Math.max(end, 0)) * 1e3);
-    write(this.readout, `rank ${rank}: ${name}${group ? ` (${group})` : ""}, ${end < 0 ? `for ${length} so far` : `${length}, ended ${age(end / 1e6)} ago`}`);
+      from = until;
+    }
   }
 
   stripAt(event) {
-    return this.run.timeline.strips[Math.floor(event.offsetY / this.thick)];
+    return this.list[Math.floor(event.offsetY / this.thick)];
   }
 
-  pointStrip(event) {
+  point(event) {
     const strip = this.stripAt(event);
-    const second = Math.floor((event.offsetX - LABEL) / this.cell);
+    const second = Math.floor((event.offsetX - STRIP_LABEL) / this.cell);
     const digit = strip?.cells[second];
-    if (digit === undefined) return write(this.readout, "");
-    write(this.readout, `rank ${strip.rank}, ${60 - second} s ago: ${digit === "." ? "not known" : `about ${Math.round((Number(digit) / 9) * 100)} % communication`}`);
+    write(this.readout, digit === undefined ? "" : `rank ${strip.rank}, ${MINUTE_S - second} s ago: ${digit === "." ? "not known" : `about ${percent(Number(digit), 9)} communication`}`);
   }
 
-  pick(event) {
+  pick(event, choose) {
     const strip = this.stripAt(event);
-    if (strip) this.choose(strip.rank);
+    if (strip) choose(strip.rank);
   }
 }
 
@@ -152,18 +165,4 @@ function span(ranks) {
     else parts.push([rank, rank]);
   }
   return parts.map(([first, last]) => (first === last ? first : `${first}-${last}`)).join(",");
-}
-
-function drawAxis(context, width, height) {
-  const scale = (width - LABEL - 8) / 60;
-  context.textAlign = "center";
-  for (let second = 0; second <= 60; second += 10) {
-    const x = LABEL + second * scale;
-    context.fillStyle = color("--line");
-    context.fillRect(Math.round(x), 0, 1, height - AXIS);
-    context.fillStyle = color("--muted");
-    context.textAlign = second === 60 ? "right" : "center";
-    context.fillText(second === 60 ? "now" : `−${60 - second} s`, second === 60 ? width - 4 : x, height - AXIS / 2);
-  }
-  context.textAlign = "left";
 }

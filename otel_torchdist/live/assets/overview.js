@@ -1,7 +1,8 @@
 // The ranks: as a map, as crowds that do the same, and one by one; their groups; and what communication and recording cost.
 
 const FEW = 16;
-const SHOWN_AT_ONCE = 64;
+const SHOWN_FIRST = 16;
+const SHOWN_MORE = 256;
 const MANY = 256;
 
 class RankMap {
@@ -15,8 +16,6 @@ class RankMap {
   }
 
   show(run) {
-    this.element.hidden = run.ranks.length <= FEW;
-    if (this.element.hidden) return;
     const layout = run.ranks.map((row) => [row.rank, row.host]);
     rewrite(this.element, layout, () => this.laidOut(run.ranks));
     this.element.classList.toggle("many", run.ranks.length > MANY);
@@ -54,7 +53,7 @@ class Ranks {
 
   show(run) {
     write(this.note, [
-      `${counted(run.item.ranks, "rank")} of ${count(run.item.world_size)} on ${run.hosts.length === 1 ? run.hosts[0] : counted(run.hosts.length, "node")}.`,
+      `${count(run.item.ranks)} of ${count(run.item.world_size)} on ${run.hosts.length === 1 ? run.hosts[0] : counted(run.hosts.length, "node")}.`,
       run.missing ? `No tape of ${ranksNamed(run.missing)} is seen here.` : "",
     ].filter(Boolean).join(" "));
     this.map.show(run);
@@ -65,8 +64,8 @@ class Ranks {
 class EachRank {
   constructor() {
     this.filter = make("input", { type: "search", placeholder: "rank, state, node or line", "aria-label": "Filter ranks", spellcheck: "false", input: () => this.show(this.run) });
-    this.more = make("button", { type: "button", click: () => { this.most += SHOWN_AT_ONCE * 4; this.show(this.run); } });
-    this.most = SHOWN_AT_ONCE;
+    this.more = make("button", { type: "button", click: () => { this.most += SHOWN_MORE; this.show(this.run); } });
+    this.most = SHOWN_FIRST;
     this.table = new LiveTable("Each rank", RANK_COLUMNS);
     this.tools = make("div", { class: "tools" }, this.filter);
     this.element = make("section", { class: "card", "aria-labelledby": "each" }, make("h2", { id: "each" }, "Each rank"), this.tools, this.table.element, make("div", { class: "tools" }, this.more));

@@ -6,8 +6,8 @@ class LiveTable {
     this.columns = columns;
     this.rows = new Map();
     this.body = make("tbody");
-    const heads = columns.map((column) => make("th", { scope: "col", class: column.kind ?? false, title: column.title ?? false }, column.name));
-    this.table = make("table", {}, make("caption", { class: "visually-hidden" }, caption), make("thead", {}, make("tr", {}, heads)), this.body);
+    const heads = columns.map((column) => make("th", { scope: "col", class: column.kind === "number" && "number", title: column.title ?? false }, column.name));
+    this.table = make("table", { class: "live" }, make("caption", { class: "visually-hidden" }, caption), make("thead", {}, make("tr", {}, heads)), this.body);
     this.element = make("div", { class: "scroll" }, this.table);
   }
 
@@ -45,7 +45,7 @@ function stateOf(row) {
 }
 
 function textOf(text) {
-  return [text, () => (text ? named(text) : [])];
+  return [text, () => (text ? make("bdi", { class: "name", title: text }, text) : [])];
 }
 
 /** A share of time with a bar. */
