@@ -205,7 +205,7 @@ OTEL_PYTHON_TORCHDIST_TRACE_URL = "OTEL_PYTHON_TORCHDIST_TRACE_URL"
 
 The address of a trace in your tracing tool, for links on the live page; ``{trace_id}`` in it is replaced by the id:
 ``http://localhost:16686/trace/{trace_id}`` for a Jaeger on this machine. Without it the page shows the id only.
-Default: none
+Default: ""
 """
 
 OTEL_SDK_DISABLED = "OTEL_SDK_DISABLED"

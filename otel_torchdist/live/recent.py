@@ -21,7 +21,7 @@ MAX_BARS: Final = 16_384
 """Bars of all ranks together, which bounds the memory."""
 MOST_OF_A_RANK: Final = 512
 LEAST_OF_A_RANK: Final = 16
-RECORDS_AT_ONCE: Final = 512
+RECORDS_AT_ONCE: Final = 2048
 """Records of the past that are read in one turn."""
 MAX_SAMPLES: Final = 128
 """More than a minute, as samples are taken at most twice a second."""

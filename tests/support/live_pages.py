@@ -103,7 +103,10 @@ def _samples(view: RankView, now_ns: int) -> tuple[Sample, ...]:
 
 @contextlib.contextmanager
 def served(
-    snapshot: LiveSnapshot | None, access: PageAccess = PageAccess.LOOPBACK, host: str = "127.0.0.1", trace_url: str = ""
+    snapshot: LiveSnapshot | None,
+    access: PageAccess = PageAccess.LOOPBACK,
+    host: str = "127.0.0.1",
+    trace_url: str = "",
 ) -> Iterator[Served]:
     """Serve a snapshot beside `/metrics`."""
     config = Config(page=access, trace_url=trace_url)
