@@ -14,6 +14,7 @@ from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.live.model import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
 from otel_torchdist.live.site import live_feed, live_site
 from otel_torchdist.serving.metrics_page import MetricsServer
+from otel_torchdist.serving.site import Site
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.records import CallSiteName
@@ -116,10 +117,11 @@ def served(
         feed.visit = lambda: shown.snapshot
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
-    server = MetricsServer(host, 0, registry, site=live_site(config, feed))
+    site = live_site(config, feed)
+    server = MetricsServer(host, 0, registry, site=site)
     assert server.start()
     assert server.port is not None
-    shown = Served(server.port, snapshot)
+    shown = Served(server.port, snapshot, server, registry, site)
     try:
         yield shown
     finally:
@@ -133,10 +135,16 @@ class Served:
     Attributes:
         port: Its port.
         snapshot: What it shows; may be replaced.
+        server: The server.
+        registry: What `/metrics` shows.
+        site: The page; None if there is none.
     """
 
     port: int
     snapshot: LiveSnapshot | None
+    server: MetricsServer
+    registry: CollectorRegistry
+    site: Site | None
 
     @property
     def address(self) -> str:
