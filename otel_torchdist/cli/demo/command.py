@@ -21,7 +21,7 @@ from otel_torchdist.cli.demo.views import LiveView, PlainView, View
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
-from otel_torchdist.config import Config
+from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import base_directory
 from otel_torchdist.stop_signals import StopSignals
@@ -125,7 +125,7 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
             f"Somewhere in the middle {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}. "
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
-        demo_run = DemoRun(options, view, stop)
+        demo_run = DemoRun(options, view, stop, config.page is not PageAccess.OFF)
         demo_run.run(places)
     if stop.received is None:
         _conclude(demo_run, console)
