@@ -15,6 +15,7 @@ from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
 from otel_torchdist.cli.export.command import export
 from otel_torchdist.cli.graph.command import graph
 from otel_torchdist.cli.import_dumps import import_dumps
+from otel_torchdist.cli.report.command import report
 from otel_torchdist.cli.reproduce.command import reproduce
 from otel_torchdist.cli.stats.command import stats
 from otel_torchdist.cli.watch.command import watch
@@ -69,6 +70,15 @@ app.command(
 )(diagnose)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(stats)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(graph)
+app.command(
+    epilog=exit_codes_help(
+        ExitCode.NOTHING_FOUND,
+        ExitCode.NO_DIRECTORY,
+        ExitCode.NOT_WRITTEN,
+        ExitCode.INTERRUPTED,
+        ExitCode.BROKEN_PIPE,
+    )
+)(report)
 app.command(
     "import",
     epilog=exit_codes_help(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
 from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import readable
+from otel_torchdist.tape.reading.reader import TapeReader
 
 
 @dataclass(slots=True)
@@ -32,6 +34,7 @@ class Source:
         run_id: Id of their run, 32 hex digits; None if it has none.
         place: The directory or files that they are read from.
         histories: To be read once.
+        again: Reads those of some ranks once more, without further warnings.
         warnings: What could not be read, once they have been read.
     """
 
@@ -39,6 +42,7 @@ class Source:
     run_id: str | None
     place: str
     histories: Iterator[RankHistory]
+    again: Callable[[Collection[int]], Iterator[RankHistory]]
     warnings: list[str] = field(default_factory=list[str])
 
 
@@ -60,14 +64,24 @@ def source_of_run(run: Run) -> Source:
         run_id=f"{run.run_id:032x}" if run.run_id else None,
         place=str(run.directory),
         histories=iter(()),
+        again=lambda ranks: _tapes(_anew(run.tapes, ranks), [], now_ns),
     )
-    source.histories = _tapes(run, source.warnings, time.monotonic_ns())
+    now_ns = time.monotonic_ns()
+    source.histories = _tapes(run.tapes, source.warnings, now_ns)
     return source
 
 
-def _tapes(run: Run, warnings: list[str], now_ns: int) -> Iterator[RankHistory]:
+def _anew(tapes: Iterable[TapeReader], ranks: Collection[int]) -> Iterator[TapeReader]:
+    """Open tapes from their beginning, one after the other."""
+    for tape in tapes:
+        if tape.identity.rank in ranks:
+            with contextlib.suppress(TapeError), contextlib.closing(TapeReader(tape.path)) as anew:
+                yield anew
+
+
+def _tapes(tapes: Iterable[TapeReader], warnings: list[str], now_ns: int) -> Iterator[RankHistory]:
     """Read one tape after the other, up to the same moment: else ranks that are read later would have called more."""
-    for tape in run.tapes:
+    for tape in tapes:
         try:
             history = history_of(tape)
         except TapeError as error:
@@ -86,6 +100,7 @@ def source_of_dumps(paths: Sequence[Path]) -> Source:
         run_id=None,
         place=", ".join(readable(str(path)) for path in paths),
         histories=_dumps(paths, found.dumps),
+        again=lambda ranks: (history for history in _dumps(paths, found.dumps) if history.rank in ranks),
         warnings=list(found.notes),
     )
 

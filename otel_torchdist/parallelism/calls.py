@@ -130,32 +130,49 @@ class WorldCalls:
     has_steps: bool = True
 
 
+class CallCounter:
+    """Counts the calls of ranks, one history after the other."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._steady, self._every = WorldCalls(), WorldCalls()
+
+    def add(self, history: RankHistory) -> None:
+        """Count the calls of another rank."""
+        for found in (self._steady, self._every):
+            found.world_size = max(found.world_size, history.world_size)
+            found.ranks.add(history.rank)
+            if history.host:
+                found.hosts[history.rank] = history.host
+        for group in history.groups:
+            _register(self._every, group)
+        for view, calls, steady_calls in _alike(history.operations):
+            _count(self._every, history.rank, view, calls)
+            if steady_calls:
+                _count(self._steady, history.rank, view, steady_calls)
+
+    def counted(self) -> WorldCalls:
+        """What there is: the calls of steady steps, or all, if there are no such steps."""
+        steady, every = self._steady, self._every
+        if not steady.groups:
+            every.has_steps = False
+            return every
+        for members, calls in every.groups.items():  # unused groups show the axes as well
+            steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
+        steady.world_size = every.world_size
+        return steady
+
+
 def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
     """Count the calls of all ranks, one history after the other.
 
     Args:
         histories: One for each rank, in any order.
     """
-    steady, every = WorldCalls(), WorldCalls()
+    counter = CallCounter()
     for history in histories:
-        for found in (steady, every):
-            found.world_size = max(found.world_size, history.world_size)
-            found.ranks.add(history.rank)
-            if history.host:
-                found.hosts[history.rank] = history.host
-        for group in history.groups:
-            _register(every, group)
-        for view, calls, steady_calls in _alike(history.operations):
-            _count(every, history.rank, view, calls)
-            if steady_calls:
-                _count(steady, history.rank, view, steady_calls)
-    if not steady.groups:
-        every.has_steps = False
-        return every
-    for members, calls in every.groups.items():  # unused groups show the axes as well
-        steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
-    steady.world_size = every.world_size
-    return steady
+        counter.add(history)
+    return counter.counted()
 
 
 def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView, int, int]]:

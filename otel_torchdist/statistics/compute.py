@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.statistics.calls import RankCalls
@@ -10,7 +11,7 @@ from otel_torchdist.statistics.correlation import Correlator, GroupCorrelation
 from otel_torchdist.statistics.counts import CountDifference, differences
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Grouping, Part, RowKey
 from otel_torchdist.statistics.labels import labels_of
-from otel_torchdist.statistics.meetings import SharedChannel, is_operation, shared_channels
+from otel_torchdist.statistics.meetings import Meeting, SharedChannel, is_operation, shared_channels
 from otel_torchdist.statistics.model import (
     Bandwidth,
     BandwidthOver,
@@ -33,12 +34,39 @@ def statistics_of(
         parts: What distinguishes rows.
         only: The ranks whose calls are in rows and totals; None for all. Waiting depends on the others as well.
     """
-    parts = tuple(part for part in Part if part in set(parts))
     world_size = 0
     taken: dict[int, RankCalls] = {}
     for history in histories:
         world_size = max(world_size, history.world_size)
         taken[history.rank] = RankCalls(history)
+    return statistics_of_calls(taken, world_size, parts, only)
+
+
+class Observer(Protocol):
+    """What looks at meetings as well."""
+
+    def add(self, shared: SharedChannel, meeting: Meeting) -> None:
+        """Look at a meeting."""
+        ...
+
+
+def statistics_of_calls(
+    taken: Mapping[int, RankCalls],
+    world_size: int,
+    parts: Iterable[Part] = DEFAULT_PARTS,
+    only: Collection[int] | None = None,
+    observers: Sequence[Observer] = (),
+) -> Statistics:
+    """Compute the statistics of calls that are in columns already.
+
+    Args:
+        taken: The calls, by rank.
+        world_size: Ranks of the job; 0 if that is not known.
+        parts: What distinguishes rows.
+        only: The ranks whose calls are in rows and totals; None for all.
+        observers: See all meetings too: to go over them takes most of the time.
+    """
+    parts = tuple(part for part in Part if part in set(parts))
     ranks = {rank: taken[rank] for rank in sorted(taken)}
     chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
     rows, tallies = _counted(chosen, Grouping(parts))
@@ -47,7 +75,7 @@ def statistics_of(
     )
     shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
     labels = labels_of(ranks.values())
-    groups = _correlated(shared, splitter, ranks, labels)
+    groups = _correlated(shared, (splitter, *observers), ranks, labels)
     found = differences(shared, labels)
     members = {key: len(view.members) for rank in ranks.values() for key, view in rank.groups.items()}
     return Statistics(
@@ -78,9 +106,12 @@ def _counted(ranks: Iterable[RankCalls], grouping: Grouping) -> tuple[dict[RowKe
 
 
 def _correlated(
-    shared: Sequence[SharedChannel], splitter: Splitter, ranks: Mapping[int, RankCalls], labels: Mapping[str, str]
+    shared: Sequence[SharedChannel],
+    observers: Sequence[Observer],
+    ranks: Mapping[int, RankCalls],
+    labels: Mapping[str, str],
 ) -> list[GroupCorrelation]:
-    """Split all meetings; returns how the calls of each group fit together."""
+    """Show all meetings to observers; returns how the calls of each group fit together."""
     correlators: dict[tuple[str, bool], Correlator] = {}
     for one in shared:
         if not is_operation(one.channel):
@@ -88,7 +119,8 @@ def _correlated(
         correlator = correlators.setdefault((one.channel.group, one.channel.is_point_to_point), Correlator(one))
         for meeting in one.meetings():
             correlator.add(one, meeting)
-            splitter.split(one, meeting)
+            for observer in observers:
+                observer.add(one, meeting)
     return [correlator.result(ranks, labels) for correlator in correlators.values()]
 
 

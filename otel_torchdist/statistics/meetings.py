@@ -67,13 +67,16 @@ class SharedChannel:
 
     def meetings(self) -> Iterator[Meeting]:
         """All positions from `first` on, in order."""
-        members = list(self.members.values())
+        members = self.members.values()
         every = {sequence for member in members for sequence in member.calls.sequences if sequence >= self.first}
-        for sequence in sorted(every):
-            places = [(member, member.calls.at(sequence)) for member in members]
-            missing = [member.rank.rank for member, place in places if place is None]
-            calls = tuple((member, place) for member, place in places if place is not None)
-            yield Meeting(sequence, calls, tuple(sorted([*missing, *self.absent])))
+        yield from map(self.meeting_at, sorted(every))
+
+    def meeting_at(self, sequence: int) -> Meeting:
+        """The meeting at a position from `first` on."""
+        places = [(member, member.calls.at(sequence)) for member in self.members.values()]
+        missing = [member.rank.rank for member, place in places if place is None]
+        calls = tuple((member, place) for member, place in places if place is not None)
+        return Meeting(sequence, calls, tuple(sorted([*missing, *self.absent])))
 
 
 def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:

@@ -50,7 +50,7 @@ class Splitter:
         """Return the time in which a rank waited for another, each moment once; None if none of its calls was split."""
         return union_ns(self._waits[rank]) if rank in self._waits else None
 
-    def split(self, shared: SharedChannel, meeting: Meeting) -> None:
+    def add(self, shared: SharedChannel, meeting: Meeting) -> None:
         """Split the calls of one meeting, if all who take part are there and their arrivals are known."""
         if not shared.has_one_clock or meeting.missing:
             return
@@ -62,7 +62,7 @@ class Splitter:
             return
         if waiting is Waiting.EVERYONE:
             self._count_last(meeting, arrived)
-        ready = _ready_ns(meeting, waiting, arrived)
+        ready = awaited_arrivals(meeting, waiting, arrived)
         for (member, place), arrived_ns, ready_ns in zip(meeting.calls, arrived, ready, strict=True):
             calls = member.calls
             ended_ns, watched_ns = calls.ended[place], calls.watched[place]
@@ -121,7 +121,7 @@ def _row_of(kind: CallKind, tally: Tally | None) -> _Row:
     return _Row(tally, waiting_in(kind.operation), kind.size, bus_factor(kind.operation, kind.members))
 
 
-def _ready_ns(meeting: Meeting, waiting: Waiting, arrived: Sequence[int]) -> list[int | None]:
+def awaited_arrivals(meeting: Meeting, waiting: Waiting, arrived: Sequence[int]) -> list[int | None]:
     """For each rank when the one arrived for which it waits; None if it waits for none."""
     last_ns = max(arrived)
     if waiting is Waiting.EVERYONE:

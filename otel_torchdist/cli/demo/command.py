@@ -14,17 +14,23 @@ import typer
 from rich.console import Console
 
 from otel_torchdist.cli.demo.findings import closing_lines
-from otel_torchdist.cli.demo.job import missing_packages, scratch
+from otel_torchdist.cli.demo.job import Scratch, missing_packages, scratch
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
 from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.demo.views import LiveView, PlainView, View
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.report.command import write_report
+from otel_torchdist.cli.report.file import ReportFileError, check_file
+from otel_torchdist.cli.report.gather import subject_of_run
 from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.directory import base_directory
+from otel_torchdist.job.directory import base_directory, job_directories
+from otel_torchdist.job.runs import index_of
+from otel_torchdist.report.build import Choice
 from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.verdict.rules import StallRules
 
 _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}" for fault in Fault)
 
@@ -42,6 +48,10 @@ def demo(
     output: Annotated[
         Path, typer.Option(dir_okay=False, help="File for the spans, as OTLP JSON lines; it is overwritten.")
     ] = Path("torchdist-demo.jsonl"),
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.html", show_default=False, help="Write a report on the run, a page for browsers."),
+    ] = None,
     ranks: Annotated[int, typer.Option(min=2, help="Number of ranks.")] = 4,
     steps: Annotated[int, typer.Option(min=30, help="Number of training steps.")] = 240,
     seed: Annotated[
@@ -74,6 +84,7 @@ def demo(
         endpoint=otlp_endpoint,
         protocol=protocol,
         plain=plain,
+        report=report,
     )
     _check(options)
     console = CommandConsole(highlight=False)
@@ -106,6 +117,11 @@ def _check(options: DemoOptions) -> None:
             param_hint="--block-seconds",
         )
     try:
+        if options.report is not None:
+            check_file(options.report, force=False)
+    except ReportFileError as error:
+        raise typer.BadParameter(str(error), param_hint="--report") from error
+    try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_bytes(b"")
     except OSError as error:
@@ -127,8 +143,9 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
         )
         demo_run = DemoRun(options, view, stop, config.page is not PageAccess.OFF)
         demo_run.run(places)
+        written = _report(options, places) if stop.received is None else ""
     if stop.received is None:
-        _conclude(demo_run, console)
+        _conclude(demo_run, console, written)
     else:
         console.print(f"Stopped by {stop.received.name}: no process of the training is left.")
 
@@ -142,7 +159,19 @@ def _view(options: DemoOptions, console: Console) -> Generator[View]:
         yield LiveView(live)
 
 
-def _conclude(demo_run: DemoRun, console: Console) -> None:
+def _report(options: DemoOptions, places: Scratch) -> str:
+    """Write the report while there are tapes; returns a line about it, '' if none was asked for."""
+    if options.report is None:
+        return ""
+    rules = StallRules(round(options.threshold_s * 1e9))
+    index = index_of(list(job_directories(places.tapes)))
+    run = next((run for run in index.runs if run.helps is None), None)
+    if run is None:
+        return "No report: no rank has left a tape."
+    return write_report(options.report, subject_of_run(run, index.helpers_of(run), rules), rules, Choice())
+
+
+def _conclude(demo_run: DemoRun, console: Console, written: str) -> None:
     findings = demo_run.findings
     may_fail = findings.latest is not None and not passes(findings.options.fault)
     if demo_run.exit_code != 0 and not may_fail:
@@ -150,6 +179,8 @@ def _conclude(demo_run: DemoRun, console: Console) -> None:
     console.print()
     for line in closing_lines(findings, demo_run.training, demo_run.endpoint, demo_run.dropped):
         console.print(line, markup=False, soft_wrap=True)
+    if written:
+        console.print(f"Report, for any browser: {written}", markup=False, soft_wrap=True)
     if not findings.is_in_time:
         _fail(demo_run, "the expected verdict did not come in time")
 

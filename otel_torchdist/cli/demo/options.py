@@ -36,6 +36,7 @@ class DemoOptions:
         endpoint: OTLP endpoint for the spans; None for none.
         protocol: How they are sent there; None to derive it from the port.
         plain: Whether to print lines instead of a live table.
+        report: File for a report on the run; None for none.
     """
 
     ranks: int
@@ -48,6 +49,7 @@ class DemoOptions:
     endpoint: str | None
     protocol: Protocol | None
     plain: bool
+    report: Path | None = None
 
     @property
     def faulty_rank(self) -> int:

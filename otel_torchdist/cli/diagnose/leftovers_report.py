@@ -33,11 +33,12 @@ MOMENTS: Final = {
 
 def print_leftovers(found: Leftovers, console: Console) -> None:
     """Print a diagnosis."""
-    for line in _lines(found):
+    for line in lines_of(found):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _lines(found: Leftovers) -> Iterator[Text]:
+def lines_of(found: Leftovers) -> Iterator[Text]:
+    """Yield the report."""
     if found.dumps is not None:
         yield from _of_dumps(found.dumps, found.threshold_s)
     for nth, section in enumerate(found.sections):

@@ -29,13 +29,17 @@ _STYLES: Final = {
 }
 
 
+VERDICT: Final = "verdict"
+
+
 def print_report(diagnosis: Diagnosis, console: Console) -> None:
     """Print a diagnosis."""
-    for line in _lines(diagnosis):
+    for line in lines_of(diagnosis):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _lines(diagnosis: Diagnosis) -> Iterator[Text]:
+def lines_of(diagnosis: Diagnosis) -> Iterator[Text]:
+    """Yield the report."""
     yield from _heading(diagnosis)
     yield Text()
     yield from _verdict(diagnosis)
@@ -83,24 +87,23 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
-    together = diagnosis.found.ended_together
-    if together is not None:
-        yield Text.assemble(("ended together", "bold"), f"  {describe_together(together, not diagnosis.found.unseen)}")
-        return
-    if diagnosis.found.has_verdict:
-        yield Text.assemble(("verdict", "bold white on red"), f"  {diagnosis.verdict_text}")
-        hung_ns = diagnosis.found.hung_ns
-        if hung_ns is not None:
-            yield Text(f"  and    the job was ended while it hung, after {hung_ns / 1e9:.1f} s")
-        yield from (Text(f"  and    {more}") for more in _beyond_the_sentence(diagnosis))
-        return
-    if diagnosis.found.is_undecided:
-        yield Text.assemble(("undecided", "bold"), f"  {diagnosis.undecided_text}")
-        return
+    title, text, *more = conclusion_of(diagnosis)
+    yield Text.assemble((title, "bold white on red" if title == VERDICT else "bold"), f"  {text}")
+    yield from (Text(f"  and    {one}") for one in more)
+
+
+def conclusion_of(diagnosis: Diagnosis) -> list[str]:
+    """What comes of it: `VERDICT` or another title, the sentence, and what there is to add."""
+    found = diagnosis.found
+    if found.ended_together is not None:
+        return ["ended together", describe_together(found.ended_together, not found.unseen)]
+    if found.has_verdict:
+        hung = () if found.hung_ns is None else (f"the job was ended while it hung, after {found.hung_ns / 1e9:.1f} s",)
+        return [VERDICT, diagnosis.verdict_text, *hung, *_beyond_the_sentence(diagnosis)]
+    if found.is_undecided:
+        return ["undecided", diagnosis.undecided_text]
     waited = "longer than allowed" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
-    yield Text.assemble(
-        ("no verdict", "bold"), f"  no operation was open for {waited}, and no rank was left behind in one"
-    )
+    return ["no verdict", f"no operation was open for {waited}, and no rank was left behind in one"]
 
 
 def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:

@@ -26,22 +26,23 @@ def lines_of(found: Graph, source: Source) -> Iterator[Text]:
     """Describe the axes, then all other groups, then the traffic."""
     yield Text(source.headline)
     yield Text()
-    yield Text(_shape(found), style="bold")
+    yield Text(shape_of(found), style="bold")
     total, has_hosts = sum(found.sent.values()) + found.unspread, len({*found.hosts.values()}) > 1
     for nth, axis in enumerate(found.axes, 1):
         yield Text()
         yield from _groups(f"axis {nth}", axis, total, has_hosts)
     for other in found.others:
         yield Text()
-        yield from _groups(_span(other, len(found.axes)), other, total, has_hosts)
+        yield from _groups(span_of(other, len(found.axes)), other, total, has_hosts)
     yield from _traffic(found)
-    remarks = list(_remarks(found))
+    remarks = list(remarks_of(found))
     if remarks:
         yield Text()
     yield from (Text(remark, style="yellow") for remark in remarks)
 
 
-def _shape(found: Graph) -> str:
+def shape_of(found: Graph) -> str:
+    """The world as a product of its axes, with how many ranks there are."""
     factors = [f"{role_of(axis)} {len(axis.members[0])}" for axis in found.axes]
     if found.grid.copies > 1 and found.axes:
         factors.append(f"{found.grid.copies} copies")
@@ -54,7 +55,8 @@ def role_of(groups: Groups) -> str:
     return " + ".join(one.role.value for one in groups.roles) or UNKNOWN
 
 
-def _span(groups: Groups, axes: int) -> str:
+def span_of(groups: Groups, axes: int) -> str:
+    """The axes of which groups are a product, in words; `other` for parts of such a product."""
     if groups.span is None:
         return "other"
     names = [f"axis {place + 1}" if place < axes else "copies" for place in groups.span]
@@ -106,7 +108,7 @@ def between_hosts(found: Graph) -> Counter[tuple[str, str]]:
     return between
 
 
-def _remarks(found: Graph) -> Iterator[str]:
+def remarks_of(found: Graph) -> Iterator[str]:
     """What is not known, and what does not fit."""
     if found.unspread:
         yield (

@@ -48,7 +48,7 @@ class Report:
         self._lines(source.headline, source.place, *_span(found.ranks))
         if found.differences:
             self._lines("", Text("Members of a group have called these a different number of times:", style="bold red"))
-            self._sentences([_of_difference(one) for one in found.differences])
+            self._sentences([describe_difference(one) for one in found.differences])
         rows = ordered(found.rows, self.order)
         self._table(columns_of_rows(self._first(rows), found.parts), len(rows))
         latest = [row for row in rows if row.latecomers]
@@ -61,7 +61,7 @@ class Report:
         if found.groups:
             self._table(columns_of_groups(self._first(found.groups)), len(found.groups))
             self._sentences(
-                [_of_unfinished(one, group.group_name) for group in found.groups for one in group.unfinished]
+                [describe_unfinished(one, group.group_name) for group in found.groups for one in group.unfinished]
             )
         self._lines(*_notes(found))
 
@@ -105,7 +105,8 @@ def _span(ranks: Sequence[RankTotals]) -> Iterator[str]:
         )
 
 
-def _of_difference(difference: CountDifference) -> str:
+def describe_difference(difference: CountDifference) -> str:
+    """Who has called how much, in a clause."""
     group, counts = difference.group_name, difference.counts
     since = f" since sequence {difference.first}" if difference.first else ""
     if difference.ends is not None:
@@ -129,7 +130,8 @@ def _often(calls: int, still_open: int) -> str:
     return f"{times} ({still_open:,} open)" if still_open else times
 
 
-def _of_unfinished(one: Unfinished, group: str) -> str:
+def describe_unfinished(one: Unfinished, group: str) -> str:
+    """Who is missing in an operation, and who is in it, in a clause."""
     between = f" from rank {one.ends[0]} to rank {one.ends[1]}" if one.ends is not None else ""
     text = f"{' / '.join(one.operations)} (sequence {one.sequence}, {group}){between}"
     clauses: list[str] = []

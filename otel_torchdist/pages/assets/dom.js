@@ -44,6 +44,11 @@ function meter(parts, text) {
   return make("span", { class: "gauge" }, bar, make("span", { class: "small number" }, text));
 }
 
+/** What colours mean: `legend([["--series-0", "all_reduce"]])`; false leaves an entry out. */
+function legend(entries) {
+  return make("ul", { class: "legend" }, entries.filter(Boolean).map(([tone, name]) => make("li", {}, make("span", { class: "swatch", "--tone": `var(${tone})` }), name)));
+}
+
 /** What stands where there is nothing to show. */
 function empty(text) {
   return make("p", { class: "empty" }, text);

@@ -27,13 +27,17 @@ function heatmap({ names, cells, show, label, rowName = "from", columnName = "to
   const paint = () => {
     const available = Math.min(canvas.parentElement?.clientWidth || 600, 46 * textSize(1));
     const size = textSize();
-    const room = Math.min(available * 0.3, 11 * size);
+    const font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+    let context = canvas.getContext("2d");
+    context.font = font;
+    const widest = names.reduce((most, name) => Math.max(most, context.measureText(name).width), 0);
+    const room = Math.ceil(Math.min(available * 0.3, 11 * size, widest + 14));
     const cell = Math.max(0.5, Math.min((available - room) / names.length, 2.2 * size));
     const side = room + cell * names.length;
-    const context = prepared(canvas, side, side);
+    context = prepared(canvas, side, side);
     canvas.style.width = `${side}px`;
     geometry = { room, cell };
-    context.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+    context.font = font;
     context.fillStyle = color("--sunken");
     context.fillRect(room, room, cell * names.length, cell * names.length);
     context.fillStyle = color("--accent");

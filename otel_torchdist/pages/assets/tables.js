@@ -1,6 +1,6 @@
 // Tables that can be sorted and searched; long ones show their first rows, and more on request.
 
-const ROWS_AT_ONCE = 40;
+const ROWS_AT_ONCE = 20;
 
 /**
  * A table.
@@ -11,11 +11,15 @@ const ROWS_AT_ONCE = 40;
  * @param isMarked (row) => whether the row is what matters
  * @param search   what rows are found by: (row) => text; without it there is no field for it
  * @param hint     text of that field
+ * @param most     rows that are shown at first
+ *
+ * Columns that are empty in all rows are left out.
  */
-function table({ caption, columns, rows, isMarked = () => false, search = null, hint = "Search" }) {
-  let shownRows = ROWS_AT_ONCE;
+function table({ caption, columns: wanted, rows, isMarked = () => false, search = null, hint = "Search", most = ROWS_AT_ONCE }) {
+  const columns = wanted.filter((column) => !column.name || rows.some((row) => hasText(column.show(row))));
+  let shownRows = most;
   let order = null;
-  let wanted = "";
+  let sought = "";
   const body = make("tbody");
   const more = make("button", { type: "button", click: () => { shownRows *= 5; fill(); } });
   const heads = columns.map((column, place) => make("th", { scope: "col", class: column.isNumber && "number" },
@@ -31,7 +35,7 @@ function table({ caption, columns, rows, isMarked = () => false, search = null, 
     fill();
   };
   const fill = () => {
-    let found = search && wanted ? rows.filter((row) => search(row).toLowerCase().includes(wanted)) : rows;
+    let found = search && sought ? rows.filter((row) => search(row).toLowerCase().includes(sought)) : rows;
     if (order) {
       const value = columns[order.place].value;
       const sign = order.isRising ? 1 : -1;
@@ -44,10 +48,15 @@ function table({ caption, columns, rows, isMarked = () => false, search = null, 
   };
   fill();
   const field = search && rows.length > 8 && make("div", { class: "tools" }, make("input", {
-    type: "search", placeholder: hint, "aria-label": `${hint}: ${caption}`, input: (event) => { wanted = event.target.value.trim().toLowerCase(); fill(); },
+    type: "search", placeholder: hint, "aria-label": `${hint}: ${caption}`, input: (event) => { sought = event.target.value.trim().toLowerCase(); fill(); },
   }));
   return make("div", {}, field, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads)), body)), more);
+}
+
+function hasText(content) {
+  if (Array.isArray(content)) return content.some(hasText);
+  return content instanceof Node ? content.textContent !== "" : Boolean(content);
 }
 
 /** Numbers by size, text by letters; what is not known comes last or first. */

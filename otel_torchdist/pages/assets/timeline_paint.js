@@ -1,6 +1,7 @@
 // How a timeline is painted. Only what is in view, and of bars closer than a pixel one.
 
 const LEAST_LABEL = 18;
+const LEAST_BETWEEN_MARKS = 24;
 
 /** Paint a timeline; returns what was drawn where, in CSS pixels. */
 function paintTimeline(timeline) {
@@ -196,8 +197,11 @@ function paintPath(context, path, { x, laneHeight, left, right, view }) {
 function paintMarks(context, marks, { view, x, height }) {
   context.save();
   context.setLineDash([4, 3]);
+  context.globalAlpha = 0.7;
+  let free = -Infinity;
   for (const mark of marks) {
-    if (mark.at < view.from || mark.at > view.until) continue;
+    if (mark.at < view.from || mark.at > view.until || x(mark.at) < free) continue;
+    free = x(mark.at) + LEAST_BETWEEN_MARKS;
     context.strokeStyle = color(mark.tone ?? "--muted");
     context.beginPath();
     context.moveTo(Math.round(x(mark.at)) + 0.5, 0);

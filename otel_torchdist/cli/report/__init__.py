@@ -1,0 +1,1 @@
+"""`otel-torchdist report`: one HTML file about a run."""

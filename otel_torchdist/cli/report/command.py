@@ -1,0 +1,98 @@
+"""`otel-torchdist report`: its options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold
+from otel_torchdist.cli.report.file import ReportFileError, check_file, write_file
+from otel_torchdist.cli.report.gather import Subject, report_of, subject_of
+from otel_torchdist.cli.targets import ranks_of, target_of, warn
+from otel_torchdist.cli.text import fail, shown
+from otel_torchdist.cli.units import amount
+from otel_torchdist.config import Config
+from otel_torchdist.report.build import Choice
+from otel_torchdist.report.page import html_of_report
+from otel_torchdist.verdict.rules import StallRules
+
+_STEPS: Final = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?")
+
+
+def report(
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT.html", dir_okay=True, help="The file to write.", show_default=False),
+    ],
+    target: RunOrDumps = None,
+    run_dir: RunDirectory = None,
+    steps: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="Steps to show in the timeline, such as `100-110`. Without it: the newest steady ones that fit, and "
+            "those around long waits.",
+        ),
+    ] = "",
+    ranks: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="Ranks to show in the timeline, such as `0-7,12`. Without it: all, or in a large job those that "
+            "matter most.",
+        ),
+    ] = "",
+    threshold: Threshold = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.html even if it is no report.")] = False,
+) -> None:
+    """To look instead of read: write one HTML file about a run, which any browser opens without a network.
+
+    It holds the verdict, past incidents, the parallelism graph, what moves between ranks, a timeline of calls, and the
+    statistics of all ranks. It reads the tapes of a run, whether that is running or has ended, in whatever way, or
+    dumps of PyTorch's flight recorder.
+    """
+    choice = Choice(ranks_of(ranks), _steps(steps))
+    rules = StallRules.from_config(Config.from_environment(), threshold)
+    try:
+        check_file(out, force)
+    except ReportFileError as error:
+        fail(str(error), ExitCode.NO_DIRECTORY)
+    typer.echo(write_report(out, subject_of(target_of(target or [], run_dir), rules), rules, choice))
+
+
+def write_report(out: Path, subject: Subject, rules: StallRules, choice: Choice) -> str:
+    """Write the report on a run or dumps; returns a line on where it is. Ends the command if it cannot."""
+    made = report_of(subject, rules, choice)
+    warn(made.notes)
+    if choice.steps is not None and not made.windows:
+        warn([f"--steps: no rank has recorded the steps {choice.steps.start}-{choice.steps.stop - 1} to their ends"])
+    missing = sorted((choice.ranks or frozenset()) - {*made.ranks.rank})
+    if missing:
+        warn([f"--ranks: no calls of {', '.join(map(str, missing[:20]))}{', …' if len(missing) > 20 else ''}"])
+    content = html_of_report(made).encode()
+    try:
+        write_file(out, content)
+    except ReportFileError as error:
+        fail(str(error), ExitCode.NOT_WRITTEN)
+    return f"{shown(out)}: {made.heading.title}, {amount(len(content))}"
+
+
+def _steps(text: str) -> range | None:
+    """The steps that `--steps` names; None for a choice of our own.
+
+    Raises:
+        typer.BadParameter: It is no step and no range of steps.
+    """
+    if not text.strip():
+        return None
+    found = _STEPS.fullmatch(text.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
+    if first > last:
+        raise typer.BadParameter(
+            f"{text!r}: expected a step or a range of steps, such as 100-110", param_hint="--steps"
+        )
+    return range(first, last + 1)

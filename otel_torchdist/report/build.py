@@ -1,0 +1,155 @@
+"""Builds the report from the histories of all ranks: each is reduced to columns before the next one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.naming import compress_ranks
+from otel_torchdist.parallelism.calls import CallCounter
+from otel_torchdist.parallelism.graph import Graph, graph_of
+from otel_torchdist.report.arrivals import Arrivals
+from otel_torchdist.report.figures import parts_for
+from otel_torchdist.report.incidents import LongWaits
+from otel_torchdist.report.lanes import Lanes
+from otel_torchdist.report.model import Mark, Window
+from otel_torchdist.report.steps import RankSteps, steps_in
+from otel_torchdist.report.windows import MOST_BARS, Clocks, Recorded, Span, chosen_ranks, spans_of
+from otel_torchdist.statistics.calls import RankCalls
+from otel_torchdist.statistics.compute import statistics_of_calls
+from otel_torchdist.statistics.labels import labels_of
+from otel_torchdist.statistics.model import Statistics
+
+MOST_MARKS: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a report shows in its timeline.
+
+    Attributes:
+        ranks: The ranks that were asked for; None for a choice of our own.
+        steps: The steps that were asked for; None likewise.
+    """
+
+    ranks: Collection[int] | None = None
+    steps: range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the histories of all ranks add up to.
+
+    Attributes:
+        recorded: All ranks, in columns.
+        graph: The parallel world; None without calls in groups.
+        statistics: The statistics.
+        waits: Long waits that have ended.
+    """
+
+    recorded: Recorded
+    graph: Graph | None
+    statistics: Statistics
+    waits: LongWaits
+
+
+def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
+    """Read all histories once.
+
+    Args:
+        histories: One for each rank, in any order.
+        threshold_ns: How long a wait is at least that counts as an incident.
+    """
+    counter, world_size = CallCounter(), 0
+    calls: dict[int, RankCalls] = {}
+    steps: dict[int, RankSteps] = {}
+    until: dict[int, int] = {}
+    for history in histories:
+        world_size = max(world_size, history.world_size)
+        counter.add(history)
+        calls[history.rank] = RankCalls(history)
+        steps[history.rank] = steps_in(history)
+        until[history.rank] = history.until_ns
+    calls = {rank: calls[rank] for rank in sorted(calls)}
+    counted, waits = counter.counted(), LongWaits(threshold_ns)
+    return Findings(
+        recorded=Recorded(calls, steps, until, Clocks.of(calls)),
+        graph=graph_of(counted) if counted.groups else None,
+        statistics=statistics_of_calls(calls, world_size, parts_for(calls.values()), observers=(waits,)),
+        waits=waits,
+    )
+
+
+def windows_of(
+    found: Findings,
+    named: Collection[int],
+    is_hung: bool,
+    choice: Choice,
+    again: Callable[[Collection[int]], Iterator[RankHistory]],
+    shown: Callable[[int], str],
+) -> list[Window]:
+    """What the timeline shows.
+
+    Args:
+        found: All ranks.
+        named: Ranks that verdicts name.
+        is_hung: Whether there is a verdict, so that what came after the last step matters.
+        choice: What was asked for.
+        again: Reads the histories of some ranks once more.
+        shown: Formats nanoseconds since the epoch.
+    """
+    recorded, waits = found.recorded, found.waits.longest()
+    totals = found.statistics.ranks
+    late = [wait.late.rank.rank for wait in waits]
+    ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
+    spans = spans_of(recorded, ranks, waits, is_hung, choice.steps)
+    if not spans or not ranks:
+        return []
+    arrivals = Arrivals(recorded.calls)
+    lanes = [Lanes(span.from_ns, span.until_ns, arrivals, max(MOST_BARS // len(ranks), 40)) for span in spans]
+    names = labels_of(recorded.calls.values())
+    for history in again(ranks):
+        for one in lanes:
+            one.add(history, recorded.clocks.offsets[history.rank], names)
+    return [_window(span, one, ranks, recorded, shown) for span, one in zip(spans, lanes, strict=True)]
+
+
+def _window(span: Span, lanes: Lanes, ranks: Sequence[int], recorded: Recorded, shown: Callable[[int], str]) -> Window:
+    return Window(
+        title=span.title,
+        origin=shown(span.from_ns),
+        length_ns=span.until_ns - span.from_ns,
+        lanes=tuple(sorted(lanes.lanes, key=lambda lane: lane.rank)),
+        kinds=tuple(lanes.kinds),
+        groups=tuple(lanes.groups),
+        marks=tuple(_marks(span, ranks, recorded)),
+        ranks=len(ranks),
+        remarks=tuple(_remarks(lanes, ranks, recorded)),
+        incident=span.incident,
+    )
+
+
+def _marks(span: Span, ranks: Sequence[int], recorded: Recorded) -> Iterator[Mark]:
+    """The ends of steps on the first rank that has any; others end theirs at nearly the same time."""
+    for rank in ranks:
+        steps = recorded.steps[rank]
+        ended = [(step, recorded.wall_ns(rank, at)) for step, at in zip(steps.steps, steps.ended, strict=True)]
+        inside = [(step, at) for step, at in ended if span.from_ns <= at <= span.until_ns]
+        if inside:
+            yield from (Mark(at - span.from_ns, f"end of step {step}") for step, at in inside[-MOST_MARKS:])
+            return
+
+
+def _remarks(lanes: Lanes, ranks: Sequence[int], recorded: Recorded) -> Iterator[str]:
+    if len(ranks) < len(recorded.calls):
+        shown = f"{len(ranks):,} of {len(recorded.calls):,} ranks"
+        yield f"{shown} are shown: {compress_ranks(ranks)}; --ranks chooses others"
+    if not recorded.clocks.are_one:
+        yield (
+            "these ranks have several clocks, or unknown ones: they are drawn by the wall clocks of their nodes, which "
+            "may differ by milliseconds"
+        )
+    if lanes.left_out:
+        yield f"{lanes.left_out:,} operations are left out: there are too many; --steps and --ranks choose fewer"

@@ -1,0 +1,158 @@
+"""The calls of some ranks in a window of time, as lanes of bars that do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.report.arrivals import Arrivals
+from otel_torchdist.report.model import BarKind, Lane
+from otel_torchdist.statistics.traffic import kind_of
+from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.records import Operation
+from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.world.model import OperationView
+
+MOST_LANES: Final = 8
+"""Lanes of one group of one rank; more operations than that at once are left out, and counted."""
+OPEN: Final = -1
+UNKNOWN: Final = -1
+ACTIVITIES: Final = -1
+_ACTIVITY: Final = BarKind("optimizer step", "optimizer", "", 0)
+_NO_END: Final = (How.ABANDONED, How.UNTRACKED)
+
+
+class _Bar(NamedTuple):
+    begin: int
+    length: int
+    waited: int
+    kind: int
+    sequence: int
+    step: int
+    is_loose: bool
+
+    @property
+    def end(self) -> float:
+        return float("inf") if self.length == OPEN else self.begin + self.length
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Collects lanes, one history after the other.
+
+    Attributes:
+        from_ns: When the window begins, since the epoch.
+        until_ns: When it ends.
+        arrivals: Who waited for whom.
+        most: Bars of one rank.
+        lanes: The lanes so far.
+        kinds: What bars are, by their index.
+        groups: Names of groups, by their index.
+        left_out: Bars that did not fit.
+    """
+
+    from_ns: int
+    until_ns: int
+    arrivals: Arrivals
+    most: int
+    lanes: list[Lane] = field(default_factory=list[Lane])
+    kinds: dict[BarKind, int] = field(default_factory=dict[BarKind, int])
+    groups: dict[str, int] = field(default_factory=dict[str, int])
+    left_out: int = 0
+
+    def add(self, history: RankHistory, offset_ns: int, names: Mapping[str, str]) -> None:
+        """Take the calls of a rank.
+
+        Args:
+            history: Its history.
+            offset_ns: Add it to its times for nanoseconds since the epoch.
+            names: What groups are called, by their keys.
+        """
+        shift_ns = offset_ns - self.from_ns
+        by_group: dict[int, list[_Bar]] = {}
+        inside = [view for view in history.operations if self._is_inside(view.record, offset_ns)]
+        self.left_out += max(0, len(inside) - self.most)
+        known: dict[tuple[object, ...], int] = {}
+        for view in inside[-self.most :]:
+            key = (id(view.call_site), view.name, view.record.message_bytes)
+            if key not in known:
+                known[key] = self._kind(view)
+            group = self._group(view, names)
+            by_group.setdefault(group, []).append(self._bar(history.rank, view, known[key], shift_ns))
+        by_group[ACTIVITIES] = list(self._activities(history, offset_ns))
+        for group, bars in sorted(by_group.items(), key=lambda one: (one[0] == ACTIVITIES, one[0])):
+            self._stack(history.rank, group, bars)
+
+    def _is_inside(self, record: Operation, offset_ns: int) -> bool:
+        ended_ns = record.completed_ns
+        begins_before = record.arrived_ns + offset_ns <= self.until_ns
+        return begins_before and (ended_ns is None or ended_ns + offset_ns >= self.from_ns)
+
+    def _kind(self, view: OperationView) -> int:
+        site = describe_frame(view.call_site) if view.call_site is not None else ""
+        kind = BarKind(view.name, kind_of(view.name), site, view.record.message_bytes)
+        return self.kinds.setdefault(kind, len(self.kinds))
+
+    def _group(self, view: OperationView, names: Mapping[str, str]) -> int:
+        key = view.group.key if view.group is not None else ""
+        name = names.get(key, "unknown group" if view.group is None else view.group.label)
+        return self.groups.setdefault(name, len(self.groups))
+
+    def _bar(self, rank: int, view: OperationView, kind: int, shift_ns: int) -> _Bar:
+        record = view.record
+        begin_ns, end_ns = record.arrived_ns, record.completed_ns
+        if record.how in _NO_END:
+            end_ns = record.returned_ns if record.returned_ns is not None else begin_ns
+        length = OPEN if end_ns is None else max(end_ns - begin_ns, 0)
+        waited = self.arrivals.waited_ns(rank, view, length)
+        return _Bar(
+            begin=begin_ns + shift_ns,
+            length=length,
+            waited=waited,
+            kind=kind,
+            sequence=record.sequence,
+            step=record.step,
+            is_loose=end_ns is not None and not record.is_timed,
+        )
+
+    def _activities(self, history: RankHistory, offset_ns: int) -> Iterator[_Bar]:
+        shift_ns = offset_ns - self.from_ns
+        for activity in history.activities:
+            ended_ns = activity.completed_ns
+            if activity.entered_ns + offset_ns > self.until_ns:
+                continue
+            if ended_ns is not None and ended_ns + offset_ns < self.from_ns:
+                continue
+            kind = self.kinds.setdefault(_ACTIVITY, len(self.kinds))
+            length = OPEN if ended_ns is None else max(ended_ns - activity.entered_ns, 0)
+            yield _Bar(activity.entered_ns + shift_ns, length, UNKNOWN, kind, 0, activity.step, False)
+
+    def _stack(self, rank: int, group: int, bars: Iterable[_Bar]) -> None:
+        """Put bars into as few lanes as they need."""
+        rows: list[list[_Bar]] = []
+        for bar in sorted(bars):
+            row = next((row for row in rows if row[-1].end <= bar.begin), None)
+            if row is not None:
+                row.append(bar)
+            elif len(rows) < MOST_LANES:
+                rows.append([bar])
+            else:
+                self.left_out += 1
+        self.lanes.extend(_lane(rank, group, row) for row in rows)
+
+
+def _lane(rank: int, group: int, bars: list[_Bar]) -> Lane:
+    begins = [bar.begin for bar in bars]
+    return Lane(
+        rank=rank,
+        group=group,
+        kind=tuple(bar.kind for bar in bars),
+        begin=tuple(begin - before for begin, before in zip(begins, [0, *begins], strict=False)),
+        length=tuple(bar.length for bar in bars),
+        waited=tuple(bar.waited for bar in bars),
+        sequence=tuple(bar.sequence for bar in bars),
+        step=tuple(bar.step for bar in bars),
+        loose=tuple(place for place, bar in enumerate(bars) if bar.is_loose),
+    )
