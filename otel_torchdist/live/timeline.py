@@ -12,9 +12,11 @@ from otel_torchdist.live.texts import shown, shown_group
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 SECONDS: Final = 60
+UNIT_NS: Final = 10_000
 MAX_LANES: Final = 16
 """Ranks whose operations are shown one by one."""
 UNKNOWN: Final = "."
+OPEN: Final = -1
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -24,11 +26,13 @@ class Lane:
 
     Attributes:
         rank: The rank.
-        bars: For each operation its begin and end in microseconds before now (an end of -1 is still to come), and its
-            place in the names; by begin.
+        since: Begin of its first bar, in units of 10 µs before now.
+        bars: For each operation how much later than the bar before it began, how long it took (-1: it has not ended),
+            both in these units, and its place in the names; by begin. Small numbers compress well.
     """
 
     rank: int
+    since: int
     bars: tuple[tuple[int, int, int], ...]
 
 
@@ -52,7 +56,7 @@ class Timeline:
     Attributes:
         names: Operation and group of the bars.
         lanes: Ranks whose operations are shown one by one.
-        strips: All ranks, if not all have a lane.
+        strips: All ranks.
     """
 
     names: tuple[tuple[str, str], ...]
@@ -81,12 +85,10 @@ def timeline_of(
     lanes = tuple(
         _lane(world.ranks[rank], bars.get(world.ranks[rank].nonce, ()), names, now_ns) for rank in sorted(shown_ranks)
     )
-    strips: tuple[Strip, ...] = ()
-    if len(lanes) < len(world.ranks):
-        strips = tuple(
-            Strip(view.rank, _cells(view, bars.get(view.nonce, ()), samples.get(view.nonce, ()), now_ns))
-            for view in world.in_order
-        )
+    strips = tuple(
+        Strip(view.rank, _cells(view, bars.get(view.nonce, ()), samples.get(view.nonce, ()), now_ns))
+        for view in world.in_order
+    )
     return Timeline(tuple(names.listed), lanes, strips)
 
 
@@ -109,19 +111,19 @@ class _Names:
 def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> Lane:
     oldest_ns = now_ns - SECONDS * _SECOND_NS
     bars = [
-        (_before(bar.begin_ns, now_ns), _before(bar.end_ns, now_ns), names.place_of(bar.name, bar.group))
+        (bar.begin_ns // UNIT_NS, (bar.end_ns - bar.begin_ns) // UNIT_NS, names.place_of(bar.name, bar.group))
         for bar in ended
         if bar.end_ns >= oldest_ns
     ]
     for operation in view.open:
         if operation.waiting_since_ns is not None and not view.is_over:
-            group = operation.operation_id.channel.group
-            bars.append((_before(operation.waiting_since_ns, now_ns), -1, names.place_of(operation.name, group)))
-    return Lane(view.rank, tuple(sorted(bars, key=lambda bar: -bar[0])))
-
-
-def _before(at_ns: int, now_ns: int) -> int:
-    return max(now_ns - at_ns, 0) // 1000
+            place = names.place_of(operation.name, operation.operation_id.channel.group)
+            bars.append((operation.waiting_since_ns // UNIT_NS, OPEN, place))
+    bars.sort()
+    begins = [begin for begin, _, _ in bars]
+    since = now_ns // UNIT_NS - begins[0] if begins else 0
+    steps = [0, *(after - before for before, after in pairwise(begins))]
+    return Lane(view.rank, since, tuple((step, *bar[1:]) for step, bar in zip(steps, bars, strict=False)))
 
 
 def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_ns: int) -> str:

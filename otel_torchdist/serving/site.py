@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class Site:
         headers = [("Content-Type", answer.content_type), ("Content-Security-Policy", self.policy), *_SECURITY]
         headers += answer.headers
         if len(body) > SMALL and "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
-            body = gzip.compress(body, compresslevel=1, mtime=0)
+            body = _compressed(body)
             headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
         headers.append(("Content-Length", str(len(body))))
         start_response(answer.status, headers)
@@ -118,6 +119,12 @@ _UNKNOWN_USER: Final = (
     b"The live page shows users of this machine their own jobs, and the kernel did not show whose process connected.\n"
     b"Set OTEL_PYTHON_TORCHDIST_PAGE=on to show them to everyone who reaches this port.\n"
 )
+
+
+@functools.lru_cache(maxsize=8)
+def _compressed(body: bytes) -> bytes:
+    """Compress what many visitors get."""
+    return gzip.compress(body, compresslevel=1, mtime=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 const SECOND_NS = 1e9;
 const MINUTE_S = 60;
-const OPEN_AFTER_US = 1e6;
+const UNIT_NS = 1e4;
 const ROWS_OF_A_RANK = 4;
 const STRIP_LABEL = 74;
 const SERIES = 8;
@@ -30,12 +30,13 @@ class Minute {
 
   show(run, at) {
     const { lanes, strips } = run.timeline;
+    const isWhole = lanes.length === strips.length;
     const blamed = new Set(run.ranks.filter((row) => row.named).map((row) => row.rank));
     this.showLanes(lanes.flatMap((lane) => rowsOf(lane, run.timeline.names, blamed.has(lane.rank))), at);
     this.strips.show(strips);
     const isRemote = run.ranks.some((row) => row.communicating === null && row.state === "running") && lanes.some((lane) => !lane.bars.length);
     write(this.note, [
-      strips.length && lanes.length ? `Operations of ${ranksNamed(span(lanes.map((lane) => lane.rank)))}.` : "",
+      lanes.length && !isWhole ? `Operations of ${ranksNamed(span(lanes.map((lane) => lane.rank)))}.` : "",
       isRemote ? "Of ranks on other nodes, only what has not ended is known here." : "",
     ].filter(Boolean).join(" "));
   }
@@ -58,11 +59,13 @@ class Minute {
 /** The bars of a rank in rows in which they do not overlap. */
 function rowsOf(lane, names, isBlamed) {
   const rows = [[]];
-  for (const [begin, end, place] of lane.bars) {
-    const isOpen = end < 0;
+  let begin = -lane.since * UNIT_NS;
+  for (const [step, length, place] of lane.bars) {
+    begin += step * UNIT_NS;
+    const isOpen = length < 0;
     const bar = {
-      rank: lane.rank, begin: Math.max(-begin * 1e3, -MINUTE_S * SECOND_NS), end: isOpen ? (begin > OPEN_AFTER_US ? null : 0) : -end * 1e3,
-      length: (begin - Math.max(end, 0)) * 1e3, isOpen, label: names[place][0], group: names[place][1], tone: seriesOf(names[place][0]),
+      rank: lane.rank, begin: Math.max(begin, -MINUTE_S * SECOND_NS), end: isOpen ? (begin < -SECOND_NS ? null : 0) : begin + length * UNIT_NS,
+      length: isOpen ? -begin : length * UNIT_NS, isOpen, label: names[place][0], group: names[place][1], tone: seriesOf(names[place][0]),
     };
     let row = rows.find((bars) => !bars.length || (bars.at(-1).end !== null && bars.at(-1).end <= bar.begin));
     if (!row && rows.length < ROWS_OF_A_RANK) rows.push(row = []);
@@ -89,7 +92,7 @@ class Strips {
     this.frame = make("div", { class: "frame strips" }, this.canvas);
     this.readout = make("p", { class: "small muted strip-readout" });
     const legend = make("ul", { class: "legend" }, make("li", {}, "communicating: never", make("span", { class: "shade" }), "always"), make("li", {}, "A click shows a rank's operations above."));
-    this.element = make("div", {}, make("h3", {}, "All ranks"), legend, this.frame, this.readout);
+    this.element = make("div", {}, make("h3", {}, "Communication in each second"), legend, this.frame, this.readout);
     theme.follow(() => this.paint());
     new ResizeObserver(() => this.paint()).observe(this.frame);
   }
