@@ -1,4 +1,4 @@
-"""Makes docs/pictures: the demo in a terminal, and the traces of its stall in Jaeger."""
+"""Makes docs/pictures: the demo in a terminal, its live page, and the traces of its stall in Jaeger."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from deploy.native.servers import DEPLOY, stack_binaries
 from deploy.native.stack import Stack
 from deploy.native.timeline import timeline
 from deploy.native.training import SERVICE, running, training_command, training_environment
+from pictures.live_page import photograph_page
 from pictures.screen import COLUMNS, photograph
 
 FOLDER: Final = DEPLOY.parent / "docs" / "pictures"
@@ -50,6 +51,9 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as tapes:
         _draw("demo", _demo(Path(tapes)))
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as tapes:
+        photograph_page(Path(tapes), FOLDER / "live-page.png", DEADLINE_S)
+        print("docs/pictures/live-page.png")
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as home:
         folder = Path(home)
         with Stack(binaries, folder / "servers", free_ports(), folder) as stack:

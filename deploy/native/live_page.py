@@ -18,12 +18,22 @@ def live_page(tapes: Path, run: str) -> str | None:
         tapes: Base directory of the tapes.
         run: The run as metrics label it.
     """
-    for path in sorted((tapes / FOLDER).glob("*.json")):
-        target = ScrapeTarget(tapes / path.stem).last_target()
-        is_there = target and f'run="{run}"'.encode() in _got(target, "/metrics")
-        if is_there and _got(target, "/").startswith(b"<!DOCTYPE html>"):
-            return f"http://{target}/"
-    return None
+    of_run = (target for target in _targets(tapes) if f'run="{run}"'.encode() in _got(target, "/metrics"))
+    return next(filter(None, map(_page_at, of_run)), None)
+
+
+def address_of(tapes: Path) -> str | None:
+    """The address of the live page of any job; None if there is none yet."""
+    return next(filter(None, map(_page_at, _targets(tapes))), None)
+
+
+def _targets(tapes: Path) -> list[str]:
+    found = (ScrapeTarget(tapes / path.stem).last_target() for path in sorted((tapes / FOLDER).glob("*.json")))
+    return [target for target in found if target]
+
+
+def _page_at(target: str) -> str | None:
+    return f"http://{target}/" if _got(target, "/").startswith(b"<!DOCTYPE html>") else None
 
 
 def _got(target: str, path: str) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client import Gauge
 
-from deploy.native.live_page import live_page
+from deploy.native.live_page import address_of, live_page
 from otel_torchdist.config import PageAccess
 from otel_torchdist.serving.scrape_target import ScrapeTarget
 from tests.support.live_pages import served
@@ -20,6 +20,8 @@ def test_the_page_of_a_run(tmp_path: Path) -> None:
             ScrapeTarget(tmp_path / f"job-{nth}").publish("localhost", one.port)
         assert live_page(tmp_path, "run0") == page.address
         assert live_page(tmp_path, "run1") is None
+        assert address_of(tmp_path) == page.address
         assert live_page(tmp_path, "run2") is None
     assert live_page(tmp_path, "run0") is None
+    assert address_of(tmp_path) is None
     assert live_page(tmp_path / "nothing", "run0") is None

@@ -33,7 +33,7 @@ class Minute {
     const isWhole = lanes.length === strips.length;
     const blamed = new Set(run.ranks.filter((row) => row.named).map((row) => row.rank));
     this.showLanes(lanes.flatMap((lane) => rowsOf(lane, run.timeline.names, blamed.has(lane.rank))), at);
-    this.strips.show(strips);
+    this.strips.show(strips, isWhole);
     const isRemote = run.ranks.some((row) => row.communicating === null && row.state === "running") && lanes.some((lane) => !lane.bars.length);
     write(this.note, [
       lanes.length && !isWhole ? `Operations of ${ranksNamed(span(lanes.map((lane) => lane.rank)))}.` : "",
@@ -91,14 +91,16 @@ class Strips {
     this.canvas.drawn = () => ({ strips: this.list.length, thick: this.thick });
     this.frame = make("div", { class: "frame strips" }, this.canvas);
     this.readout = make("p", { class: "small muted strip-readout" });
-    const legend = make("ul", { class: "legend" }, make("li", {}, "communicating: never", make("span", { class: "shade" }), "always"), make("li", {}, "A click shows a rank's operations above."));
+    this.hint = make("li", {}, "A click shows a rank's operations above.");
+    const legend = make("ul", { class: "legend" }, make("li", {}, "communicating: never", make("span", { class: "shade" }), "always"), this.hint);
     this.element = make("div", {}, make("h3", {}, "Communication in each second"), legend, this.frame, this.readout);
     theme.follow(() => this.paint());
     new ResizeObserver(() => this.paint()).observe(this.frame);
   }
 
-  show(list) {
+  show(list, isWhole) {
     this.list = list;
+    this.hint.hidden = isWhole;
     this.element.hidden = list.length === 0;
     this.paint();
   }
@@ -107,18 +109,18 @@ class Strips {
     const width = this.frame.clientWidth;
     if (!this.list.length || !width) return;
     const size = textSize();
-    this.thick = Math.max(2, Math.min(Math.round(size), Math.floor(400 / this.list.length)));
+    this.thick = Math.max(2, Math.min(Math.round(size * 1.5), Math.floor(400 / this.list.length)));
     this.cell = (width - STRIP_LABEL - 8) / MINUTE_S;
     const height = this.list.length * this.thick;
     const context = prepared(this.canvas, width, height);
     context.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
-    context.textBaseline = "top";
+    context.textBaseline = "middle";
     const every = Math.ceil((size * 1.4) / this.thick);
     const gap = this.thick > 4 ? 1 : 0;
     this.list.forEach((strip, place) => {
       const top = place * this.thick;
       context.fillStyle = color("--muted");
-      if (place % every === 0) context.fillText(`rank ${strip.rank}`, 6, top);
+      if (place % every === 0) context.fillText(`rank ${strip.rank}`, 6, top + Math.max(this.thick, size) / 2);
       this.paintCells(context, strip.cells, top, gap);
     });
     context.globalAlpha = 1;
@@ -155,7 +157,7 @@ class Strips {
 
   pick(event, choose) {
     const strip = this.stripAt(event);
-    if (strip) choose(strip.rank);
+    if (strip && !this.hint.hidden) choose(strip.rank);
   }
 }
 

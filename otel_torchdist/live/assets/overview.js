@@ -65,10 +65,11 @@ class EachRank {
   constructor() {
     this.filter = make("input", { type: "search", placeholder: "rank, state, node or line", "aria-label": "Filter ranks", spellcheck: "false", input: () => this.show(this.run) });
     this.more = make("button", { type: "button", click: () => { this.most += SHOWN_MORE; this.show(this.run); } });
+    this.rest = make("div", { class: "tools" }, this.more);
     this.most = SHOWN_FIRST;
     this.table = new LiveTable("Each rank", RANK_COLUMNS);
     this.tools = make("div", { class: "tools" }, this.filter);
-    this.element = make("section", { class: "card", "aria-labelledby": "each" }, make("h2", { id: "each" }, "Each rank"), this.tools, this.table.element, make("div", { class: "tools" }, this.more));
+    this.element = make("section", { class: "card", "aria-labelledby": "each" }, make("h2", { id: "each" }, "Each rank"), this.tools, this.table.element, this.rest);
   }
 
   show(run) {
@@ -80,7 +81,7 @@ class EachRank {
     found.sort((one, other) => Number(other.named) - Number(one.named) || one.rank - other.rank);
     const shown = found.slice(0, this.most);
     this.table.show(shown.map((row) => [row.rank, row, row.named]));
-    this.more.hidden = shown.length === found.length;
+    this.rest.hidden = shown.length === found.length;
     write(this.more, `${count(found.length - shown.length)} more`);
   }
 
