@@ -6,6 +6,7 @@ that no turn of the reader takes long.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -21,10 +22,12 @@ MAX_BARS: Final = 16_384
 """Bars of all ranks together, which bounds the memory."""
 MOST_OF_A_RANK: Final = 512
 LEAST_OF_A_RANK: Final = 16
-RECORDS_AT_ONCE: Final = 2048
-"""Records of the past that are read in one turn."""
-MAX_SAMPLES: Final = 128
-"""More than a minute, as samples are taken at most twice a second."""
+CATCH_UP_S: Final = 0.01
+"""Processor time after which the past of further ranks is left to the next turn."""
+SAMPLE_NS: Final = 900_000_000
+"""Time between two samples, at least; snapshots come twice a second."""
+MAX_SAMPLES: Final = 68
+"""A little more than a minute."""
 
 
 class _RecentOfRank:
@@ -62,18 +65,17 @@ class RecentPast:
         for nonce in self._ranks.keys() - by_nonce.keys():
             del self._ranks[nonce]
         most = min(max(MAX_BARS // max(len(by_nonce), 1), LEAST_OF_A_RANK), MOST_OF_A_RANK)
-        left = RECORDS_AT_ONCE
-        for nonce in by_nonce.keys() - self._ranks.keys():
-            if left <= 0:
-                return
+        began = time.thread_time()
+        for nonce in [nonce for nonce in by_nonce if nonce not in self._ranks]:
             rank = self._ranks[nonce] = _RecentOfRank(by_nonce[nonce], most)
             rank.add(_newest(by_nonce[nonce], most))
-            left -= most
+            if time.thread_time() - began > CATCH_UP_S:
+                return
 
     def sample(self, nonce: int, step: int, times: RankTimes, now_ns: int) -> None:
         """Add a sample of a rank's counters, if its past has been read."""
         rank = self._ranks.get(nonce)
-        if rank is not None:
+        if rank is not None and (not rank.samples or now_ns - rank.samples[-1].at_ns >= SAMPLE_NS):
             rank.samples.append(Sample(now_ns, step, times.communicating_ns, times.blocked_ns, times.overhead_ns))
 
     @property

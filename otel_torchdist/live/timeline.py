@@ -17,6 +17,7 @@ MAX_LANES: Final = 16
 """Ranks whose operations are shown one by one."""
 UNKNOWN: Final = "."
 OPEN: Final = -1
+_DIGITS: Final = "0123456789"
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -129,28 +130,35 @@ def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> L
 def _cells(view: RankView, ended: Sequence[Bar], samples: Sequence[Sample], now_ns: int) -> str:
     """Describe each second: from the counters, or before the first of them from the operations."""
     begin_ns = now_ns - SECONDS * _SECOND_NS
+    cells = [UNKNOWN] * SECONDS
     sampled_from = samples[0].at_ns if samples else now_ns
-    operations_from = ended[0].begin_ns if ended else now_ns
-    open_ns = min((one.waiting_since_ns for one in view.open if one.waiting_since_ns), default=now_ns)
-    operations_from = min(operations_from, open_ns)
-    busy_ns, known_ns = [0] * SECONDS, [0] * SECONDS
+    if sampled_from > begin_ns:
+        _fill_from_operations(cells, view, ended, sampled_from, begin_ns)
+    # 60 times for each rank: plain arithmetic, because calls of min, max and round would take most of the time.
     for before, after in pairwise(samples):
-        length_ns = max(after.at_ns - before.at_ns, 1)
-        share = (after.communicating_ns - before.communicating_ns) / length_ns
-        for second, part_ns in _seconds(before.at_ns, after.at_ns, begin_ns):
-            busy_ns[second] += round(part_ns * share)
-            known_ns[second] += part_ns
-    for second, part_ns in _seconds(operations_from, sampled_from, begin_ns):
-        known_ns[second] += part_ns
-    past = [(bar.begin_ns, min(bar.end_ns, sampled_from)) for bar in ended if bar.begin_ns < sampled_from]
-    past.append((open_ns, sampled_from))
-    for interval in _union(past):
+        length_ns = after.at_ns - before.at_ns or 1
+        busy = (9 * (after.communicating_ns - before.communicating_ns) + length_ns // 2) // length_ns
+        first, last = (before.at_ns - begin_ns) // _SECOND_NS, (after.at_ns - begin_ns) // _SECOND_NS
+        for second in range(first, last if last > first else first + 1):
+            if 0 <= second < SECONDS:
+                cells[second] = _DIGITS[busy if busy < 9 else 9]
+    if samples and cells[-1] == UNKNOWN:  # less than a second has passed since the last sample
+        cells[-1] = cells[-2]
+    return "".join(cells)
+
+
+def _fill_from_operations(cells: list[str], view: RankView, ended: Sequence[Bar], until_ns: int, begin_ns: int) -> None:
+    """Describe what came before the counters, as far back as operations are known."""
+    open_ns = min((one.waiting_since_ns for one in view.open if one.waiting_since_ns), default=until_ns)
+    known_ns = min(ended[0].begin_ns if ended else until_ns, open_ns)
+    intervals = [(bar.begin_ns, min(bar.end_ns, until_ns)) for bar in ended if bar.begin_ns < until_ns]
+    busy_ns = [0] * SECONDS
+    for interval in _union([*intervals, (open_ns, until_ns)]):
         for second, part_ns in _seconds(*interval, begin_ns):
             busy_ns[second] += part_ns
-    return "".join(
-        str(min(round(9 * busy / known), 9)) if known > _SECOND_NS // 4 else UNKNOWN
-        for busy, known in zip(busy_ns, known_ns, strict=True)
-    )
+    for second, part_ns in _seconds(known_ns, until_ns, begin_ns):
+        if part_ns > _SECOND_NS // 4:
+            cells[second] = _DIGITS[min(round(9 * busy_ns[second] / part_ns), 9)]
 
 
 def _union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import sys
-from pathlib import Path
 from typing import Any, Final
 
-_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+from otel_torchdist.serving.socket_owner import Connection, owner_of
+
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:]*)(?::[0-9]{1,5})?")
-MAX_TABLE_BYTES: Final = 16 << 20
-"""A connection takes 150 bytes there: more than a hundred thousand are not searched."""
 
 
 def is_local(address: str) -> bool:
@@ -41,41 +38,9 @@ def names_this_machine(host: str) -> bool:
 
 
 def user_of(environ: dict[str, Any]) -> int | None:
-    """Return the id of the user whose process has made a connection from this machine; None if it cannot be found.
-
-    The kernel lists both ends of a local connection, each with the user of its socket.
-    """
+    """Return the id of the user whose process has made a connection from this machine; None if it cannot be found."""
     try:
-        client = _in_table(environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"]))
+        client, client_port = environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])
+        return owner_of(Connection(client, client_port, environ["LOCAL_ADDR"], int(environ["LOCAL_PORT"])))
     except (KeyError, ValueError):
         return None
-    for table in _TABLES:
-        try:
-            with table.open("rb") as file:
-                lines = file.read(MAX_TABLE_BYTES).splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split(maxsplit=8)
-            if len(fields) > 7 and fields[1] in client and fields[3] == _ESTABLISHED:
-                return int(fields[7])
-    return None
-
-
-_ESTABLISHED: Final = b"01"
-
-
-def _in_table(address: str, port: int) -> tuple[bytes, ...]:
-    """Return how a socket's own address is written in the tables: words of four bytes in the machine's order."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    forms = [found.packed]
-    if isinstance(found, ipaddress.IPv4Address):
-        forms.append(bytes(10) + b"\xff\xff" + found.packed)  # of a socket that speaks both
-    elif found.ipv4_mapped is not None:
-        forms.append(found.ipv4_mapped.packed)
-    return tuple(f"{_words(packed)}:{port:04X}".encode() for packed in forms)
-
-
-def _words(packed: bytes) -> str:
-    words = (packed[place : place + 4] for place in range(0, len(packed), 4))
-    return "".join((word[::-1] if sys.byteorder == "little" else word).hex().upper() for word in words)

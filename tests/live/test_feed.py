@@ -11,7 +11,6 @@ from otel_torchdist.live import feed as feeding
 from otel_torchdist.live import recent
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.live.page import LivePage
-from otel_torchdist.live.recent import MOST_OF_A_RANK
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
@@ -103,12 +102,12 @@ def test_past_is_read_in_portions(memory: Path, monkeypatch: pytest.MonkeyPatch)
         tape.run(sequence=1)
     reading.turn()
     reading.feed.visit()
-    monkeypatch.setattr(recent, "RECORDS_AT_ONCE", 1024)
+    monkeypatch.setattr(recent, "CATCH_UP_S", 0.0)
     read: list[TapeReader] = []
     another = TapeReader.another
     monkeypatch.setattr(TapeReader, "another", lambda tape: read.append(tape) or another(tape))
     reading.turn()
-    assert len(read) == 1024 // MOST_OF_A_RANK
+    assert len(read) == 1
     for _ in range(10):
         reading.turn()
     assert len(read) == 8

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.config import PageAccess
+from otel_torchdist.serving import socket_owner
 from otel_torchdist.serving.clients import MAX_CLIENTS
 from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
 from tests.serving.test_metrics_page import BODY_VALUE, get
@@ -204,7 +205,7 @@ def test_users_of_this_machine_see_their_own_jobs() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_whose_connection_it_is(address: str) -> None:
+def test_whose_connection_it_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's tables show the user of the other end, for both families; of no connection there is none."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if family is socket.AF_INET6 and not os.path.exists("/proc/net/if_inet6"):
@@ -213,15 +214,23 @@ def test_whose_connection_it_is(address: str) -> None:
         with socket.create_connection(server.getsockname()[:2]) as client:
             accepted, peer = server.accept()
             accepted.close()
-            found = {"REMOTE_ADDR": peer[0], "REMOTE_PORT": str(peer[1])}
+            here = {"LOCAL_ADDR": address, "LOCAL_PORT": str(server.getsockname()[1])}
+            found = {"REMOTE_ADDR": peer[0], "REMOTE_PORT": str(peer[1]), **here}
             assert peer[1] == client.getsockname()[1]
             with socket.create_connection(server.getsockname()[:2]) as other:
                 second, again = server.accept()
-                assert user_of({"REMOTE_ADDR": again[0], "REMOTE_PORT": str(again[1])}) == os.geteuid()
+                there = {"REMOTE_ADDR": again[0], "REMOTE_PORT": str(again[1])}
+                assert user_of({**there, **here}) == os.geteuid()
+                with monkeypatch.context() as without_netlink:
+                    without_netlink.setattr(socket_owner, "_NETLINK_SOCK_DIAG", 31)
+                    assert user_of({**there, **here}) == os.geteuid()
+                with monkeypatch.context() as without_tables:
+                    without_tables.setattr(socket_owner, "_TABLES", ())
+                    assert user_of({**there, **here}) == os.geteuid()
                 assert other.getsockname()[1] == again[1]
                 second.close()
         assert user_of(found) is None, "the connection is closed"
-    assert user_of({"REMOTE_ADDR": "nonsense", "REMOTE_PORT": "1"}) is None
+    assert user_of({**found, "REMOTE_ADDR": "nonsense"}) is None
     assert user_of({}) is None
 
 
