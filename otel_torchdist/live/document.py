@@ -250,7 +250,7 @@ def _judge(judge: JudgingAgent) -> JudgePart:
 
 _PAGE: Final = re.compile(r"http://[A-Za-z0-9._:\[\]-]{1,256}/")
 """Another agent names its page, and it becomes a link on ours."""
-_MOST_RANKS: Final = 1 << 20
+_MOST_RANKS: Final = 1 << 16
 """A tape may claim any world size."""
 
 

@@ -15,6 +15,8 @@ SECONDS: Final = 60
 UNIT_NS: Final = 10_000
 MAX_LANES: Final = 16
 """Ranks whose operations are shown one by one."""
+MAX_OPEN: Final = 64
+"""Operations in flight that are shown of one rank, the oldest."""
 UNKNOWN: Final = "."
 OPEN: Final = -1
 _DIGITS: Final = "0123456789"
@@ -116,7 +118,7 @@ def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> L
         for bar in ended
         if bar.end_ns >= oldest_ns
     ]
-    for operation in view.open:
+    for operation in view.open[:MAX_OPEN]:
         if operation.waiting_since_ns is not None and not view.is_over:
             place = names.place_of(operation.name, operation.operation_id.channel.group)
             bars.append((operation.waiting_since_ns // UNIT_NS, OPEN, place))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import socket
 import struct
@@ -25,6 +26,8 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _NLM_F_REQUEST: Final = 1
 _NETLINK_SOCK_DIAG: Final = 4
 _ESTABLISHED: Final = 1
+_OVERFLOW: Final = 65_534
+_USER_MAP: Final = Path("/proc/self/uid_map")
 _STATE_AT: Final = _HEADER.size + 1
 _USER_AT: Final = _HEADER.size + 64
 _PATIENCE_S: Final = 1.0
@@ -53,12 +56,22 @@ def owner_of(connection: Connection) -> int | None:
         client, server = _packed(connection.client), _packed(connection.server)
     except ValueError:
         return None
+    found: int | None = None
     with contextlib.suppress(OSError):
         found = _asked(client, connection.client_port, server, connection.server_port)
-        if found is not None:
-            return found
-    # Netlink may be forbidden, or lack the module that answers. The table takes milliseconds: all buckets are visited.
-    return _in_tables(client, connection.client_port)
+    if found is None:
+        # Netlink may be forbidden, or lack the module that answers. Tables take milliseconds: all buckets are visited.
+        found = _in_tables(client, connection.client_port)
+    return None if found == _OVERFLOW and not _knows_all_users() else found
+
+
+@functools.cache
+def _knows_all_users() -> bool:
+    """Whether this process is in no user namespace; in one, many users have the same id, that of `nobody`."""
+    try:
+        return _USER_MAP.read_text().split() == ["0", "0", str((1 << 32) - 1)]
+    except OSError:
+        return False
 
 
 def _packed(address: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
@@ -47,7 +47,7 @@ class Follows:
 
     ruling: Ruling | None
     is_hurried: bool = False
-    judge: JudgingAgent = JudgingAgent("", "")
+    judge: JudgingAgent = field(default=JudgingAgent("", ""), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

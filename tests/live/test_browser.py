@@ -21,6 +21,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.process
 ATTACK: Final = "<img src=x onerror=alert(1)>"
 
 

@@ -275,3 +275,17 @@ def test_rank_views_are_left_alone() -> None:
     assert document_of(snapshot, FACTS, None) == first
     assert all(isinstance(view, RankView) for view in snapshot.runs[0].seen.world.ranks.values())
     assert first.at == snapshot.wall_ns / SECOND
+
+
+def test_forged_sizes_are_bounded() -> None:
+    """A tape may claim any world size, and a rank have any number of operations open: neither makes a long document."""
+    seen = seen_in(stalled_world(2, (1,), 14))
+    view = seen.world.ranks[0]
+    open_ = tuple(view.open[0] for _ in range(10_000))
+    world = dataclasses.replace(seen.world, ranks={**seen.world.ranks, 0: dataclasses.replace(view, open=open_)})
+    snapshot = snapshot_of(dataclasses.replace(seen, world=world))
+    runs = tuple(dataclasses.replace(run, world_size=1 << 40) for run in snapshot.runs)
+    found = document_of(dataclasses.replace(snapshot, runs=runs), FACTS, None).run
+    assert found is not None
+    assert len(found.missing) <= 300
+    assert len(found.timeline.lanes[0].bars) <= 20 + 64

@@ -234,6 +234,15 @@ def test_whose_connection_it_is(address: str, monkeypatch: pytest.MonkeyPatch) -
     assert user_of({}) is None
 
 
+def test_users_of_other_namespaces_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a user namespace, users who are unknown there all have the id of `nobody`: none of them is believed."""
+    connection = socket_owner.Connection("127.0.0.1", 1, "127.0.0.1", 2)
+    monkeypatch.setattr(socket_owner, "_asked", lambda *_: NOBODY)
+    for known, found in ((True, NOBODY), (False, None)):
+        monkeypatch.setattr(socket_owner, "_knows_all_users", lambda known=known: known)
+        assert socket_owner.owner_of(connection) == found
+
+
 def test_storms_and_slow_visitors(page: Served) -> None:
     """Hundreds of visitors, and some that never finish their request, delay neither each other nor scrapes."""
     with ExitStack() as stack:
