@@ -53,6 +53,7 @@ app.command(
         ExitCode.DEMO_FAILED,
         ExitCode.UNAVAILABLE,
         ExitCode.NO_DIRECTORY,
+        ExitCode.NOT_WRITTEN,
         ExitCode.HUNG_UP,
         ExitCode.INTERRUPTED,
         ExitCode.BROKEN_PIPE,

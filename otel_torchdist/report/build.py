@@ -6,16 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.critical_path.analysis import critical_path_of
+from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.calls import CallCounter
 from otel_torchdist.parallelism.graph import Graph, graph_of
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.figures import parts_for
-from otel_torchdist.report.incidents import LongWaits
+from otel_torchdist.report.incidents import LongWait, LongWaits
 from otel_torchdist.report.lanes import Lanes
-from otel_torchdist.report.model import Mark, Window
+from otel_torchdist.report.path import pieces_in
 from otel_torchdist.report.steps import RankSteps, steps_in
+from otel_torchdist.report.window_model import Mark, PathPiece, Window
 from otel_torchdist.report.windows import MOST_BARS, Clocks, Recorded, Span, chosen_ranks, spans_of
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.compute import statistics_of_calls
@@ -46,13 +49,36 @@ class Findings:
         recorded: All ranks, in columns.
         graph: The parallel world; None without calls in groups.
         statistics: The statistics.
-        waits: Long waits that have ended.
+        waits: Long waits that have ended, the longest first.
+        path: The critical path; None if it is not known.
     """
 
     recorded: Recorded
     graph: Graph | None
     statistics: Statistics
-    waits: LongWaits
+    waits: Sequence[LongWait]
+    path: CriticalPath | None
+
+
+class _Collector:
+    """Keeps what is needed of histories while something else reads them, so that they are read once."""
+
+    def __init__(self) -> None:
+        self.counter = CallCounter()
+        self.world_size = 0
+        self.calls: dict[int, RankCalls] = {}
+        self.steps: dict[int, RankSteps] = {}
+        self.until: dict[int, int] = {}
+
+    def through(self, histories: Iterable[RankHistory]) -> Iterator[RankHistory]:
+        """Yield histories as they come."""
+        for history in histories:
+            self.world_size = max(self.world_size, history.world_size)
+            self.counter.add(history)
+            self.calls[history.rank] = RankCalls(history)
+            self.steps[history.rank] = steps_in(history)
+            self.until[history.rank] = history.until_ns
+            yield history
 
 
 def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
@@ -62,23 +88,17 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         histories: One for each rank, in any order.
         threshold_ns: How long a wait is at least that counts as an incident.
     """
-    counter, world_size = CallCounter(), 0
-    calls: dict[int, RankCalls] = {}
-    steps: dict[int, RankSteps] = {}
-    until: dict[int, int] = {}
-    for history in histories:
-        world_size = max(world_size, history.world_size)
-        counter.add(history)
-        calls[history.rank] = RankCalls(history)
-        steps[history.rank] = steps_in(history)
-        until[history.rank] = history.until_ns
-    calls = {rank: calls[rank] for rank in sorted(calls)}
-    counted, waits = counter.counted(), LongWaits(threshold_ns)
+    read = _Collector()
+    path = critical_path_of(read.through(histories))
+    calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
+    counted, waits = read.counter.counted(), LongWaits(threshold_ns)
+    statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
     return Findings(
-        recorded=Recorded(calls, steps, until, Clocks.of(calls)),
+        recorded=Recorded(calls, read.steps, read.until, Clocks.of(calls)),
         graph=graph_of(counted) if counted.groups else None,
-        statistics=statistics_of_calls(calls, world_size, parts_for(calls.values()), observers=(waits,)),
-        waits=waits,
+        statistics=statistics,
+        waits=waits.causes(),
+        path=path,
     )
 
 
@@ -100,7 +120,7 @@ def windows_of(
         again: Reads the histories of some ranks once more.
         shown: Formats nanoseconds since the epoch.
     """
-    recorded, waits = found.recorded, found.waits.longest()
+    recorded, waits = found.recorded, found.waits
     totals = found.statistics.ranks
     late = [wait.late.rank.rank for wait in waits]
     ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
@@ -109,14 +129,24 @@ def windows_of(
         return []
     arrivals = Arrivals(recorded.calls)
     lanes = [Lanes(span.from_ns, span.until_ns, arrivals, max(MOST_BARS // len(ranks), 40)) for span in spans]
-    names = labels_of(recorded.calls.values())
+    names = labels_of(rank.groups for rank in recorded.calls.values())
     for history in again(ranks):
         for one in lanes:
             one.add(history, recorded.clocks.offsets[history.rank], names)
-    return [_window(span, one, ranks, recorded, shown) for span, one in zip(spans, lanes, strict=True)]
+    return [
+        _window(span, one, ranks, found, [*_arrival(span, waits, recorded), *_marks(span, ranks, recorded)], shown)
+        for span, one in zip(spans, lanes, strict=True)
+    ]
 
 
-def _window(span: Span, lanes: Lanes, ranks: Sequence[int], recorded: Recorded, shown: Callable[[int], str]) -> Window:
+def _window(
+    span: Span,
+    lanes: Lanes,
+    ranks: Sequence[int],
+    found: Findings,
+    marks: Sequence[Mark],
+    shown: Callable[[int], str],
+) -> Window:
     return Window(
         title=span.title,
         origin=shown(span.from_ns),
@@ -124,11 +154,26 @@ def _window(span: Span, lanes: Lanes, ranks: Sequence[int], recorded: Recorded, 
         lanes=tuple(sorted(lanes.lanes, key=lambda lane: lane.rank)),
         kinds=tuple(lanes.kinds),
         groups=tuple(lanes.groups),
-        marks=tuple(_marks(span, ranks, recorded)),
+        marks=tuple(marks),
         ranks=len(ranks),
-        remarks=tuple(_remarks(lanes, ranks, recorded)),
+        remarks=tuple(_remarks(lanes, ranks, found.recorded)),
         incident=span.incident,
+        path=tuple(_path(span, found.path, ranks, found.recorded)),
     )
+
+
+def _path(span: Span, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
+    """The critical path, where all of it can be drawn: its ranks are shown, and all have one clock."""
+    if path is not None and path.has_steps and recorded.clocks.are_one:
+        pieces = pieces_in(path, recorded.clocks.offsets[path.ranks[0]], span.from_ns, span.until_ns)
+        yield from (piece for piece in pieces if piece.rank in ranks)
+
+
+def _arrival(span: Span, waits: Sequence[LongWait], recorded: Recorded) -> Iterator[Mark]:
+    if span.incident is not None:
+        wait = waits[span.incident]
+        rank = wait.late.rank.rank
+        yield Mark(recorded.wall_ns(rank, wait.until_ns) - span.from_ns, f"rank {rank} arrives", is_late=True)
 
 
 def _marks(span: Span, ranks: Sequence[int], recorded: Recorded) -> Iterator[Mark]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from otel_torchdist.verdict.wording.sentence import describe_frame, describe_ope
 from otel_torchdist.world.model import OperationId
 
 MOST: Final = 50
+"""Incidents in a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,7 @@ class LongWait:
         sequence: Its position there.
         late: The rank that came last, with its calls.
         place: Place of its call.
-        waited: How many ranks waited for it.
-        from_ns: When the first of them arrived.
+        waits: By rank that waited for it, since when.
         until_ns: When the late one arrived.
     """
 
@@ -38,28 +38,38 @@ class LongWait:
     sequence: int
     late: Member
     place: int
-    waited: int
-    from_ns: int
+    waits: dict[int, int]
     until_ns: int
 
     @property
+    def from_ns(self) -> int:
+        """Since when the first rank waited."""
+        return min(self.waits.values())
+
+    @property
     def wait_ns(self) -> int:
-        """How long the first of them waited."""
+        """How long that one waited."""
         return self.until_ns - self.from_ns
+
+    def is_explained_by(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether the late rank waited elsewhere, for most of the time for which others waited for it."""
+        common_ns = min(self.until_ns, end_ns) - max(self.from_ns, begin_ns)
+        return 2 * common_ns >= self.wait_ns
+
+    def is_about_the_same(self, other: LongWait) -> bool:
+        """Whether one rank was late in both, at one time and by one clock."""
+        one, another = self.late.rank, other.late.rank
+        overlaps = self.from_ns < other.until_ns and other.from_ns < self.until_ns
+        return one.rank == another.rank and one.clock == another.clock and overlaps
 
 
 class LongWaits:
-    """Looks for them in meetings.
-
-    Attributes:
-        more: How many there were besides those that are kept.
-    """
+    """Looks for them in meetings."""
 
     def __init__(self, threshold_ns: int) -> None:
         """Keep waits that lasted at least as long as this."""
         self._threshold_ns = threshold_ns
-        self._longest: list[tuple[int, int, LongWait]] = []
-        self._seen = 0
+        self._found: list[LongWait] = []
 
     def add(self, shared: SharedChannel, meeting: Meeting) -> None:
         """Look at a meeting: all must have come, by one clock."""
@@ -68,37 +78,40 @@ class LongWaits:
         arrived = [member.calls.arrived[place] for member, place in meeting.calls]
         if max(arrived) - min(arrived) < self._threshold_ns or UNKNOWN in arrived:
             return
-        kinds = {member.kind(place).operation for member, place in meeting.calls}
-        waiting = {waiting_in(kind) for kind in kinds}
+        waiting = {waiting_in(member.kind(place).operation) for member, place in meeting.calls}
         if len(waiting) != 1:
             return
         awaited = awaited_arrivals(meeting, waiting.pop(), arrived)
-        waits = [
-            (until_ns, from_ns)
-            for from_ns, until_ns in zip(arrived, awaited, strict=True)
+        waits = {
+            member.rank.rank: from_ns
+            for (member, _), from_ns, until_ns in zip(meeting.calls, arrived, awaited, strict=True)
             if until_ns is not None and until_ns - from_ns >= self._threshold_ns
-        ]
+        }
         if waits:
-            self._keep(shared, meeting, arrived, waits)
+            until_ns = max(until_ns for until_ns in awaited if until_ns is not None)
+            member, place = meeting.calls[arrived.index(until_ns)]
+            self._found.append(LongWait(shared, meeting.sequence, member, place, waits, until_ns))
 
-    def _keep(self, shared: SharedChannel, meeting: Meeting, arrived: list[int], waits: list[tuple[int, int]]) -> None:
-        until_ns = max(until for until, _ in waits)
-        member, place = meeting.calls[arrived.index(until_ns)]
-        first_ns = min(from_ns for _, from_ns in waits)
-        found = LongWait(shared, meeting.sequence, member, place, len(waits), first_ns, until_ns)
-        self._seen += 1
-        heapq.heappush(self._longest, (found.wait_ns, self._seen, found))
-        if len(self._longest) > MOST:
-            heapq.heappop(self._longest)
+    def causes(self) -> list[LongWait]:
+        """Those of ranks that did not wait themselves, the longest first; each has all ranks that waited because of it.
 
-    @property
-    def more(self) -> int:
-        """How many there were besides those that are kept."""
-        return self._seen - len(self._longest)
-
-    def longest(self) -> list[LongWait]:
-        """The longest, in descending order."""
-        return [wait for _, _, wait in sorted(self._longest, key=lambda one: (-one[0], one[1]))]
+        A rank that came late because it waited elsewhere is not to blame: whoever that rank waited for is.
+        """
+        causes: list[LongWait] = []
+        held_up: dict[int, list[tuple[int, int, LongWait]]] = {}
+        for wait in sorted(self._found, key=lambda one: one.until_ns):
+            rank = wait.late.rank.rank
+            cause = next((one for begin, end, one in held_up.get(rank, ()) if wait.is_explained_by(begin, end)), None)
+            if cause is None:
+                cause = next((one for one in causes if one.is_about_the_same(wait)), None)
+            if cause is None:
+                cause = dataclasses.replace(wait, waits=dict(wait.waits))
+                causes.append(cause)
+            for waiter, from_ns in wait.waits.items():
+                held_up.setdefault(waiter, []).append((from_ns, wait.until_ns, cause))
+                if waiter != cause.late.rank.rank:
+                    cause.waits.setdefault(waiter, from_ns)
+        return sorted(causes, key=lambda one: -one.wait_ns)
 
 
 def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[[int], str]) -> Incident:
@@ -114,7 +127,7 @@ def incident_of(wait: LongWait, steps: Mapping[int, RankSteps], shown: Callable[
     return Incident(
         rank=rank.rank,
         host=rank.host,
-        waited=wait.waited,
+        waited=len(wait.waits),
         wait_ns=wait.wait_ns,
         operation=describe_operation(kind.operation, wait.shared.group, operation_id),
         site=describe_frame(kind.site) if kind.site is not None else "",

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.report.arrivals import Arrivals
-from otel_torchdist.report.model import BarKind, Lane
+from otel_torchdist.report.window_model import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.records import Operation

@@ -11,6 +11,7 @@ from otel_torchdist.report.model import Matrix
 
 MOST_ROWS: Final = 256
 """More cells than a screen can show apart."""
+LEAST_ROWS: Final = 16
 
 
 def matrix_of(found: Graph) -> Matrix | None:
@@ -58,7 +59,8 @@ def _ranks_a_row(found: Graph) -> int:
     """How many neighbouring ranks share a row: whole groups of the axes with the nearest neighbours."""
     each = 1
     for axis in found.grid.axes:
-        if axis.stride == each and -(-found.world_size // each) > MOST_ROWS:
+        rows = -(-found.world_size // each)
+        if axis.stride == each and rows > MOST_ROWS and rows // axis.size >= LEAST_ROWS:
             each *= axis.size
     while -(-found.world_size // each) > MOST_ROWS:
         each *= 2

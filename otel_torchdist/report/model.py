@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.report.figure_model import Calls, RankColumns, Skew, Steps
+from otel_torchdist.report.path_model import Path
+from otel_torchdist.report.window_model import Window
+
 SCHEMA: Final = 1
 
 
@@ -186,234 +190,6 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """Bars of one rank that do not overlap. Columns, for there are many.
-
-    Attributes:
-        rank: The rank.
-        group: Index of the group's name; -1 for activities.
-        kind: By bar, index of its kind.
-        begin: By bar, its begin, as the distance to the one before.
-        length: By bar, how long it lasted; -1 if it is open.
-        waited: By bar, how long of that it only waited for others; -1 if that is not known.
-        sequence: By bar, its position in its group.
-        step: By bar, its step; -1 if that is not known.
-        loose: Places of bars whose end is known no better than to tens of milliseconds.
-    """
-
-    rank: int
-    group: int
-    kind: tuple[int, ...]
-    begin: tuple[int, ...]
-    length: tuple[int, ...]
-    waited: tuple[int, ...]
-    sequence: tuple[int, ...]
-    step: tuple[int, ...]
-    loose: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BarKind:
-    """What calls have in common.
-
-    Attributes:
-        name: `all_reduce`, …
-        family: Which collective it is a form of: `all_gather` for `all_gather_into_tensor`.
-        site: Where it is called, or ''.
-        message_bytes: What a rank contributes.
-    """
-
-    name: str
-    family: str
-    site: str
-    message_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A moment: the end of a step.
-
-    Attributes:
-        at_ns: When.
-        label: What.
-    """
-
-    at_ns: int
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A time of which the calls of some ranks are shown.
-
-    Attributes:
-        title: `steps 236-239`.
-        origin: The wall-clock time that times count from, local time.
-        length_ns: How long it is.
-        lanes: The calls.
-        kinds: What bars are.
-        groups: Names of groups.
-        marks: Moments in it.
-        ranks: How many ranks are shown.
-        remarks: What is left out, and how far times of ranks can be compared.
-        incident: Which of the incidents it is about; None for steps.
-    """
-
-    title: str
-    origin: str
-    length_ns: int
-    lanes: tuple[Lane, ...]
-    kinds: tuple[BarKind, ...]
-    groups: tuple[str, ...]
-    marks: tuple[Mark, ...]
-    ranks: int
-    remarks: tuple[str, ...]
-    incident: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Calls with something in common, as in `stats`.
-
-    Attributes:
-        operation: Its name.
-        group: The group's name; None if groups do not distinguish rows.
-        members: Its ranks.
-        size_class: Class of the message size.
-        site: Where it is called; None if that does not distinguish rows.
-        calls: Calls of all ranks.
-        fewest: Calls of the rank with the fewest.
-        most: Calls of the rank with the most.
-        differ: Whether members have not called it equally often.
-        open: Calls that have not ended.
-        failed: Calls that raised.
-        bytes: Bytes that ranks contributed.
-        time_ns: Sum of durations.
-        median_ns: Median duration.
-        p99_ns: 99th percentile.
-        wait_ns: How long calls waited for others.
-        transfer_ns: How long they took after that.
-        bus: Bus bandwidth in bytes per second.
-        is_bound: Whether that is a lower bound.
-        compared: Operations at which the last arrival is known.
-        last_rank: The rank that was last most often.
-        last_times: How often.
-        last_ns: How long the others waited for it then, at the median.
-    """
-
-    operation: str
-    group: str | None
-    members: int
-    size_class: str
-    site: str | None
-    calls: int
-    fewest: int
-    most: int
-    differ: bool
-    open: int
-    failed: int
-    bytes: int
-    time_ns: int
-    median_ns: int | None
-    p99_ns: int | None
-    wait_ns: int
-    transfer_ns: int
-    bus: float | None
-    is_bound: bool
-    compared: int
-    last_rank: int | None
-    last_times: int
-    last_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RankColumns:
-    """All ranks, in columns.
-
-    Attributes:
-        rank: Global ranks, ascending.
-        host: Which of `World.host_names`; -1 if that is not known.
-        calls: Its calls.
-        open: Those that have not ended.
-        lost: Calls that are missing.
-        bytes: Bytes that it contributed.
-        span_ns: From its first call to its last.
-        communicating_ns: Time with a call in flight; None if that is not known.
-        waiting_ns: Time in which it waited for others; None likewise.
-        compared: Operations at which the last arrival is known.
-        came_last: At how many of them it arrived last.
-        steps: Steps whose length is known.
-        step_ns: Their median length; None without any.
-        step_p99_ns: 99th percentile.
-    """
-
-    rank: tuple[int, ...]
-    host: tuple[int, ...]
-    calls: tuple[int, ...]
-    open: tuple[int, ...]
-    lost: tuple[int, ...]
-    bytes: tuple[int, ...]
-    span_ns: tuple[int, ...]
-    communicating_ns: tuple[int | None, ...]
-    waiting_ns: tuple[int | None, ...]
-    compared: tuple[int, ...]
-    came_last: tuple[int, ...]
-    steps: tuple[int, ...]
-    step_ns: tuple[int | None, ...]
-    step_p99_ns: tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """How well the calls of a group's members fit together.
-
-    Attributes:
-        group: Its name.
-        is_point_to_point: Whether these are its sends and receives.
-        members: Ranks.
-        complete: Operations that all have left.
-        open: Operations that all have entered and not all have left.
-        incomplete: Operations that not all have entered.
-        mismatched: Operations at which members called something different.
-        median_ns: Time between the first arrival and the last, at the median.
-        p99_ns: 99th percentile.
-        max_ns: At most.
-    """
-
-    group: str
-    is_point_to_point: bool
-    members: int
-    complete: int
-    open: int
-    incomplete: int
-    mismatched: int
-    median_ns: int | None
-    p99_ns: int | None
-    max_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """How long steps took, over all ranks. Columns; neighbouring steps share an entry where there are many.
-
-    Attributes:
-        first: First step of each entry.
-        last: Last step of each entry.
-        least_ns: The shortest.
-        median_ns: The median.
-        most_ns: The longest.
-        slowest: The rank with the longest.
-    """
-
-    first: tuple[int, ...]
-    last: tuple[int, ...]
-    least_ns: tuple[int, ...]
-    median_ns: tuple[int, ...]
-    most_ns: tuple[int, ...]
-    slowest: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """A report.
 
@@ -431,6 +207,7 @@ class Report:
         skews: Groups, the largest skew first.
         skews_left_out: How many more groups there are.
         steps: Step times; None if there are no steps.
+        path: The critical path; None if it is not known.
         notes: What could not be read, and why.
         schema: Of this document.
     """
@@ -448,5 +225,6 @@ class Report:
     skews: tuple[Skew, ...]
     skews_left_out: int
     steps: Steps | None
+    path: Path | None
     notes: tuple[str, ...]
     schema: int = SCHEMA

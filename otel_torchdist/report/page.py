@@ -12,7 +12,7 @@ from otel_torchdist.report.model import Report
 
 MARKER: Final = "written by otel-torchdist report"
 """Stands at the beginning of the file: only such files are replaced."""
-_SCRIPTS: Final = ("overview.js", "world.js", "windows.js", "figures.js", "report.js")
+_SCRIPTS: Final = ("overview.js", "path.js", "world.js", "windows.js", "figures.js", "report.js")
 _BODY: Final = """<a class="skip" href="#main">Skip to the report</a>
 <header class="bar-top"><span class="brand">otel_torchdist</span><span id="subject"></span>\
 <nav aria-label="Sections" id="sections"></nav></header>

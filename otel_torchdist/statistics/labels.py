@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.world.model import GroupView
 
 _LONGEST = 24
 
 
-def labels_of(ranks: Iterable[RankCalls]) -> Mapping[str, str]:
+def labels_of(ranks: Iterable[Mapping[str, GroupView]]) -> Mapping[str, str]:
     """By key, what to call each group: its name, with its ranks where several have that name.
 
     Args:
-        ranks: Ascending; members may have different names for a group, and that of the first one is taken.
+        ranks: The groups of each rank by their keys, ranks ascending; members may have different names for a group,
+            and that of the first one is taken.
     """
     groups: dict[str, GroupView] = {}
-    for rank in ranks:
-        groups |= {key: view for key, view in rank.groups.items() if key not in groups}
+    for own in ranks:
+        groups |= {key: view for key, view in own.items() if key not in groups}
     names = Counter(view.label for view in groups.values())
     with_ranks = {key: _with_ranks(view) if names[view.label] > 1 else view.label for key, view in groups.items()}
     again = Counter(with_ranks.values())

@@ -35,6 +35,7 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
         ("diagnose", "After a hang or a crash"),
         ("stats", "To see where communication time goes"),
         ("graph", "To see how the ranks share the work"),
+        ("report", "To look instead of read"),
         ("import", "With dumps of a flight recorder"),
         ("export", "For other tools"),
         ("reproduce", "To report a hang"),
@@ -53,11 +54,12 @@ def test_exit_codes_are_documented() -> None:
 @pytest.mark.parametrize(
     ("command", "codes"),
     [
-        ("demo", [0, 3, 64, 69, 70, 73, 129, 130, 141, 143]),
+        ("demo", [0, 3, 64, 69, 70, 73, 74, 129, 130, 141, 143]),
         ("watch", [0, 2, 64, 70, 141]),
         ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
         ("stats", [0, 2, 64, 70, 130, 141]),
         ("graph", [0, 2, 64, 70, 130, 141]),
+        ("report", [0, 2, 64, 70, 73, 74, 130, 141]),
         ("import", [0, 2, 64, 70, 74, 75, 130, 141]),
         ("export", [0, 2, 64, 70, 73, 130, 141]),
         ("reproduce", [0, 2, 4, 64, 70, 73, 141]),
@@ -93,7 +95,10 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("otel-torchdist ", {"agent", "demo", "diagnose", "export", "graph", "import", "reproduce", "stats", "watch"}),
+        (
+            "otel-torchdist ",
+            {"agent", "demo", "diagnose", "export", "graph", "import", "report", "reproduce", "stats", "watch"},
+        ),
         ("otel-torchdist agent --ru", {"--run-dir"}),
     ],
 )

@@ -38,9 +38,14 @@ class Seen:
             self.errors.append(message.text)
 
 
+def find_browser() -> str | None:
+    """Where the browser is; None if there is none."""
+    return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
 def browser_path() -> str:
     """Where the browser is; skips the test where there is none, and fails it in CI."""
-    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    path = find_browser()
     if path is not None:
         return path
     if os.environ.get("CI"):

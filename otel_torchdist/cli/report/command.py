@@ -70,7 +70,7 @@ def write_report(out: Path, subject: Subject, rules: StallRules, choice: Choice)
     warn(made.notes)
     if choice.steps is not None and not made.windows:
         warn([f"--steps: no rank has recorded the steps {choice.steps.start}-{choice.steps.stop - 1} to their ends"])
-    missing = sorted((choice.ranks or frozenset()) - {*made.ranks.rank})
+    missing = sorted({*(choice.ranks or ())} - {*made.ranks.rank})
     if missing:
         warn([f"--ranks: no calls of {', '.join(map(str, missing[:20]))}{', …' if len(missing) > 20 else ''}"])
     content = html_of_report(made).encode()

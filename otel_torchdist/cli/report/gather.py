@@ -25,9 +25,10 @@ from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.report.build import Choice, Findings, findings_of, windows_of
 from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_in
-from otel_torchdist.report.incidents import incident_of
+from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.report.matrix import matrix_of
 from otel_torchdist.report.model import Conclusion, Heading, Report
+from otel_torchdist.report.path import path_section
 from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.counts import CountDifference
 from otel_torchdist.statistics.model import Statistics
@@ -99,7 +100,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
     return Report(
         heading=_heading(subject, found),
         conclusions=tuple(subject.conclusions),
-        incidents=tuple(incident_of(wait, steps, _shown) for wait in found.waits.longest()),
+        incidents=tuple(incident_of(wait, steps, _shown) for wait in found.waits[:MOST]),
         world=world,
         matrix=matrix_of(found.graph) if found.graph is not None else None,
         windows=tuple(windows),
@@ -110,6 +111,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
         skews=tuple(skews[:_MOST_SKEWS]),
         skews_left_out=max(0, len(skews) - _MOST_SKEWS),
         steps=steps_of(steps),
+        path=path_section(found.path) if found.path is not None else None,
         notes=tuple(readable(note) for note in dict.fromkeys([*source.warnings, *subject.warnings])),
     )
 

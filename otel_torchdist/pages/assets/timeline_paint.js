@@ -200,8 +200,8 @@ function paintMarks(context, marks, { view, x, height }) {
   context.globalAlpha = 0.7;
   let free = -Infinity;
   for (const mark of marks) {
-    if (mark.at < view.from || mark.at > view.until || x(mark.at) < free) continue;
-    free = x(mark.at) + LEAST_BETWEEN_MARKS;
+    if (mark.at < view.from || mark.at > view.until || (!mark.tone && x(mark.at) < free)) continue;
+    if (!mark.tone) free = x(mark.at) + LEAST_BETWEEN_MARKS;
     context.strokeStyle = color(mark.tone ?? "--muted");
     context.beginPath();
     context.moveTo(Math.round(x(mark.at)) + 0.5, 0);
@@ -220,25 +220,27 @@ function paintRuler(ruler, model, { view, every, x, width, left, size }) {
   context.fillStyle = color("--muted");
   context.textAlign = "center";
   for (let time = Math.ceil(view.from / every) * every; time <= view.until; time += every) {
-    const text = tick(time, every);
+    const text = tick(time, every, Math.max(-view.from, view.until));
     const half = context.measureText(text).width / 2;
     context.fillText(text, Math.min(Math.max(x(time), left + half), width - half - 4), size * 2.3);
   }
-  let free = left;
-  for (const mark of model.marks ?? []) {
+  const taken = [];
+  const marks = [...(model.marks ?? [])].sort((one, other) => Boolean(other.tone) - Boolean(one.tone)); // the first ones get room
+  context.textAlign = "left";
+  for (const mark of marks) {
     if (mark.at < view.from || mark.at > view.until) continue;
     const wide = context.measureText(mark.label).width;
-    const begin = Math.min(x(mark.at) - wide / 2, width - wide - 4);
-    if (begin < free) continue;
+    const begin = Math.max(left, Math.min(x(mark.at) - wide / 2, width - wide - 4));
+    if (taken.some(([from, until]) => begin < until + size && begin + wide + size > from)) continue;
+    taken.push([begin, begin + wide]);
     context.fillStyle = color(mark.tone ?? "--ink");
-    context.textAlign = "left";
     context.fillText(mark.label, begin, size * 0.95);
-    free = begin + wide + size;
   }
 }
 
-/** A time of the ruler, with as many digits as its marks need. */
-function tick(ns, every) {
-  const [unit, name] = every >= 1e9 ? [1e9, "s"] : every >= 1e6 ? [1e6, "ms"] : every >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-  return `${Math.round(ns / unit).toLocaleString("en")} ${name}`;
+/** A time of the ruler, in the unit of the largest one, with as many digits as its marks need. */
+function tick(ns, every, largest) {
+  const [unit, name] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  const digits = Math.max(0, -Math.floor(Math.log10(every / unit) + 1e-9));
+  return `${(ns / unit).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${name}`;
 }

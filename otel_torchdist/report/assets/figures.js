@@ -40,7 +40,7 @@ function stepsCard(report) {
   return card("steps", "Step times",
     facts([
       ["median step", duration(sorted[Math.floor((sorted.length - 1) / 2)])],
-      ["longest", `${duration(steps.most_ns[longest])}, ${stepName(steps, longest)} on rank ${steps.slowest[longest]}`],
+      ["longest", `${duration(steps.most_ns[longest])}, ${stepName(steps, longest)}, ${whose(steps, longest)}`],
       ["steps", `${count(steps.first[0])} to ${count(steps.last[steps.last.length - 1])}`],
     ]),
     fitted((width) => stepsChart(steps, width)),
@@ -53,13 +53,22 @@ function stepsCard(report) {
         { name: "fastest", isNumber: true, value: (place) => steps.least_ns[place], show: (place) => duration(steps.least_ns[place]) },
         { name: "median", isNumber: true, value: (place) => steps.median_ns[place], show: (place) => duration(steps.median_ns[place]) },
         { name: "slowest", isNumber: true, value: (place) => steps.most_ns[place], show: (place) => duration(steps.most_ns[place]) },
-        { name: "slowest rank", isNumber: true, value: (place) => steps.slowest[place], show: (place) => String(steps.slowest[place]) },
+        { name: "slowest rank", isNumber: true, value: (place) => steps.slowest[place], show: (place) => (isAlike(steps, place) ? "alike" : String(steps.slowest[place])) },
       ],
     })));
 }
 
 function stepName(steps, place) {
   return steps.first[place] === steps.last[place] ? `step ${count(steps.first[place])}` : `steps ${count(steps.first[place])} to ${count(steps.last[place])}`;
+}
+
+/** Ranks that wait for each other have steps of one length: then the longest names no rank. */
+function isAlike(steps, place) {
+  return steps.first[place] === steps.last[place] && steps.least_ns[place] >= 0.9 * steps.most_ns[place];
+}
+
+function whose(steps, place) {
+  return isAlike(steps, place) ? "on all ranks alike" : `on rank ${steps.slowest[place]}`;
 }
 
 /** A drawing that is made anew for the width that there is. */
@@ -103,7 +112,7 @@ function stepsChart(steps, width) {
     draw("polygon", { class: "band", points: [...line(steps.most_ns), ...line(steps.least_ns).reverse()].join(" ") }),
     draw("polyline", { class: "median", points: line(steps.median_ns).join(" ") }));
   const longest = steps.most_ns.indexOf(most);
-  chart.append(draw("circle", { class: "peak", cx: x(longest), cy: y(most), r: 4 }, draw("title", {}, `${stepName(steps, longest)}: ${duration(most)} on rank ${steps.slowest[longest]}`)));
+  chart.append(draw("circle", { class: "peak", cx: x(longest), cy: y(most), r: 4 }, draw("title", {}, `${stepName(steps, longest)}: ${duration(most)}, ${whose(steps, longest)}`)));
   const every = Math.max(1, roundStep((last - first) / 10));
   for (let step = Math.ceil(first / every) * every; step <= last; step += every) {
     chart.append(draw("text", { class: "muted", x: left + ((step - first) / (last - first)) * (width - left - 16), y: height - 8, "text-anchor": "middle" }, count(step)));
@@ -205,7 +214,10 @@ function callsCard(report) {
       make("p", {}, make("span", { class: "badge bad" }, "not called equally often"), " Members of a group have called these a different number of times:"),
       make("ul", { class: "notes" }, report.differences.map((text) => make("li", {}, named(text)))),
     ],
-    legend([["--series-4", "waiting for another rank"], ["--series-0", "moving data"], ["--series-6", "not known which"]]),
+    legend([
+      calls.some((row) => row.wait_ns) && ["--series-4", "waiting for another rank"], calls.some((row) => row.transfer_ns) && ["--series-0", "moving data"],
+      calls.some((row) => row.time_ns > row.wait_ns + row.transfer_ns) && ["--series-6", "not known which"],
+    ]),
     table({
       caption: "Most time first. Bandwidth is that of nccl-tests; ≥: a lower bound, because the time includes the wait for other ranks; ≠: members have not called it equally often",
       rows: calls, columns,

@@ -11,8 +11,8 @@ function capital(text) {
 }
 
 const SECTIONS = [
-  ["verdict", "Verdict"], ["incidents", "Long waits"], ["critical-path", "Critical path"], ["advice", "Advice"], ["world", "Parallel world"], ["traffic", "Traffic"],
-  ["timeline", "Timeline"], ["steps", "Steps"], ["ranks", "Ranks"], ["calls", "Calls"], ["groups", "Groups"],
+  ["verdict", "Verdict"], ["incidents", "Long waits"], ["critical-path", "Critical path"], ["advice", "Advice"], ["timeline", "Timeline"], ["world", "Parallel world"],
+  ["traffic", "Traffic"], ["steps", "Steps"], ["ranks", "Ranks"], ["calls", "Calls"], ["groups", "Groups"],
 ];
 
 async function showReport() {
@@ -22,8 +22,8 @@ async function showReport() {
   const show = (window) => timeline.show(window);
   document.getElementById("subject").append(named(report.heading.title));
   const cards = [
-    headingCard(report), ...conclusionCards(report), incidentCard(report, show), worldCard(report), trafficCard(report), timeline.card,
-    stepsCard(report), ranksCard(report), callsCard(report), groupsCard(report),
+    headingCard(report), ...conclusionCards(report), incidentCard(report, show), pathCard(report), timeline.card,
+    worldCard(report), trafficCard(report), stepsCard(report), ranksCard(report), callsCard(report), groupsCard(report),
   ];
   main.replaceChildren(...cards.filter(Boolean));
   main.removeAttribute("aria-busy");

@@ -36,7 +36,14 @@ function modelOf(window) {
     lanes.push({ title: isFirst ? `rank ${lane.rank}` : "", rank: lane.rank, note: lane.group < 0 ? "optimizer" : window.groups[lane.group], isFirst, bars });
     before = lane.rank;
   }
-  return { from: 0, until: window.length_ns, lanes, marks: window.marks.map((mark) => ({ at: mark.at_ns, label: mark.label })), describe: described };
+  return { from: 0, until: window.length_ns, lanes, marks: window.marks.map((mark) => ({ at: mark.at_ns, label: mark.label, tone: mark.is_late ? "--bad" : undefined })), describe: described, path: pathOver(lanes, window) };
+}
+
+/** The critical path, along the first lane of each of its ranks. */
+function pathOver(lanes, window) {
+  const first = new Map();
+  for (const [place, lane] of lanes.entries()) if (!first.has(lane.rank)) first.set(lane.rank, place);
+  return window.path.filter((piece) => first.has(piece.rank)).map((piece) => ({ lane: first.get(piece.rank), begin: piece.at_ns, end: piece.at_ns + piece.length_ns }));
 }
 
 function described(bar, lane) {
@@ -64,6 +71,7 @@ function legendOf(window) {
   return make("ul", { class: "legend", "aria-label": "Colours" },
     used.map((place) => make("li", {}, make("span", { class: "swatch", "--tone": `var(--series-${place})` }), place === 7 ? named(hasOther.slice(0, 4).join(", ")) : FAMILY_NAMES[place])),
     isWaiting && make("li", {}, make("span", { class: "swatch waiting" }), "waits for another rank"),
+    window.path.length > 0 && make("li", {}, make("span", { class: "swatch line" }), "critical path"),
     isOpen && make("li", {}, make("span", { class: "swatch", "--tone": "var(--bad)" }), "no end recorded"));
 }
 

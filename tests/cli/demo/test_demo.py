@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.running import Running, processes_of
+from tests.support.browser import running_browser
 from tests.support.forked_ranks import with_forked_ranks
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 
@@ -35,6 +36,7 @@ class Seen:
         requests: The lines of its file, decoded.
         received: Spans that the OTLP endpoint received.
         base: Its base directory for tapes.
+        report: Its report.
     """
 
     code: int
@@ -43,6 +45,7 @@ class Seen:
     requests: list[Any]
     received: list[ReceivedSpan]
     base: Path
+    report: Path
 
     @property
     def spans(self) -> list[dict[str, Any]]:
@@ -61,10 +64,12 @@ def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """One demo with four ranks, shortened."""
     output = tmp_path_factory.mktemp("demo") / "spans.jsonl"
     output.write_text("what a run before has left\n")
+    report = output.with_name("report.html")
     with OtlpReceiver(HTTP) as receiver:
         running = Running(
             module_base, "demo", "--output", output, "--otlp-endpoint", receiver.endpoint, "--protocol", HTTP,
             "--steps", str(STEPS), "--seed", "1", "--threshold", str(THRESHOLD_S), "--block-seconds", str(BLOCK_S),
+            "--report", report,
             environ=with_forked_ranks({}, "sklearn.datasets"),
         )  # fmt: skip
         try:
@@ -73,7 +78,7 @@ def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             running.close()
         received = receiver.spans()
     requests = [json.loads(line) for line in output.read_text().splitlines()]
-    yield Seen(code, running.out, running.err, requests, received, module_base)
+    yield Seen(code, running.out, running.err, requests, received, module_base, report)
 
 
 def test_ends_well(seen: Seen) -> None:
@@ -148,3 +153,21 @@ def test_leaves_nothing(seen: Seen) -> None:
     """Neither a process nor a tape is left."""
     assert processes_of(seen.base) == []
     assert list(seen.base.iterdir()) == []
+
+
+def test_report_shows_the_late_rank(seen: Seen) -> None:
+    """A browser shows the report on the run, which went on: who was late, for how long, and who waited meanwhile."""
+    assert f"Report, for any browser: {seen.report}: run " in seen.out
+    with running_browser() as browser, browser.page(seen.report) as (page, problems):
+        page.locator("#main:not([aria-busy])").wait_for()
+        assert page.locator(".rank-cell.named").get_attribute("data-rank") == "2"
+        sentence = page.locator("#incidents .sentence").inner_text()
+        found = re.match(
+            r"Rank 2 kept 3 ranks waiting for ([\d.]+) s in all_reduce \(sequence \d+, default_pg\)", sentence
+        )
+        assert found is not None, sentence
+        assert BLOCK_S - 1 <= float(found[1]) <= BLOCK_S + 1
+        page.locator("#incidents").get_by_role("button", name="Timeline").first.click()
+        bars = page.evaluate("document.querySelector('#timeline .lanes canvas').drawn().bars")
+        assert sum(bar["end"] is not None and bar["end"] - bar["begin"] > (BLOCK_S - 1) * 1e9 for bar in bars) == 3
+        assert (problems.errors, problems.requests) == ([], [])

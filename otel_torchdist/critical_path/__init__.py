@@ -1,0 +1,1 @@
+"""What determines how long a step takes, across all ranks. Pure."""

@@ -1,0 +1,192 @@
+"""From histories to the critical path of steady steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from otel_torchdist.critical_path.causes import Causes
+from otel_torchdist.critical_path.clocks import ClockOffset, align
+from otel_torchdist.critical_path.meetings import Meetings
+from otel_torchdist.critical_path.model import CriticalPath, PathKind, RankTime, StepPath
+from otel_torchdist.critical_path.timelines import Label, Timeline
+from otel_torchdist.critical_path.walk import Walker
+from otel_torchdist.critical_path.whatif import Replay
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.naming import compress_ranks
+from otel_torchdist.statistics.labels import labels_of
+
+FIRST_STEADY: Final = 2
+"""Earlier steps create groups, broadcast weights and warm up."""
+UNSTEADY: Final = 2.0
+"""A step that takes so many times the median saves a checkpoint, evaluates or compiles."""
+MOST_CALLS: Final = 400_000
+"""Of all ranks together; the newest are kept."""
+_LEAST_CALLS: Final = 64
+
+
+def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CALLS) -> CriticalPath | None:
+    """Find the critical path.
+
+    Args:
+        histories: One for each rank; each is read once.
+        most_calls: About how many calls to look at; the newest steps of all ranks count.
+
+    Returns:
+        The path; None if no call of any rank is known.
+    """
+    timelines: list[Timeline] = []
+    world_size = 0
+    for history in histories:
+        world_size = max(world_size, history.world_size, history.rank + 1)
+        timeline = Timeline(history, max(_LEAST_CALLS, most_calls // world_size))
+        if timeline.arrived:
+            timelines.append(timeline)
+    if not timelines:
+        return None
+    timelines.sort(key=lambda timeline: timeline.rank)
+    meetings = Meetings(timelines)
+    clocks = align(timelines, meetings)
+    return _Analysis(timelines, meetings, world_size, clocks).path()
+
+
+class _Analysis:
+    """The timelines of one run, all on one clock."""
+
+    def __init__(
+        self, timelines: Sequence[Timeline], meetings: Meetings, world_size: int, clocks: Sequence[ClockOffset]
+    ) -> None:
+        self._timelines = timelines
+        self._walker = Walker(timelines, meetings)
+        self._world_size = world_size
+        self._clocks = clocks
+
+    def path(self) -> CriticalPath:
+        """The path of the steady steps, or of all calls if there are none."""
+        known = [self._step_path(step) for step in self._steps()]
+        steps, unsteady = _steady(known)
+        if not steps:
+            steps = [self._whole_path()]
+        numbers = [path.step for path in steps]
+        begins, ends = self._limits(numbers[0], numbers[-1])
+        replay = Replay(self._timelines, self._walker, begins, ends)
+        causes = Causes(self._timelines, replay, steps).find() if numbers[0] is not None else []
+        by_label: Counter[tuple[PathKind, int, Label | None]] = Counter()
+        for path in steps:
+            for piece in path.pieces:
+                by_label[piece.kind, piece.rank, piece.label] += piece.duration_ns
+        count = len(steps)
+        on_path: Counter[int] = Counter()
+        by_kind: Counter[PathKind] = Counter()
+        for (kind, rank, _), length_ns in by_label.items():
+            by_kind[kind] += length_ns
+            if kind is PathKind.COMPUTING:
+                on_path[rank] += length_ns
+        return CriticalPath(
+            world_size=self._world_size,
+            ranks=tuple(timeline.rank for timeline in self._timelines),
+            has_steps=numbers[0] is not None,
+            steps=tuple(steps),
+            unsteady=unsteady,
+            step_ns=int(median(path.duration_ns for path in steps)),
+            by_rank=tuple(
+                self._rank_time(rank, begins[rank], ends[rank], count, on_path) for rank in range(len(begins))
+            ),
+            by_kind={kind: by_kind[kind] // count for kind in PathKind},
+            by_label={key: length_ns // count for key, length_ns in by_label.most_common()},
+            causes=tuple(causes),
+            clocks=tuple(self._clocks),
+            group_names=labels_of(timeline.groups for timeline in self._timelines),
+            notes=tuple(self._notes()),
+        )
+
+    def _steps(self) -> list[int]:
+        """The newest steps of which begin, end and calls are known on all ranks, without a gap."""
+        marks = [timeline.marks.keys() for timeline in self._timelines]
+        common = set(marks[0]).intersection(*marks[1:])
+        first = max(FIRST_STEADY, *(timeline.step[0] + 1 for timeline in self._timelines))
+        usable = {step for step in common if step >= first and step - 1 in common}
+        found: list[int] = []
+        step = max(usable, default=0)
+        while step in usable:
+            found.append(step)
+            step -= 1
+        return found[::-1]
+
+    def _step_path(self, step: int) -> StepPath:
+        begins, ends = self._limits(step, step)
+        last = max(range(len(ends)), key=lambda rank: ends[rank])
+        return self._walker.path(step, last, begins, ends[last])
+
+    def _whole_path(self) -> StepPath:
+        begins, ends = self._limits(None, None)
+        last = max(range(len(ends)), key=lambda rank: ends[rank])
+        return self._walker.path(None, last, begins, ends[last])
+
+    def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
+        """When each rank had ended the step before the first, and when it ended the last."""
+        if first is None or last is None:
+            begins = [timeline.arrived[0] - 1 for timeline in self._timelines]
+            return begins, [_last_known(timeline) for timeline in self._timelines]
+        begins = [timeline.marks[first - 1] for timeline in self._timelines]
+        return begins, [timeline.marks[last] for timeline in self._timelines]
+
+    def _rank_time(self, rank: int, begin_ns: int, end_ns: int, steps: int, on_path: Mapping[int, int]) -> RankTime:
+        timeline = self._timelines[rank]
+        waits: Counter[int] = Counter()
+        held_ns, until_ns = 0, begin_ns
+        for block in timeline.blocks:
+            if block.release_ns <= until_ns:
+                continue
+            if block.begin_ns >= end_ns:
+                break
+            from_ns, to_ns = max(block.begin_ns, until_ns), min(block.release_ns, end_ns)
+            release = self._walker.release(rank, block)
+            if release.last is not None and release.last.rank != rank:
+                waits[self._timelines[release.last.rank].rank] += max(0, min(release.arrived_ns, to_ns) - from_ns)
+            held_ns += max(0, to_ns - from_ns)
+            until_ns = max(until_ns, to_ns)
+        waiting_ns = waits.total()
+        return RankTime(
+            rank=timeline.rank,
+            host=timeline.host,
+            on_path_ns=on_path.get(timeline.rank, 0) // steps,
+            computing_ns=(end_ns - begin_ns - held_ns) // steps,
+            waiting_ns=waiting_ns // steps,
+            transfer_ns=(held_ns - waiting_ns) // steps,
+            waits_for=tuple((other, waited // steps) for other, waited in waits.most_common() if waited >= steps),
+        )
+
+    def _notes(self) -> Iterable[str]:
+        missing = sorted(set(range(self._world_size)) - {timeline.rank for timeline in self._timelines})
+        if missing:
+            yield f"no calls of ranks {compress_ranks(missing)} are known: what others wait for may be there"
+        if any(not timeline.marks for timeline in self._timelines):
+            yield "no steps are recorded: all calls count as one step, and causes are not looked for"
+        blind = [timeline.rank for timeline in self._timelines if not timeline.blocks]
+        if blind:
+            yield f"of ranks {compress_ranks(blind)} it is not known when calls held them up"
+        for clock in self._clocks:
+            if clock.bound_ns is None:
+                yield f"ranks {compress_ranks(clock.ranks)} met no others: their times are compared by wall clocks"
+
+
+def _steady(paths: Sequence[StepPath]) -> tuple[list[StepPath], int]:
+    """The longest stretch of steps without one that takes unusually long, and how many do."""
+    if not paths:
+        return [], 0
+    limit_ns = UNSTEADY * median(path.duration_ns for path in paths)
+    stretches: list[list[StepPath]] = [[]]
+    for path in paths:
+        if path.duration_ns > limit_ns:
+            stretches.append([])
+        else:
+            stretches[-1].append(path)
+    return max(stretches, key=len), len(stretches) - 1
+
+
+def _last_known(timeline: Timeline) -> int:
+    release_ns = timeline.blocks[-1].release_ns if timeline.blocks else 0
+    return max(release_ns, timeline.arrived[-1])

@@ -1,0 +1,90 @@
+// The critical path: what determines how long a step takes, and what the removal of a cause would bring at most.
+
+const CAUSES = {
+  line: "one rank takes longer than its peers before one call",
+  rank: "one rank takes longer than its peers before several calls",
+  node: "ranks of one node take longer than their peers on others",
+  stage: "stages of a pipeline have unequal work",
+  transfer: "the operations of one group take time although all have arrived",
+};
+
+function pathCard(report) {
+  const { path } = report;
+  if (!path) return null;
+  const about = path.first_step === null
+    ? "There are no steps, so all calls count as one."
+    : `The average of ${counted(path.steps, "steady step")}, ${count(path.first_step)} to ${count(path.last_step)}.${path.unsteady ? ` ${counted(path.unsteady, "step")} that took more than twice the median ${path.unsteady === 1 ? "is" : "are"} left out.` : ""}`;
+  return card("critical-path", "Critical path",
+    make("p", { class: "muted" }, `The chain of computing and transfers that determines how long a step takes: only what is on it makes steps shorter. ${about}`),
+    facts([
+      ["median step", duration(path.step_ns)],
+      ["computing on the path", `${duration(path.computing_ns)}, ${percent(path.computing_ns, path.path_ns)}`],
+      ["transfer on the path", `${duration(path.transfer_ns)}, ${percent(path.transfer_ns, path.path_ns)}`],
+    ]),
+    path.gains.length > 0 && gainTable(path),
+    make("div", { class: "columns" }, partTable(path), rankParts(path)),
+    path.notes.length > 0 && make("ul", { class: "notes muted" }, path.notes.map((text) => make("li", {}, named(capital(text)), "."))));
+}
+
+function gainTable(path) {
+  return table({
+    caption: "What a step would be shorter at most if a cause were removed, the greatest gain first",
+    rows: path.gains,
+    columns: [
+      { name: "gain at most", isGauge: true, value: (row) => row.gain_ns, show: (row) => meter([{ share: row.gain_ns / path.step_ns, tone: "--series-4" }], `${duration(row.gain_ns)}, ${percent(row.gain_ns, path.step_ns)} of a step`) },
+      { name: "cause", value: (row) => row.kind, show: (row) => CAUSES[row.kind] ?? row.kind },
+      { name: "ranks", show: (row) => row.ranks },
+      { name: "host", show: (row) => named(row.host) },
+      { name: "call", show: (row) => named(row.operation) },
+      { name: "group", show: (row) => named(row.group) },
+      { name: "called in", show: (row) => named(row.site) },
+      { name: "more than peers", isNumber: true, value: (row) => row.excess_ns, show: (row) => (row.kind === "transfer" ? "" : duration(row.excess_ns)) },
+    ],
+  });
+}
+
+function partTable(path) {
+  return make("div", {}, table({
+    caption: "Its longest parts, in an average step",
+    rows: path.parts,
+    most: 12,
+    search: (row) => `rank ${row.rank} ${row.kind} ${row.operation} ${row.group} ${row.site}`,
+    hint: "Find a rank, operation or line",
+    columns: [
+      { name: "share of the path", isGauge: true, value: (row) => row.length_ns, show: (row) => meter([{ share: row.length_ns / path.path_ns, tone: row.kind === "transfer" ? "--series-0" : "--series-2" }], `${percent(row.length_ns, path.path_ns)}, ${duration(row.length_ns)}`) },
+      { name: "rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
+      { name: "what", value: (row) => row.kind, show: (row) => (row.kind === "transfer" ? ["transfer in ", named(row.operation)] : row.operation ? ["computing before ", named(row.operation)] : "computing before the end of the step") },
+      { name: "group", value: (row) => row.group, show: (row) => named(row.group) },
+      { name: "called in", value: (row) => row.site, show: (row) => named(row.site) },
+    ],
+  }), path.parts_left_out > 0 && make("p", { class: "muted small" }, `${counted(path.parts_left_out, "shorter part")} left out.`));
+}
+
+function rankParts(path) {
+  const { ranks } = path;
+  const rows = ranks.rank.map((rank, place) => Object.fromEntries(Object.entries(ranks).map(([name, column]) => [name, column[place]])));
+  if (rows.length > 12) rows.sort((one, other) => other.on_path_ns - one.on_path_ns || one.rank - other.rank);
+  return make("div", {},
+    legend([["--series-2", "computing"], ["--series-4", "waiting for another rank"], ["--series-0", "transfer"]]),
+    table({
+      caption: rows.length > 12 ? "Ranks with the largest share of the path first, in an average step" : "Ranks, in an average step",
+      rows,
+      most: 12,
+      isMarked: (row) => row.on_path_ns > (2 * path.computing_ns) / rows.length && row.on_path_ns > 0.2 * path.path_ns,
+      search: (row) => `rank ${row.rank} `,
+      hint: "Find a rank",
+      columns: [
+        { name: "rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
+        { name: "on the path", isNumber: true, value: (row) => row.on_path_ns, show: (row) => percent(row.on_path_ns, path.path_ns) },
+        { name: "its step", isGauge: true, value: (row) => row.waiting_ns, show: (row) => partsMeter(row) },
+        { name: "waits most for", value: (row) => row.waits_for, show: (row) => (row.waits_for < 0 ? "" : `rank ${row.waits_for}`) },
+      ],
+    }));
+}
+
+function partsMeter(row) {
+  const whole = row.computing_ns + row.waiting_ns + row.transfer_ns || 1;
+  return meter([
+    { share: row.computing_ns / whole, tone: "--series-2" }, { share: row.waiting_ns / whole, tone: "--series-4" }, { share: row.transfer_ns / whole, tone: "--series-0" },
+  ], `${percent(row.computing_ns, whole)} computing, ${percent(row.waiting_ns, whole)} waiting`);
+}

@@ -1,0 +1,91 @@
+"""The critical path for a report: its parts as rows, and its pieces over a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from otel_torchdist.critical_path.model import Cause, CriticalPath, PathKind
+from otel_torchdist.critical_path.timelines import Label
+from otel_torchdist.naming import compress_ranks
+from otel_torchdist.report.path_model import Gain, Path, PathPart, RankParts
+from otel_torchdist.report.window_model import PathPiece
+from otel_torchdist.verdict.wording.sentence import describe_frame
+
+MOST_PARTS: Final = 100
+MOST_GAINS: Final = 20
+
+
+def path_section(found: CriticalPath) -> Path:
+    """Describe the path."""
+    steps = [one.step for one in found.steps]
+    parts = [
+        PathPart(kind.value, rank, *_named(found, label), length_ns)
+        for (kind, rank, label), length_ns in _longest(found)
+    ]
+    return Path(
+        first_step=steps[0],
+        last_step=steps[-1],
+        steps=len(steps),
+        unsteady=found.unsteady,
+        step_ns=found.step_ns,
+        path_ns=found.path_ns,
+        computing_ns=found.by_kind.get(PathKind.COMPUTING, 0),
+        transfer_ns=found.by_kind.get(PathKind.TRANSFER, 0),
+        parts=tuple(parts[:MOST_PARTS]),
+        parts_left_out=max(0, len(parts) - MOST_PARTS),
+        ranks=_ranks(found),
+        gains=tuple(_gain(found, cause) for cause in found.causes[:MOST_GAINS]),
+        notes=found.notes,
+    )
+
+
+def pieces_in(found: CriticalPath, offset_ns: int, from_ns: int, until_ns: int) -> Iterator[PathPiece]:
+    """The pieces of the path in a window of time.
+
+    Args:
+        found: The path.
+        offset_ns: Add it to the path's times for nanoseconds since the epoch.
+        from_ns: When the window begins, since the epoch.
+        until_ns: When it ends.
+    """
+    for step in found.steps:
+        for piece in step.pieces:
+            begin_ns, end_ns = piece.begin_ns + offset_ns, piece.end_ns + offset_ns
+            if end_ns > from_ns and begin_ns < until_ns:
+                yield PathPiece(piece.rank, begin_ns - from_ns, end_ns - begin_ns)
+
+
+def _longest(found: CriticalPath) -> list[tuple[tuple[PathKind, int, Label | None], int]]:
+    return sorted(((key, length) for key, length in found.by_label.items() if length), key=lambda one: -one[1])
+
+
+def _ranks(found: CriticalPath) -> RankParts:
+    ranks = found.by_rank
+    return RankParts(
+        rank=tuple(one.rank for one in ranks),
+        on_path_ns=tuple(one.on_path_ns for one in ranks),
+        computing_ns=tuple(one.computing_ns for one in ranks),
+        waiting_ns=tuple(one.waiting_ns for one in ranks),
+        transfer_ns=tuple(one.transfer_ns for one in ranks),
+        waits_for=tuple(one.waits_for[0][0] if one.waits_for else -1 for one in ranks),
+    )
+
+
+def _gain(found: CriticalPath, cause: Cause) -> Gain:
+    return Gain(
+        cause.kind.value,
+        compress_ranks(cause.ranks, 60),
+        cause.host,
+        *_named(found, cause.label),
+        cause.excess_ns,
+        cause.gain_ns,
+    )
+
+
+def _named(found: CriticalPath, label: Label | None) -> tuple[str, str, str]:
+    """Operation, group and line."""
+    if label is None:
+        return "", "", ""
+    site = describe_frame(label.site) if label.site is not None else ""
+    return label.operation, found.group_names.get(label.group, ""), site

@@ -1,0 +1,107 @@
+"""The critical path as a report has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """Pieces of the path with something in common, in an average step.
+
+    Attributes:
+        kind: `computing` or `transfer`.
+        rank: The rank.
+        operation: The call that the rank computed before, or that transferred; '' before the end of a step.
+        group: The call's group; ''.
+        site: Where that is called; ''.
+        length_ns: How long they are.
+    """
+
+    kind: str
+    rank: int
+    operation: str
+    group: str
+    site: str
+    length_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """What ranks did in an average step, in columns.
+
+    Attributes:
+        rank: Global ranks, ascending.
+        on_path_ns: Their computing on the path.
+        computing_ns: Time in which nothing held them up.
+        waiting_ns: Time in which they waited for another rank.
+        transfer_ns: Time in which calls held them up after all had arrived.
+        waits_for: The rank for which they waited most; -1 for none.
+    """
+
+    rank: tuple[int, ...]
+    on_path_ns: tuple[int, ...]
+    computing_ns: tuple[int, ...]
+    waiting_ns: tuple[int, ...]
+    transfer_ns: tuple[int, ...]
+    waits_for: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Something that makes steps longer, and what its removal would bring.
+
+    Attributes:
+        kind: `line`, `rank`, `node`, `stage` or `transfer`.
+        ranks: The ranks concerned, as a list of ranges.
+        host: The node, if it is one; ''.
+        operation: The call, for a line or a transfer; ''.
+        group: The call's group; ''.
+        site: Where that is called; ''.
+        excess_ns: What these ranks take more than their peers; for a transfer, what it takes.
+        gain_ns: What a step would be shorter at most.
+    """
+
+    kind: str
+    ranks: str
+    host: str
+    operation: str
+    group: str
+    site: str
+    excess_ns: int
+    gain_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The critical path of steady steps.
+
+    Attributes:
+        first_step: First of the steps; None if there are no steps and all calls count as one.
+        last_step: Last of the steps; None likewise.
+        steps: How many there are.
+        unsteady: How many were left out because they took unusually long.
+        step_ns: The median step.
+        path_ns: Length of the path in an average step.
+        computing_ns: How much of that is computing.
+        transfer_ns: How much of that is transfer.
+        parts: Rank, kind and line, the longest first.
+        parts_left_out: How many more there are.
+        ranks: What each rank did.
+        gains: What could be removed, the greatest gain first.
+        notes: What could not be taken into account.
+    """
+
+    first_step: int | None
+    last_step: int | None
+    steps: int
+    unsteady: int
+    step_ns: int
+    path_ns: int
+    computing_ns: int
+    transfer_ns: int
+    parts: tuple[PathPart, ...]
+    parts_left_out: int
+    ranks: RankParts
+    gains: tuple[Gain, ...]
+    notes: tuple[str, ...]

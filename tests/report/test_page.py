@@ -1,0 +1,267 @@
+"""The report in a real browser: what it shows is what was recorded, and nothing of a job is ever markup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from otel_torchdist.tape.records import CallSiteName
+from tests.cli.asking import Answer, ask
+from tests.support.browser import Browser, Seen, running_browser
+from tests.support.memory import memory_directory
+from tests.support.written_world import WrittenWorld
+
+pytestmark = pytest.mark.process
+Opened = tuple[Any, Seen]
+HOSTILE: Final = "</script><img src=x onerror=alert(1)>&lt;\u202egnp.exe"
+SHOWN: Final = "</script><img src=x onerror=alert(1)>&lt;\\u202egnp.exe"
+DUMPS: Final = Path(__file__).parents[1] / "flight" / "data" / "lock_gil_1st"
+_DRAWN: Final = "document.querySelector('#timeline .lanes canvas').drawn()"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests."""
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Writes a world and a report on it."""
+    with memory_directory() as base:
+
+        def write(world: WrittenWorld, *options: str, capacity: int = 256) -> Path:
+            world.write(base / "job-0", capacity)
+            out = tmp_path / "report.html"
+            answer = ask(base, out, base / "job-0", *options, command="report")
+            assert answer.code == 0, answer
+            return out
+
+        yield write
+
+
+def _ready(page: Any) -> None:
+    page.locator("#main:not([aria-busy])").wait_for()
+
+
+def _quiet(seen: Seen) -> bool:
+    return not seen.errors and not seen.requests
+
+
+def _rows(page: Any, section: str) -> list[list[str]]:
+    """Cells of the last table of a section."""
+    table = page.locator(f"#{section} table").last
+    return [row.inner_text().split("\t") for row in table.locator("tbody tr").all()]
+
+
+def test_figures_are_those_of_the_run(browser: Browser, written: Callable[..., Path]) -> None:
+    """The late rank, the shape of the world, bytes, waits and step times are in the page as they were recorded."""
+    world = WrittenWorld(steps=6, slow=3, late_ms=5, stall_step=4, stall_ms=4_000)
+    with browser.page(written(world)) as (page, seen):
+        _ready(page)
+        incident = page.locator("#incidents .sentence").inner_text()
+        assert incident == (
+            "Rank 3 kept 7 ranks waiting for 4.00 s in all_reduce (sequence 9, mesh_tp) of step 4, which it calls in "
+            "forward at model.py:88."
+        )
+        assert page.locator("#world .sentence").inner_text() == "8 ranks = TP 2 \N{MULTIPLICATION SIGN} DP 4"
+        assert page.locator(".rank-cell").count() == 8
+        assert page.locator(".rank-cell.named").get_attribute("data-rank") == "3"
+        ranks = {row[0]: row for row in _rows(page, "ranks")}
+        # In each of six steps it comes last to the first of two calls with its neighbour, and to that of its replicas.
+        assert ranks["3"][3] == "12 of 18"
+        assert ranks["2"][2] == "4.03 s"  # five times 5 ms, and the 4 s
+        assert page.locator("#steps dd").all_inner_texts() == [
+            "20.0 ms",
+            "4.01 s, step 4, on all ranks alike",
+            "1 to 5",
+        ]
+        # Four steady steps of eight ranks: 2 MiB in two layers, and six quarters of 24 MiB.
+        assert page.locator("#traffic dd").first.inner_text() == "1.19 GiB"
+        assert _quiet(seen)
+
+
+def test_bars_are_the_calls(browser: Browser, written: Callable[..., Path]) -> None:
+    """The timeline has a bar for each call of the newest steps, at its time, with its wait; options choose which."""
+    out = written(WrittenWorld(steps=6, slow=3), "--steps", "3-4", "--ranks", "2-3")
+    with browser.page(out) as (page, seen):
+        _ready(page)
+        drawn = page.evaluate(_DRAWN)
+        # Two steps of two calls in one group and one in the other, of two ranks.
+        assert len(drawn["bars"]) == 12
+        page.locator("#timeline canvas").last.focus()
+        for _ in range(2):
+            page.keyboard.press("ArrowRight")
+        facts = dict(
+            zip(
+                page.locator("#timeline .readout dt").all_inner_texts(),
+                page.locator("#timeline .readout dd").all_inner_texts(),
+                strict=True,
+            )
+        )
+        assert facts["rank"] == "2"
+        assert facts["operation"] == "all_reduce #8"
+        assert facts["duration"] == "1.00 ms"
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("#timeline .readout dd").all_inner_texts()[4:7] == ["6.00 ms", "5.00 ms, 83 %", "1.00 ms"]
+        page.get_by_text("Operations in view, as a table").click()
+        assert page.locator("#timeline tbody tr").count() == 12
+        assert _quiet(seen)
+
+
+def test_hostile_names_are_text(browser: Browser, written: Callable[..., Path]) -> None:
+    """Names of hosts, groups, functions and files end no script, make no element, and turn no text around."""
+    site = CallSiteName(HOSTILE, f"/home/{HOSTILE}.py", 7)
+    world = WrittenWorld(hosts=HOSTILE[:40], ranks_a_host=4, site=site, name=HOSTILE, stall_step=3, stall_ms=12_000)
+    with browser.page(written(world)) as (page, seen):
+        _ready(page)
+        page.get_by_text("What each rank was doing last").click()
+        assert page.locator("img").count() == 0
+        assert page.locator("script").count() == 2
+        text = page.locator("body").inner_text()
+        assert SHOWN in text
+        assert "\u202e" not in text
+        assert _quiet(seen)
+
+
+def test_dark_light_narrow_and_wide(browser: Browser, written: Callable[..., Path]) -> None:
+    """Colours follow the system and the switch; nothing is wider than the window, from a phone to a wall."""
+    out = written(WrittenWorld())
+    for width, dark in ((390, True), (1280, False), (3840, True)):
+        with browser.page(out, width=width, dark=dark) as (page, seen):
+            _ready(page)
+            background = "getComputedStyle(document.body).backgroundColor"
+            before = page.evaluate(background)
+            assert (before == "rgb(13, 17, 23)") is dark
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.locator(".bar-top button").click()
+            assert page.evaluate(background) != before
+            assert _quiet(seen)
+
+
+def test_print(browser: Browser, written: Callable[..., Path]) -> None:
+    """It prints, in light colours, however dark the screen was."""
+    with browser.page(written(WrittenWorld()), dark=True) as (page, seen):
+        _ready(page)
+        assert page.pdf().startswith(b"%PDF")
+        page.emulate_media(media="print")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert _quiet(seen)
+
+
+def test_every_control_is_reached_by_keyboard(browser: Browser, written: Callable[..., Path]) -> None:
+    """Tab reaches links, the switch, tables and drawings, and everything it reaches has a name."""
+    with browser.page(written(WrittenWorld())) as (page, _):
+        _ready(page)
+        reached: set[str] = set()
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            name = page.evaluate(
+                "(() => { const e = document.activeElement; return [e.tagName, e.getAttribute('aria-label') ?? "
+                "e.innerText ?? e.value ?? ''].join(' ').trim() })()"
+            )
+            if name.startswith("BODY"):
+                break
+            assert " " in name, name
+            reached.add(name.split()[0])
+        assert {"A", "BUTTON", "CANVAS", "SUMMARY"} <= reached
+
+
+@pytest.mark.parametrize(
+    ("world", "text"),
+    [
+        pytest.param(WrittenWorld(ranks=1, tensor=1, slow=0), "1 rank, no groups", id="one rank, groups of one"),
+        pytest.param(WrittenWorld(ranks=4, tensor=1, slow=2), "4 ranks = DP 4", id="groups of one"),
+        pytest.param(WrittenWorld(ranks=4, steps=1), "No step was recorded", id="no whole step"),
+        pytest.param(WrittenWorld(ranks=4, steps=2), "there are no steps after the second", id="no steady steps"),
+    ],
+)
+def test_small_worlds(browser: Browser, written: Callable[..., Path], world: WrittenWorld, text: str) -> None:
+    """What is missing is said, and whatever can still be drawn is drawn."""
+    with browser.page(written(world)) as (page, seen):
+        _ready(page)
+        assert text in page.locator("#main").inner_text()
+        assert page.evaluate(_DRAWN)["bars"]
+        assert _quiet(seen)
+
+
+def test_open_operations(browser: Browser, written: Callable[..., Path]) -> None:
+    """What has not ended is drawn to the right edge, and its ranks are those of the verdict's details."""
+    with browser.page(written(WrittenWorld(leaves_open=True))) as (page, seen):
+        _ready(page)
+        still_open = [bar for bar in page.evaluate(_DRAWN)["bars"] if bar["end"] is None]
+        assert len({bar["lane"] for bar in still_open}) == 8
+        assert _quiet(seen)
+
+
+def test_dumps_without_times(browser: Browser, tmp_path: Path) -> None:
+    """Dumps of NCCL's recorder without durations: the verdict names both ranks, and no time is made up."""
+    out = tmp_path / "report.html"
+    assert ask(tmp_path, out, DUMPS, command="report").code == 0
+    with browser.page(out) as (page, seen):
+        _ready(page)
+        assert page.locator("#verdict .sentence").inner_text().startswith("Ranks 9,14 have not entered all_to_all")
+        named = page.locator(".rank-cell.named").all()
+        assert {cell.get_attribute("data-rank") for cell in named} == {"9", "14"}
+        assert {row[1] for row in _rows(page, "ranks")} == {"not known"}
+        assert page.evaluate(_DRAWN)["bars"]
+        assert _quiet(seen)
+
+
+@pytest.mark.large
+@pytest.mark.timeout(600)
+def test_thousands_of_ranks(browser: Browser, written: Callable[..., Path]) -> None:
+    """4,096 ranks fit in a few megabytes, and each of them can be found."""
+    world = WrittenWorld(ranks=4096, tensor=8, layers=1, steps=5, slow=1234, ranks_a_host=8)
+    out = written(world, capacity=16)
+    assert out.stat().st_size < 4 << 20
+    with browser.page(out) as (page, seen):
+        _ready(page)
+        assert page.locator("#heading dd").first.inner_text() == "4,096 of 4,096"
+        assert page.locator("#ranks tbody tr td").first.inner_text() != ""
+        field = page.locator("#ranks input[type=search]")
+        field.fill("rank 4095 ")
+        assert [row[0] for row in _rows(page, "ranks")] == ["4095"]
+        assert page.evaluate("document.querySelector('#traffic canvas').drawn()")["names"] == 256
+        assert _quiet(seen)
+
+
+def refused(tmp_path: Path, out: Path, *options: str) -> Answer:
+    """Ask for a report on dumps."""
+    return ask(tmp_path, out, DUMPS, *options, command="report")
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    """Only an earlier report is replaced, unless --force is given; a folder, or a missing one, is refused."""
+    out = tmp_path / "page.html"
+    out.write_text("<html>mine</html>")
+    answer = refused(tmp_path, out)
+    assert (answer.code, out.read_text()) == (73, "<html>mine</html>")
+    assert (
+        answer.err
+        == f"otel-torchdist: {out}: it is no report of ours; name another file, or use --force, which replaces it\n"
+    )
+    assert refused(tmp_path, out, "--force").code == 0
+    before = out.stat().st_ino
+    assert refused(tmp_path, out).code == 0
+    assert out.stat().st_ino != before
+    assert refused(tmp_path, tmp_path).err.startswith(f"otel-torchdist: {tmp_path}: it is a directory; name a file")
+    assert (
+        refused(tmp_path, tmp_path / "no" / "page.html").err
+        == f"otel-torchdist: {tmp_path / 'no'}: no such directory\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_steps_that_do_not_exist(written: Callable[..., Path], tmp_path: Path) -> None:
+    """A wrong --steps is refused in a sentence; steps that nothing recorded give a warning."""
+    answer = refused(tmp_path, tmp_path / "a.html", "--steps", "7-3")
+    assert answer.code == 64
+    assert "expected a step or a range of steps, such as 100-110" in answer.err
+    answer = refused(tmp_path, tmp_path / "a.html", "--steps", "7-9")
+    assert answer.code == 0
+    assert "--steps: no rank has recorded the steps 7-9 to their ends" in answer.err
