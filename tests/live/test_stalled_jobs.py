@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from tests.agent.training import target_in
 from tests.cli.gloo_jobs import LOADING_LINE, GlooJobs
 from tests.cli.running import Running, processes_of
 from tests.jobs.faults.faulty_job import FaultyJob
+from tests.serving.test_site import NOBODY, asked_by
 from tests.support.browser import Browser, running_browser
 from tests.support.job_ranks import RANK_PROCESS, Ranks
 from tests.support.memory import memory_directory
@@ -177,6 +179,33 @@ def test_a_job_with_reader_threads(base: Path, tmp_path: Path, warm_python: Warm
         assert other[0]["runs"] == []
     finally:
         job.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
+def test_a_service_of_the_node(base: Path) -> None:
+    """An agent of root's that reads the jobs of all users shows each of them their own, and root all of them."""
+    jobs = {0: Ranks(base / JOB, 2), NOBODY: Ranks(base / "job-fedcba9876543210", 2)}
+    for path in (base / "job-fedcba9876543210", *(base / "job-fedcba9876543210").rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    settings = {**QUIET, "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "500", "OTEL_TRACES_EXPORTER": "none"}
+    agent = Running(base, "agent", "--watch", "--keep", "0", environ=settings)
+    try:
+        for ranks in jobs.values():
+            ranks.meet(1)
+        jobs[NOBODY].send(0, "enter 2")
+        address = f"http://{until(lambda: target_in(base))}/live.json"
+
+        def seen_by(user: int) -> tuple[dict[int, str], int]:
+            found = asked_by(user, address)
+            return {run["owner"]: run["state"] for run in found["runs"]}, found["hidden"]
+
+        until(lambda: seen_by(0) == ({0: "running", NOBODY: "stalled"}, 0))
+        assert seen_by(NOBODY) == ({NOBODY: "stalled"}, 1)
+        assert seen_by(4711) == ({}, 2)
+    finally:
+        for ranks in jobs.values():
+            ranks.close()
+        agent.close()
 
 
 @pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
