@@ -3,7 +3,7 @@
     head   magic, checksum of the rest of the head; size, uncompressed size and checksum of the body; what the segment
            is of, so that those of one rank are found without reading the others; numbers of rows
     body   compressed with zlib: a JSON document (see `_Described`), lines of names as in a tape's dictionary, and for
-           ended operations, open ones, steps and activities their columns, see `columns`
+           ended operations, open ones, steps, activities and splits their columns, see `columns`
 
 Columns come in the order of `OPERATION_COLUMNS` and so on. What operations from one call site have in common is a row
 of the table `plans`. A time after the entry is stored as the nanoseconds since then plus 1, or as 0 if it is not known.
@@ -16,7 +16,7 @@ import struct
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -26,12 +26,14 @@ from msgspec import Meta
 
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.model import Moment, Origin, Place, Segment
+from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.decoding import DecodingError, decode_json
-from otel_torchdist.tape.layout import MAX_TIME_NS, ActivityKind, Flag, How, RecordKind
+from otel_torchdist.tape.layout import MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind
 from otel_torchdist.tape.names import MAX_TEXT, Name, Names, decode_line, encode_line
 from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.splits import Splits
 
 MAGIC: Final = b"OTDARCH\x01"
 MAX_ROWS: Final = 131_072
@@ -55,20 +57,21 @@ ACTIVITY_COLUMNS: Final = (
     "number", "kind", "entered_ns", "step", "detail", "thread", "completed_ns", "how", "failure"
 )  # fmt: skip
 PLAN: Final = (
-    "kind", "flags", "group", "signature", "call_site", "label", "thread", "failure", "how", "started_how"
+    "kind", "flags", "group", "signature", "call_site", "label", "thread", "failure", "how", "started_how", "phase"
 )  # fmt: skip
 _LATER: Final = OPERATION_COLUMNS[8:]
 _GROWING: Final = frozenset({"number", "entered_ns", "ended_ns", "step", "sequence"})
 _plan_of: Final = attrgetter(*PLAN)
 _KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
 _HOWS: Final = frozenset([None, *map(int, How)])
+_PHASES: Final = frozenset(map(int, Phase))
 
 _Hex = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 _Count = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
 _Signed = Annotated[int, Meta(ge=-MAX_TIME_NS, le=MAX_TIME_NS)]
 _Small = Annotated[int, Meta(ge=0, lt=1 << 32)]
 _Code = Annotated[int, Meta(ge=0, lt=1 << 16)]
-_Plan = tuple[_Code, _Code, _Small, _Small, _Small, _Small, _Small, _Small, _Code | None, _Code | None]
+_Plan = tuple[_Code, _Code, _Small, _Small, _Small, _Small, _Small, _Small, _Code | None, _Code | None, _Code]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class _Described:
     failure: str
     archived: _Count
     plans: list[_Plan]
+    splits: Annotated[int, Meta(ge=0, le=2 * MAX_ROWS)] = 0
+    parts: Annotated[int, Meta(ge=0, le=MAX_PARTS)] = 0
 
 
 def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
@@ -98,17 +103,19 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
         groups: Ids of groups that are written even if no record refers to them.
     """
     plans: dict[tuple[Any, ...], int] = {}
+    splits = splits_of(segment)
     tables = [
         *_operation_columns(segment.ended, plans),
         *_operation_columns(segment.open, plans),
         *_packed(segment.steps, STEP_COLUMNS),
         *_activity_columns(segment.activities),
+        *pack_splits(splits),
     ]
     referred = {identity for plan in plans for identity in (*plan[2:6], plan[7])}
     referred.update(identity for activity in segment.activities for identity in (activity.detail, activity.failure))
     found = ((identity, names.get(identity)) for identity in sorted(referred.union(groups)))
     lines = b"".join(encode_line(identity, name) for identity, name in found if name is not None)
-    document = json.dumps(_described(segment, list(plans)), separators=(",", ":")).encode()
+    document = json.dumps(_described(segment, list(plans), splits), separators=(",", ":")).encode()
     raw = b"".join([_PARTS.pack(len(document), len(lines)), document, lines, *tables])
     body = zlib.compress(raw, _LEVEL)
     origin, moment = segment.origin, segment.moment
@@ -120,7 +127,7 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
     return _HEAD_BEGIN.pack(MAGIC, zlib.crc32(rest)) + rest + body
 
 
-def _described(segment: Segment, plans: list[tuple[Any, ...]]) -> dict[str, Any]:
+def _described(segment: Segment, plans: list[tuple[Any, ...]], splits: Sequence[tuple[int, Splits]]) -> dict[str, Any]:
     origin, moment = segment.origin, segment.moment
     described = _Described(
         world_size=origin.world_size,
@@ -133,6 +140,8 @@ def _described(segment: Segment, plans: list[tuple[Any, ...]]) -> dict[str, Any]
         failure=moment.failure,
         archived=segment.archived,
         plans=[],
+        splits=len(splits),
+        parts=sum(len(one.sent) for _, one in splits),
     )
     return {**asdict(described), "plans": plans}
 
@@ -198,6 +207,7 @@ class Columns:
         open: Columns of open operations.
         steps: Columns of ends of steps, see `STEP_COLUMNS`.
         activities: Columns of activities, see `ACTIVITY_COLUMNS`.
+        splits: How uneven exchanges are split, by the number of their operation.
     """
 
     origin: Origin
@@ -209,6 +219,7 @@ class Columns:
     open: list[array[int]]
     steps: list[array[int]]
     activities: list[array[int]]
+    splits: dict[int, Splits]
 
     @property
     def open_numbers(self) -> frozenset[int]:
@@ -227,8 +238,8 @@ class Columns:
                 origin=self.origin,
                 moment=self.moment,
                 archived=self.archived,
-                ended=_operations(self.ended, self.plans),
-                open=_operations(self.open, self.plans),
+                ended=_operations(self.ended, self.plans, self.splits),
+                open=_operations(self.open, self.plans, self.splits),
                 steps=[StepMark(*row) for row in zip(*self.steps, strict=True)],
                 activities=[_activity(*row) for row in zip(*self.activities, strict=True)],
                 names=self.names,
@@ -287,7 +298,8 @@ def decode(content: bytes) -> Columns:
         state=described.state,
         failure=readable(described.failure, MAX_TEXT),
     )
-    return Columns(origin, moment, described.archived, names, described.plans, *tables)
+    splits = unpack_splits(view, offset, described.splits, described.parts)
+    return Columns(origin, moment, described.archived, names, described.plans, *tables, splits=splits)
 
 
 def _inflated(body: bytes, size: int) -> bytes:
@@ -310,21 +322,24 @@ def _described_in(raw: bytes) -> tuple[_Described, dict[int, Name], int]:
         described = decode_json(raw[begin:end], _Described)
     except DecodingError as error:
         raise DamagedSegmentError(f"its description: {readable(str(error), 200)}") from error
-    if not all(kind in _KINDS and how in _HOWS and started in _HOWS for kind, *_, how, started in described.plans):
+    if not all(
+        kind in _KINDS and how in _HOWS and started in _HOWS and phase in _PHASES
+        for kind, *_, how, started, phase in described.plans
+    ):
         raise DamagedSegmentError("its description: a plan is not one of a tape")
     found = map(decode_line, raw[end : end + lines].split(b"\n"))
     return described, dict(filter(None, found)), end + lines
 
 
-def _operations(columns: Sequence[array[int]], plans: Sequence[_Plan]) -> list[Operation]:
-    make = [_maker(plan) for plan in plans]
+def _operations(columns: Sequence[array[int]], plans: Sequence[_Plan], splits: Mapping[int, Splits]) -> list[Operation]:
+    make = [_maker(plan, splits) for plan in plans]
     return [make[row[1]](row) for row in zip(*columns, strict=True)]
 
 
-def _maker(plan: _Plan) -> Callable[[tuple[int, ...]], Operation]:
+def _maker(plan: _Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...]], Operation]:
     """Return what makes operations of a plan from their rows."""
-    kind, flags, group, signature, call_site, label, thread, failure, how, started_how = plan
-    kind, flag = _KINDS[kind], Flag(flags)
+    kind, flags, group, signature, call_site, label, thread, failure, how, started_how, phase = plan
+    kind, flag, when = _KINDS[kind], Flag(flags), Phase(phase)
     ended, started = (None if code is None else How(code) for code in (how, started_how))
 
     def operation(row: tuple[int, ...]) -> Operation:
@@ -334,7 +349,7 @@ def _maker(plan: _Plan) -> Callable[[tuple[int, ...]], Operation]:
         )  # fmt: skip
         return Operation(
             number, kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, flag,
-            returned, wait_entered, wait_returned, began, completed, ended, failure, started,
+            returned, wait_entered, wait_returned, began, completed, ended, failure, started, when, splits.get(number),
         )  # fmt: skip
 
     return operation

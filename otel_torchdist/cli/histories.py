@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.archive.reading import ArchivedRun, is_archive
+from otel_torchdist.archive.reading import ArchivedRank, is_archive
 from otel_torchdist.archive.reading import history_of as history_of_archive
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run
@@ -134,14 +134,15 @@ def source_of_archive(paths: Sequence[Path], prefix: str) -> Source:
         run_id=f"{run.run_id:032x}",
         place=", ".join(readable(str(path)) for path in paths),
         histories=iter(()),
+        again=lambda ranks: _archived([one for one in run.ranks if one.rank in ranks], []),
         warnings=notes,
     )
-    source.histories = _archived(run, source.warnings)
+    source.histories = _archived(run.ranks, source.warnings)
     return source
 
 
-def _archived(run: ArchivedRun, warnings: list[str]) -> Iterator[RankHistory]:
-    for rank in run.ranks:
+def _archived(ranks: Iterable[ArchivedRank], warnings: list[str]) -> Iterator[RankHistory]:
+    for rank in ranks:
         history = history_of_archive(rank, warnings)
         if history is not None:
             yield history

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from otel_torchdist.archive.model import Moment, Origin, Segment
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState
 from otel_torchdist.tape.names import NamesReader, NamesWriter
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation
+from otel_torchdist.tape.splits import Splits
 from tests.support.fake_tape import RUN_ID, SECOND, TRAIN, WALL_OFFSET_NS, signature
 
 GROUP = GroupName("0", "mesh_dp", (0, 1), 0, "gloo", True)
@@ -47,7 +48,8 @@ def operations(first: int, count: int, seed: int = 0) -> list[Operation]:
                 number, RecordKind.OPERATION, at, number // 40, number, chance.choice((4096, 1 << 20)), 1, 2, 3,
                 4 if is_async else 0, -1, 0, 77, Flag.ASYNC if is_async else Flag(0), at + 9_000 if is_async else None,
                 at + took // 2 if is_async else None, at + took if is_async else None, None, at + took,
-                How.WAIT if is_async else How.CALL,
+                How.WAIT if is_async else How.CALL, phase=Phase(number % 3),
+                splits=Splits(tuple(range(number % 5)), number, 2 * number) if number % 7 == 0 else None,
             )
         )  # fmt: skip
     return found
