@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,6 +24,27 @@ class Place(NamedTuple):
     call: int
 
 
+class Arrivals:
+    """Calls in the order in which ranks arrived at them.
+
+    Attributes:
+        places: The calls; of those at the same moment that of the lowest rank comes last.
+        times: When these were.
+    """
+
+    __slots__ = ("places", "times")
+
+    def __init__(self, timelines: Sequence[Timeline], places: Sequence[Place]) -> None:
+        """Order some calls."""
+        ordered = sorted((timelines[rank].arrived[call], -rank, call) for rank, call in places)
+        self.places = [Place(-rank, call) for _, rank, call in ordered]
+        self.times = array("q", [time_ns for time_ns, _, _ in ordered])
+
+    def until(self, time_ns: int) -> int:
+        """How many of them were no later than a moment."""
+        return bisect_right(self.times, time_ns)
+
+
 class Meetings:
     """The calls of all ranks by their positions in channels."""
 
@@ -30,6 +53,7 @@ class Meetings:
         self._timelines = timelines
         self._channels: list[list[int]] = []
         self._at: dict[tuple[int, int], list[Place]] = {}
+        self._whole: dict[tuple[int, int], Arrivals] = {}
         known: dict[Channel, int] = {}
         accepting = {_inbox(one) for timeline in timelines for one in timeline.channels if _accepts_any(one)}
         for rank, timeline in enumerate(timelines):
@@ -46,29 +70,29 @@ class Meetings:
         """The calls of each meeting that has several."""
         return (places for places in self._at.values() if len(places) > 1)
 
-    def at(self, rank: int, call: int) -> list[Place]:
-        """The calls that meet with one, itself included."""
+    def needed(self, rank: int, call: int) -> Arrivals:
+        """The calls before which a call cannot end, itself included. The clocks of all ranks are aligned by now."""
         timeline = self._timelines[rank]
         channel = timeline.channel[call]
         if channel < 0 or self._channels[rank][channel] < 0:
-            return [Place(rank, call)]
-        return self._at[self._channels[rank][channel], timeline.sequence[call]]
+            return Arrivals(self._timelines, [Place(rank, call)])
+        position = self._channels[rank][channel], timeline.sequence[call]
+        waiting, is_root = self.waiting(rank, call), timeline.root[call] == timeline.rank
+        # Large sends of gloo and NCCL wait for the receiver too.
+        if waiting in (Waiting.EVERYONE, Waiting.RECEIVER) or (waiting is Waiting.ROOT and is_root):
+            return self._all_at(position)
+        own = [Place(rank, call)]
+        if waiting is Waiting.FOR_ROOT and not is_root:
+            root = timeline.root[call]
+            own += [place for place in self._at[position] if self._timelines[place.rank].rank == root]
+        return Arrivals(self._timelines, own)
 
-    def needed(self, rank: int, call: int) -> list[Place]:
-        """The calls before which a call cannot end, itself included."""
-        places = self.at(rank, call)
-        if len(places) == 1:
-            return places
-        waiting = self.waiting(rank, call)
-        if waiting in (Waiting.EVERYONE, Waiting.RECEIVER):  # gloo's and NCCL's large sends wait for the receiver too
-            return places
-        root = self._timelines[rank].root[call]
-        own_rank = self._timelines[rank].rank
-        if waiting is Waiting.ROOT and root == own_rank:
-            return places
-        if waiting is Waiting.FOR_ROOT and root != own_rank:
-            return [one for one in places if one.rank == rank or self._timelines[one.rank].rank == root]
-        return [Place(rank, call)]
+    def _all_at(self, position: tuple[int, int]) -> Arrivals:
+        """All calls of a meeting, ordered once: each of thousands of members needs them."""
+        found = self._whole.get(position)
+        if found is None:
+            found = self._whole[position] = Arrivals(self._timelines, self._at[position])
+        return found
 
     def waiting(self, rank: int, call: int) -> Waiting:
         """Which ranks wait for which in a call."""

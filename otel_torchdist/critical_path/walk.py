@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.critical_path.meetings import Meetings, Place
+from otel_torchdist.critical_path.meetings import Arrivals, Meetings, Place
 from otel_torchdist.critical_path.model import PathKind, Piece
 from otel_torchdist.critical_path.timelines import Block, Label, Timeline
 
@@ -84,11 +84,10 @@ class Walker:
         """What let a rank go on after it was held up."""
         timeline = self._timelines[rank]
         last, last_ns, own = None, None, block.calls[-1]
-        for call in block.calls:
-            for place in self._meetings.needed(rank, call):
-                arrived_ns = self._timelines[place.rank].arrived[place.call]
-                if arrived_ns <= block.release_ns and (last_ns is None or arrived_ns > last_ns):
-                    last, last_ns, own = place, arrived_ns, call
+        for call, arrivals in zip(block.calls, self.needed(rank, block), strict=True):
+            count = arrivals.until(block.release_ns)
+            if count and (last_ns is None or arrivals.times[count - 1] > last_ns):
+                last, last_ns, own = arrivals.places[count - 1], arrivals.times[count - 1], call
         label = timeline.labels[timeline.label[own]]
         if last is None or last_ns is None:
             return Release(None, block.begin_ns, label)
@@ -98,9 +97,9 @@ class Walker:
             return Release(None, block.begin_ns, label)
         return Release(last, last_ns, label)
 
-    def needed(self, rank: int, block: Block) -> Iterator[Place]:
-        """The calls whose arrival a block waited for."""
-        return (place for call in block.calls for place in self._meetings.needed(rank, call))
+    def needed(self, rank: int, block: Block) -> Iterator[Arrivals]:
+        """For each call of a block the calls whose arrival it needed."""
+        return (self._meetings.needed(rank, call) for call in block.calls)
 
     def _label(self, release: Release) -> Label:
         """The call before which the path goes on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from otel_torchdist.critical_path.meetings import Place
+from otel_torchdist.critical_path.meetings import Arrivals, Place
 from otel_torchdist.critical_path.timelines import Timeline
 from otel_torchdist.critical_path.walk import Walker
 
@@ -41,14 +41,14 @@ class _Held(NamedTuple):
 
     Attributes:
         begin: What its begin came after.
-        needed: The calls whose arrival it waited for.
+        needed: The calls whose arrival it waited for: so many of the first of them.
         own: Its last call.
         transfer_ns: From the last of these arrivals to when the transfer was over, or to when the rank began to wait.
         rest_ns: What remained then.
     """
 
     begin: _After
-    needed: tuple[Place, ...]
+    needed: tuple[tuple[Arrivals, int], ...]
     own: int
     transfer_ns: int
     rest_ns: int
@@ -136,14 +136,10 @@ class Replay:
         own = block.calls[-1]
         before = own if timeline.arrived[own] <= block.begin_ns else -1
         begin = self._came_after(rank, block.begin_ns, block.thread, before)
-        needed = tuple(
-            place
-            for place in walker.needed(rank, block)
-            if place in self._after and self._timelines[place.rank].arrived[place.call] <= block.release_ns
-        )
-        if not needed:
+        needed = tuple((arrivals, arrivals.until(block.release_ns)) for arrivals in walker.needed(rank, block))
+        last_ns = max((arrivals.times[count - 1] for arrivals, count in needed if count), default=None)
+        if last_ns is None:
             return _Held(begin, (), own, 0, block.release_ns - block.begin_ns)
-        last_ns = max(self._timelines[place.rank].arrived[place.call] for place in needed)
         if walker.release(rank, block).last is not None:
             return _Held(begin, needed, own, block.release_ns - last_ns, 0)
         return _Held(begin, needed, own, max(0, block.begin_ns - last_ns), block.release_ns - block.begin_ns)
@@ -169,6 +165,7 @@ class _Run:
         self._transfer = transfer
         self._arrived: dict[Place, int] = {}
         self._released: list[list[int]] = [[] for _ in timelines]
+        self._latest: dict[tuple[Arrivals, int], int | None] = {}
 
     def arrive(self, place: Place) -> None:
         """Let a rank arrive at its next call; calls come in the order in which they were recorded."""
@@ -187,9 +184,18 @@ class _Run:
         released = self._released[rank]
         for held in self._held[rank][len(released) : number + 1]:
             begin_ns = self.moment(rank, held.begin) + held.begin.gap_ns
-            arrived = [self._arrived[place] for place in held.needed if place in self._arrived]
+            arrived = [self._last(*needed) for needed in held.needed]
+            last_ns = max((time_ns for time_ns in arrived if time_ns is not None), default=None)
             over_ns = begin_ns
-            if arrived:
-                over_ns = max(begin_ns, max(arrived) + self._transfer(Place(rank, held.own), held.transfer_ns))
+            if last_ns is not None:
+                over_ns = max(begin_ns, last_ns + self._transfer(Place(rank, held.own), held.transfer_ns))
             released.append(over_ns + held.rest_ns)
         return released[number]
+
+    def _last(self, arrivals: Arrivals, count: int) -> int | None:
+        """When the last of the first calls arrives; None if all of them were before the replay's begin."""
+        key = arrivals, count
+        if key not in self._latest:
+            found = (self._arrived.get(place) for place in arrivals.places[:count])
+            self._latest[key] = max((time_ns for time_ns in found if time_ns is not None), default=None)
+        return self._latest[key]
