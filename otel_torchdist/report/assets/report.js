@@ -11,7 +11,7 @@ function capital(text) {
 }
 
 const SECTIONS = [
-  ["verdict", "Verdict"], ["incidents", "Long waits"], ["timeline", "Timeline"], ["critical-path", "Critical path"], ["advice", "Advice"], ["world", "Parallel world"],
+  ["verdict", "Verdict"], ["incidents", "Long waits"], ["timeline", "Timeline"], ["critical-path", "Critical path"], ["world", "Parallel world"],
   ["traffic", "Traffic"], ["steps", "Steps"], ["ranks", "Ranks"], ["calls", "Calls"], ["groups", "Groups"],
 ];
 
