@@ -141,7 +141,9 @@ class Parameter(Generic[T]):
         try:
             return self.accepted.parse(text)
         except ValueError:
-            _logger.warning("%s=%.100r is not %s: using %s", self.variable, text, self.accepted.wording, self.default)
+            _logger.warning(
+                "%s=%.100r is not %s: using %s", self.variable, text, self.accepted.wording, self.default or "none"
+            )
             return self.default_value()
 
 
@@ -182,6 +184,10 @@ def _absolute_path() -> Accepted[Path]:
         return Path(text)
 
     return Accepted("an absolute path", parse)
+
+
+def _optional(accepted: Accepted[T]) -> Accepted[T | None]:
+    return Accepted(accepted.wording, lambda text: accepted.parse(text) if text else None)
 
 
 def _list_of_names() -> Accepted[frozenset[str]]:
@@ -239,6 +245,8 @@ class Config:
         tape_records: Records in a tape, of 128 bytes each.
         keep_runs: Number of job directories of ended runs that are kept.
         keep_bytes: Bytes that they may take in total.
+        archive: Directory into which whole runs are archived; None for no archive.
+        archive_bytes: Bytes that the archive of one run may take for each node.
         prometheus_host: Address of `/metrics`; `OTEL_EXPORTER_PROMETHEUS_HOST`.
         prometheus_port: Port of `/metrics`, 0 for any free one; `OTEL_EXPORTER_PROMETHEUS_PORT`.
         sdk_disabled: Whether OpenTelemetry as a whole is disabled; `OTEL_SDK_DISABLED`.
@@ -269,6 +277,10 @@ class Config:
     tape_records: int = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, _integer(64, 1048576), "16384")
     keep_runs: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_RUNS, _integer(0), "8")
     keep_bytes: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_BYTES, _integer(0, unit=" of bytes"), "268435456")
+    archive: Path | None = _setting(env.OTEL_PYTHON_TORCHDIST_ARCHIVE, _optional(_absolute_path()), "")
+    archive_bytes: int = _setting(
+        env.OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES, _integer(1048576, unit=" of bytes"), "1073741824"
+    )
     prometheus_host: str = _setting(env.OTEL_EXPORTER_PROMETHEUS_HOST, _TEXT, "localhost")
     prometheus_port: int = _setting(env.OTEL_EXPORTER_PROMETHEUS_PORT, _integer(0, 65535), "9464")
     sdk_disabled: bool = _setting(env.OTEL_SDK_DISABLED, _BOOLEAN, "false")

@@ -180,6 +180,25 @@ The number of bytes that the job directories of ended runs may take in total.
 Default: "268435456" (256 MiB)
 """
 
+OTEL_PYTHON_TORCHDIST_ARCHIVE = "OTEL_PYTHON_TORCHDIST_ARCHIVE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ARCHIVE
+
+The directory into which whole runs are archived, an absolute path, on a disk or a shared file system: several nodes
+and jobs can share it. Whatever reads the tapes writes there what their rings overwrite, about 12 bytes an operation.
+If empty: nowhere.
+Default: ""
+"""
+
+OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES = "OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES
+
+The number of bytes that the archive of one run may take for each node; at least 1048576. Beyond it the oldest
+segments are removed. Archives of ended runs are never removed.
+Default: "1073741824" (1 GiB)
+"""
+
 OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL = "OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL

@@ -5,9 +5,11 @@
   + TapeError               errors                         a tape or its directory cannot be created or read
   + SeveralRunsError        job.runs                       the first digits of a run's id match more than one run
   + FolderError             cli.export.folder              dumps cannot be written, or would replace files of others
+  + ParquetError            cli.export.parquet             tables cannot be written, or would be among files of others
   + NotReproducibleError    reproducer.model               no script can show what has happened
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
   These are handled where they arise:
+  + DamagedSegmentError     archive.columns                a part of an archive is damaged
   + UnreadableError         flight.reading.archives        a file that may be a dump, or an archive, cannot be read
   + PickleError             flight.reading.pickles         a pickle is damaged, or holds something other than plain data
   + DumpError               flight.reading.decoding        a file is no dump of a flight recorder, or is damaged

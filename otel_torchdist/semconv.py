@@ -229,6 +229,7 @@ NAMES_DROPPED: Final = "torchdist_names_dropped_total"
 OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
+ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
 UP: Final = "torchdist_up"
 
 OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
@@ -263,6 +264,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
     OPERATIONS_FAILED: "torchdist.operations.failed",
     SPANS_DROPPED: "torchdist.spans.dropped",
+    ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
     UP: "torchdist.up",
 }
 """Without unit and `_total`: OpenTelemetry's rules for Prometheus turn these into the names above."""

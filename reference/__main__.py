@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from reference.pages import alerts_page, metrics_page, settings_page, spans_page
+from reference.pages import alerts_page, metrics_page, settings_page, spans_page, with_tables
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -33,6 +33,7 @@ def pages() -> dict[Path, str]:
         docs / "settings.md": settings_page(),
         docs / "metrics.md": metrics_page(),
         docs / "spans.md": spans_page(),
+        docs / "archive.md": with_tables((docs / "archive.md").read_text(encoding="utf-8")),
         docs / "alerts.md": alerts_page(ROOT / "deploy" / "prometheus" / "rules" / "alerts.yaml"),
     }
 

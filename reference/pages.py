@@ -10,9 +10,12 @@ from typing import Any, Final
 import yaml
 
 from otel_torchdist import environment_variables, semconv
+from otel_torchdist.cli.export.tables import TABLES
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from reference.constants import Constant, constants
 
+TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `make docs`: change it there. -->"
+TABLES_END: Final = "<!-- Until here. -->"
 OURS: Final = "OTEL_PYTHON_TORCHDIST_"
 FOR_TESTS: Final = frozenset({environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL})
 SPANS: Final = "spans"
@@ -95,6 +98,18 @@ def alerts_page(rules: Path) -> str:
         "What each alert means, and what to do about it, is in its annotations.",
         _table(["alert", "severity", "after", "expression"], rows),
     )
+
+
+def with_tables(page: str) -> str:
+    """The page on the archive, with the tables that `export --parquet` writes."""
+    before, _, rest = page.partition(TABLES_BEGIN)
+    _, _, after = rest.partition(TABLES_END)
+    parts = [
+        f"**`{name}.parquet`**\n\n"
+        + _table(["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.meaning] for one in columns])
+        for name, columns in TABLES.items()
+    ]
+    return "\n\n".join([before + TABLES_BEGIN, *parts, TABLES_END + after])
 
 
 def _setting(constant: Constant) -> str:

@@ -64,6 +64,8 @@ def test_defaults() -> None:
         "tape_records": 16384,
         "keep_runs": 8,
         "keep_bytes": 256 * 1024 * 1024,
+        "archive": None,
+        "archive_bytes": 1 << 30,
         "prometheus_host": "localhost",
         "prometheus_port": 9464,
         "sdk_disabled": False,
@@ -94,6 +96,8 @@ def test_constructor_has_the_same_defaults() -> None:
         ("tape_records", "1048576", 1048576),
         ("keep_runs", "0", 0),
         ("keep_bytes", "1024", 1024),
+        ("archive", "/shared/archive", Path("/shared/archive")),
+        ("archive_bytes", "1048576", 1 << 20),
         ("prometheus_host", "0.0.0.0", "0.0.0.0"),
         ("prometheus_port", "0", 0),
         ("prometheus_port", "65535", 65535),
@@ -133,6 +137,9 @@ def test_accepted_value(field: str, text: str, value: object, caplog: pytest.Log
         ("tape_records", "1_000"),
         ("keep_runs", "٣"),
         ("keep_bytes", "256MiB"),
+        ("archive", "archive"),
+        ("archive_bytes", "1048575"),
+        ("archive_bytes", "1GiB"),
         ("prometheus_port", "65536"),
         ("prometheus_port", "http"),
         ("sdk_disabled", "0"),
@@ -145,7 +152,7 @@ def test_invalid_value(field: str, text: str, caplog: pytest.LogCaptureFixture) 
     [record] = caplog.records
     assert (record.name, record.levelno) == ("otel_torchdist", logging.WARNING)
     assert record.getMessage().startswith(f"{variable(field)}={text!r:.100} is not ")
-    assert record.getMessage().endswith(f": using {PARAMETERS[field].default}")
+    assert record.getMessage().endswith(f": using {PARAMETERS[field].default or 'none'}")
 
 
 def test_warning_states_what_is_accepted(caplog: pytest.LogCaptureFixture) -> None:

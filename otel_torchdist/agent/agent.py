@@ -19,6 +19,7 @@ from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.reader import Reader
+from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.naming import readable
@@ -70,7 +71,8 @@ class Agent:
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
         watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths)
-        self.reader = Reader(dataclasses.replace(built, sink=self._sink), config.span_budget, watch, self._deaths)
+        held = dataclasses.replace(built, sink=self._sink)
+        self.reader = Reader(held, config.span_budget, watch, self._deaths, archive_of(config))
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:

@@ -15,6 +15,8 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.agent.stall_metrics import show
+from otel_torchdist.archive.recorder import TapeArchive
+from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
@@ -37,6 +39,7 @@ from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
 SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""
 FLUSH_S: Final = 5.0
+ARCHIVE_FLUSH_S: Final = 2.0
 ENDING_S: Final = 1.0
 """How long a process may take to end after the kernel has released its lock."""
 
@@ -66,6 +69,7 @@ class _Rank:
         tape: The tape.
         spans: Its spans; None if another process exports them.
         metrics: Its metrics; None if another process exports them.
+        archive: What is archived of it; None if it is not.
         ended_at: Monotonic time in seconds at which its end was seen.
         unlocked_at: Monotonic time in seconds at which its lock was first seen to be free.
     """
@@ -73,6 +77,7 @@ class _Rank:
     tape: TapeReader
     spans: RankSpans | None
     metrics: RankMetrics | None
+    archive: TapeArchive | None = None
     ended_at: float | None = None
     unlocked_at: float | None = None
 
@@ -86,7 +91,14 @@ class Reader:
         failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
     """
 
-    def __init__(self, outputs: Outputs, span_budget: int, watch: StallWatch, deaths: DeathWatch | None = None) -> None:
+    def __init__(
+        self,
+        outputs: Outputs,
+        span_budget: int,
+        watch: StallWatch,
+        deaths: DeathWatch | None = None,
+        archive: ArchiveWriter | None = None,
+    ) -> None:
         """Write to `outputs`.
 
         Args:
@@ -94,15 +106,19 @@ class Reader:
             span_budget: Spans per second and rank.
             watch: Watches for stalls; it follows no tapes yet.
             deaths: As in `StallWatch`.
+            archive: Writes what is read into an archive; None for no archive. Closed with the reader.
         """
         self._outputs = outputs
+        self._archive = archive
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
         self._watch = watch
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
-        self.metrics = NodeMetrics(self.spans_dropped)
+        self.metrics = NodeMetrics(
+            self.spans_dropped, archive_dropped=lambda: archive.dropped if archive is not None else None
+        )
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
         self.incidents: list[Event] = []
@@ -133,6 +149,8 @@ class Reader:
             metrics = self.metrics.track(tape)
             spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links, metrics.exemplify)
         rank = self._ranks[identity.nonce] = _Rank(tape, spans, metrics)
+        if exported and self._archive is not None:
+            rank.archive = TapeArchive(tape, self._archive)
         self._watch.follow(tape)
         if before is not None:
             self._resume(rank, before)
@@ -141,6 +159,8 @@ class Reader:
         past = _read_before(rank.tape, before.cursor)
         rank.tape.resume(before.cursor)
         self._watch.observe(rank.tape.identity.nonce, past)
+        if rank.archive is not None:
+            rank.archive.resume(past)
         if rank.metrics is not None:
             rank.metrics.resume(before.metrics)
         if rank.spans is None:
@@ -242,11 +262,15 @@ class Reader:
             rank.metrics.consume(batch, status, now_ns)
         if rank.spans is not None:
             rank.spans.consume(batch, status, now_ns)
+        if rank.archive is not None:
+            rank.archive.consume(batch, status, now_ns)
         is_over = not alive or status.state is not TapeState.RUNNING
         if is_over and not alive and self._may_be_ending(rank, status.state):
             return
         if is_over and batch.is_empty:
             rank.ended_at = time.monotonic()
+            if rank.archive is not None:
+                rank.archive.close()
             if rank.spans is not None:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
@@ -273,6 +297,8 @@ class Reader:
     def _forget(self, nonce: int) -> None:
         rank = self._ranks.pop(nonce)
         self._watch.forget(nonce)
+        if rank.archive is not None:
+            rank.archive.close()
         if rank.spans is not None:
             rank.spans.close(time.monotonic_ns())
             self._spans_dropped += rank.spans.dropped
@@ -303,6 +329,10 @@ class Reader:
                     rank.spans.pause(now_ns)
                 elif rank.spans is not None:
                     rank.spans.close(now_ns)
+                if rank.archive is not None:
+                    rank.archive.close()
+        if self._archive is not None:
+            self._archive.close(ARCHIVE_FLUSH_S)
         self._outputs.sink.shutdown(FLUSH_S)
         if self._pushed is not None:
             self._pushed.stop()

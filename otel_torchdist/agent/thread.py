@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from otel_torchdist import guard
 from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here, suspended_among
 from otel_torchdist.agent.reader import Reader
+from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.process_end import ProcessEnd, starts_threads
@@ -81,7 +82,7 @@ class ReaderThread:
     def _run(self) -> None:
         with guard.guarded("reader"):
             watch = StallWatch(StallRules.from_config(self._config))
-            reader = Reader(self._outputs(), self._config.span_budget, watch)
+            reader = Reader(self._outputs(), self._config.span_budget, watch, archive=archive_of(self._config))
             server = self._serve(reader)
             try:
                 while not self._stopping:

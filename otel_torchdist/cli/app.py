@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from otel_torchdist.cli.advice.command import advice
 from otel_torchdist.cli.agent import agent
 from otel_torchdist.cli.critical_path.command import critical_path
 from otel_torchdist.cli.demo.command import demo
@@ -73,6 +74,7 @@ app.command(
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(stats)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(graph)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(critical_path)
+app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(advice)
 app.command(
     epilog=exit_codes_help(
         ExitCode.NOTHING_FOUND,
@@ -95,6 +97,7 @@ app.command(
 app.command(
     epilog=exit_codes_help(
         ExitCode.NOTHING_FOUND,
+        ExitCode.UNAVAILABLE,
         ExitCode.NO_DIRECTORY,
         ExitCode.INTERRUPTED,
         ExitCode.BROKEN_PIPE,

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.archive.reading import ArchivedRun, is_archive
+from otel_torchdist.archive.reading import history_of as history_of_archive
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.targets import Target, chosen_run
+from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run
 from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -60,7 +62,9 @@ class Source:
 
 
 def source_of(wanted: Target) -> Source:
-    """Read a run, dumps or traces; ends the command if there is no such run, or if it cannot be told what is meant."""
+    """Read a run, an archive, dumps or traces; ends the command if there is no such run, or if it is unclear which."""
+    if wanted.paths and all(map(is_archive, wanted.paths)):
+        return source_of_archive(wanted.paths, wanted.run)
     if wanted.paths:
         return _source_of_paths(wanted.paths)
     chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
@@ -117,6 +121,30 @@ def _tapes(tapes: Iterable[TapeReader], warnings: list[str], now_ns: int) -> Ite
             continue
         entered = tuple(view for view in history.operations if view.record.entered_ns <= now_ns)
         yield dataclasses.replace(history, operations=entered)
+
+
+def source_of_archive(paths: Sequence[Path], prefix: str) -> Source:
+    """Read a run from its archive; ends the command if it is not clear which one."""
+    run, notes = chosen_archived_run(paths, prefix)
+    origin = run.origin()
+    ranks = f"{len(run.ranks)} of {origin.world_size} ranks" if origin is not None else f"{len(run.ranks)} ranks"
+    host = f" on {origin.host}" if origin is not None else ""
+    source = Source(
+        headline=f"archive of run {run.label}, started {day_and_time(run.begun_ns)}{host}, {ranks}",
+        run_id=f"{run.run_id:032x}",
+        place=", ".join(readable(str(path)) for path in paths),
+        histories=iter(()),
+        warnings=notes,
+    )
+    source.histories = _archived(run, source.warnings)
+    return source
+
+
+def _archived(run: ArchivedRun, warnings: list[str]) -> Iterator[RankHistory]:
+    for rank in run.ranks:
+        history = history_of_archive(rank, warnings)
+        if history is not None:
+            yield history
 
 
 def source_of_dumps(paths: Sequence[Path]) -> Source:

@@ -14,8 +14,9 @@ RunOrDumps: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN|PATH…]",
-        help="The first digits of a run's id; without it, the run that started last. Or dumps of PyTorch's flight "
-        "recorder, in folders, archives, or one by one.",
+        help="The first digits of a run's id; without it, the run that started last. Or an archive, with these "
+        "digits behind it if it has several runs, or dumps of PyTorch's flight recorder, in folders, archives, or one "
+        "by one.",
         autocompletion=complete_target,
         show_default=False,
     ),

@@ -11,9 +11,10 @@ from typing import Final
 
 import typer
 
+from otel_torchdist.archive.reading import ArchivedRun, is_archive, runs_in
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
-from otel_torchdist.cli.text import fail
+from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
@@ -21,6 +22,7 @@ from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tap
 from otel_torchdist.naming import listed_ranks, readable
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
+_MAX_LISTED: Final = 16
 _LISTED: Final = "`otel-torchdist diagnose --list` lists all runs"
 
 
@@ -29,9 +31,9 @@ class Target:
     """What is to be read.
 
     Attributes:
-        run: The first digits of a run's id; '' for the run that started last.
+        run: The first digits of a run's id; '' for the run that started last, or the only one of an archive.
         run_dir: The job directory in which to look for it; None for all.
-        paths: What a job has left that was not recorded; empty for a run.
+        paths: Archives, or what a job has left that was not recorded; empty for a run.
     """
 
     run: str = ""
@@ -73,6 +75,9 @@ def target_of(arguments: Sequence[str], run_dir: Path | None) -> Target:
     is_id = len(arguments) == 1 and _ID.fullmatch(arguments[0]) is not None and not paths[0].exists()
     if not arguments or is_id:
         return Target("".join(arguments), run_dir)
+    run = ""
+    if len(paths) > 1 and _ID.fullmatch(arguments[-1]) and not paths[-1].exists() and is_archive(paths[0]):
+        run, paths = arguments[-1], paths[:-1]
     if run_dir is not None:
         raise typer.BadParameter("a path and --run-dir exclude each other", param_hint="--run-dir")
     missing = next((path for path in paths if not os.path.lexists(path)), None)
@@ -82,7 +87,40 @@ def target_of(arguments: Sequence[str], run_dir: Path | None) -> Target:
         fail(f"{readable(str(missing))}: {what}", ExitCode.NOTHING_FOUND)
     if len(paths) == 1 and paths[0].is_dir() and tapes_in(paths[0]):
         return Target(run_dir=paths[0].resolve())
-    return Target(paths=paths)
+    return Target(run, paths=paths)
+
+
+def chosen_archived_run(paths: Sequence[Path], prefix: str) -> tuple[ArchivedRun, list[str]]:
+    """Find a run in archives, and what of them cannot be read; ends the command if it is not clear which run.
+
+    Args:
+        paths: Archives, or parts of them.
+        prefix: The first digits of its id; '' if there is only one.
+    """
+    runs, notes = runs_in(paths)
+    found = [run for run in runs if f"{run.run_id:032x}".startswith(prefix.lower())]
+    if len(found) == 1:
+        return found[0], notes
+    warn(notes)
+    where = ", ".join(readable(str(path)) for path in paths)
+    if not runs:
+        fail(f"{where}: an archive without a segment that can be read", ExitCode.NOTHING_FOUND)
+    if not found:
+        fail(f"{where}: no run begins with {prefix}; it has {_listed(runs)}", ExitCode.NOTHING_FOUND)
+    fail(
+        f"{where}: {len(found)} runs: add the first digits of one's id, or name its folder: {_listed(found)}",
+        ExitCode.NOTHING_FOUND,
+    )
+
+
+def _listed(runs: Sequence[ArchivedRun]) -> str:
+    """`1234abcd (started 2026-11-21 12:46:05, 4 ranks)`, and so on, the newest first."""
+    shown = [
+        f"{run.label} (started {day_and_time(run.begun_ns)}, {len(run.ranks)} rank{'s' * (len(run.ranks) != 1)})"
+        for run in runs[:_MAX_LISTED]
+    ]
+    more = len(runs) - len(shown)
+    return ", ".join([*shown, f"and {more} more"] if more else shown)
 
 
 def chosen_run(config: Config, prefix: str, run_dir: Path | None) -> ChosenRun:

@@ -28,29 +28,38 @@ MOST_CALLS: Final = 400_000
 _LEAST_CALLS: Final = 64
 
 
-def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CALLS) -> CriticalPath | None:
-    """Find the critical path.
+class PathFinder:
+    """Takes histories one after the other, each of which may then be forgotten, and finds their critical path."""
 
-    Args:
-        histories: One for each rank; each is read once.
-        most_calls: About how many calls to look at; the newest steps of all ranks count.
+    def __init__(self, most_calls: int = MOST_CALLS) -> None:
+        """Look at about so many calls of all ranks together, those of the newest steps."""
+        self._most_calls = most_calls
+        self._timelines: list[Timeline] = []
+        self._world_size = 0
 
-    Returns:
-        The path; None if no call of any rank is known.
-    """
-    timelines: list[Timeline] = []
-    world_size = 0
-    for history in histories:
-        world_size = max(world_size, history.world_size, history.rank + 1)
-        timeline = Timeline(history, max(_LEAST_CALLS, most_calls // world_size))
+    def add(self, history: RankHistory) -> None:
+        """Take the history of another rank."""
+        self._world_size = max(self._world_size, history.world_size, history.rank + 1)
+        timeline = Timeline(history, max(_LEAST_CALLS, self._most_calls // self._world_size))
         if timeline.arrived:
-            timelines.append(timeline)
-    if not timelines:
-        return None
-    timelines.sort(key=lambda timeline: timeline.rank)
-    meetings = Meetings(timelines)
-    clocks = align(timelines, meetings)
-    return _Analysis(timelines, meetings, world_size, clocks).path()
+            self._timelines.append(timeline)
+
+    def path(self) -> CriticalPath | None:
+        """The critical path; None if no call of any rank is known. Only to be called once."""
+        if not self._timelines:
+            return None
+        timelines = sorted(self._timelines, key=lambda timeline: timeline.rank)
+        meetings = Meetings(timelines)
+        clocks = align(timelines, meetings)
+        return _Analysis(timelines, meetings, self._world_size, clocks).path()
+
+
+def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CALLS) -> CriticalPath | None:
+    """Find the critical path of histories, one for each rank; see `PathFinder`."""
+    finder = PathFinder(most_calls)
+    for history in histories:
+        finder.add(history)
+    return finder.path()
 
 
 class _Analysis:

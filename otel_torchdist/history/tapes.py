@@ -47,7 +47,8 @@ def history_of(tape: TapeReader) -> RankHistory:
         steps += batch.steps
         if batch.is_empty and not batch.lost:
             break
-    names = ResolvedNames(tape)
+    names = ResolvedNames(tape.names, tape.identity.rank)
+    tape.names.refresh()  # no record may have referred to any of them yet
     groups = map(names.group, tape.names.group_ids())
     identity, status = tape.identity, tape.status()
     return RankHistory(

@@ -135,6 +135,7 @@ class WorldCalls:
         unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, and of messages to ranks that are not
             recorded, which are not in `sent`.
         has_steps: Whether only steps after the first ones were counted; otherwise all calls were.
+        steps: How many steps were counted, on the rank with most of them.
     """
 
     world_size: int = 0
@@ -144,6 +145,7 @@ class WorldCalls:
     sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     unspread: int = 0
     has_steps: bool = True
+    steps: int = 0
 
 
 class CallCounter:
@@ -160,6 +162,7 @@ class CallCounter:
             found.ranks.add(history.rank)
             if history.host:
                 found.hosts[history.rank] = history.host
+        self._steady.steps = max(self._steady.steps, _steady_steps(history))
         for group in history.groups:
             _register(self._every, group)
         for view, calls, steady_calls in _alike(history.operations):
@@ -193,6 +196,10 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
     for history in histories:
         counter.add(history)
     return counter.counted()
+
+
+def _steady_steps(history: RankHistory) -> int:
+    return len({view.record.step for view in history.operations if view.record.step >= FIRST_STEADY})
 
 
 def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView, int, int]]:

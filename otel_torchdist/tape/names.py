@@ -12,6 +12,7 @@ import os
 import stat
 import threading
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -87,7 +88,7 @@ class NamesWriter:
         if identity > MAX_NAMES - spare or room <= 0:
             self.is_scarce = True
             return OTHER
-        line = _encode(identity, name)
+        line = encode_line(identity, name)
         if len(line) > room or not self._write(line):
             self.is_scarce = True
             return OTHER
@@ -119,7 +120,8 @@ _KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName]]] = {
 }
 
 
-def _encode(identity: int, name: Name) -> bytes:
+def encode_line(identity: int, name: Name) -> bytes:
+    """Return the line of a name, with its newline."""
     if isinstance(name, str):
         body: dict[str, Any] = {"id": identity, "text": name[:MAX_TEXT]}
     else:
@@ -170,7 +172,47 @@ class _Line:
     call_site: CallSiteRead | None = None
 
 
-class NamesReader:
+class Names:
+    """Names by their ids; `OTHER` is the id of none."""
+
+    def __init__(self, names: Mapping[int, Name] | None = None) -> None:
+        """Start with some names."""
+        self._names: dict[int, Name] = dict(names or {})
+
+    def update(self, names: Mapping[int, Name]) -> None:
+        """Add names, or replace them."""
+        self._names.update(names)
+
+    def get(self, identity: int) -> Name | None:
+        """Return the name with this id, of whatever kind."""
+        return self._names.get(identity)
+
+    def group(self, identity: int) -> GroupName | None:
+        """Return the process group with this id."""
+        name = self.get(identity)
+        return name if isinstance(name, GroupName) else None
+
+    def group_ids(self) -> list[int]:
+        """Return the ids of all process groups, in the order in which they were written."""
+        return [identity for identity, name in self._names.items() if isinstance(name, GroupName)]
+
+    def signature(self, identity: int) -> SignatureName | None:
+        """Return the signature with this id."""
+        name = self.get(identity)
+        return name if isinstance(name, SignatureName) else None
+
+    def call_site(self, identity: int) -> CallSiteName | None:
+        """Return the call site with this id."""
+        name = self.get(identity)
+        return name if isinstance(name, CallSiteName) else None
+
+    def text(self, identity: int) -> str | None:
+        """Return the label or exception type with this id."""
+        name = self.get(identity)
+        return name if isinstance(name, str) else None
+
+
+class NamesReader(Names):
     """Follows a dictionary file. Never raises because of the file's content: unreadable names are unknown."""
 
     def __init__(self, path: Path, owner: int | None = None) -> None:
@@ -180,10 +222,10 @@ class NamesReader:
             path: The file.
             owner: The user who must own it; None for any.
         """
+        super().__init__()
         self._path = path
         self._owner = owner
         self._offset = 0
-        self._names: dict[int, Name] = {}
         self._left = _MAX_READ
         self._size = 0
         self._has_warned = False
@@ -209,45 +251,23 @@ class NamesReader:
         complete, newline, _ = chunk.rpartition(b"\n")
         self._offset += len(complete) + len(newline)
         for line in complete.split(b"\n") if newline else ():
-            decoded = _decode(line)
+            decoded = decode_line(line)
             if decoded is None:
                 self.corrupt_lines += 1
                 continue
             self._names[decoded[0]] = decoded[1]
 
-    def _get(self, identity: int) -> Name | None:
+    def get(self, identity: int) -> Name | None:
+        """Return the name with this id, after another look at the file if it is not known yet."""
         if identity == OTHER:
             return None
         if identity not in self._names:
             self.refresh()
         return self._names.get(identity)
 
-    def group(self, identity: int) -> GroupName | None:
-        """Return the process group with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, GroupName) else None
 
-    def group_ids(self) -> list[int]:
-        """Return the ids of all process groups, in the order in which they were written."""
-        return [identity for identity, name in self._names.items() if isinstance(name, GroupName)]
-
-    def signature(self, identity: int) -> SignatureName | None:
-        """Return the signature with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, SignatureName) else None
-
-    def call_site(self, identity: int) -> CallSiteName | None:
-        """Return the call site with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, CallSiteName) else None
-
-    def text(self, identity: int) -> str | None:
-        """Return the label or exception type with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, str) else None
-
-
-def _decode(line: bytes) -> tuple[int, Name] | None:
+def decode_line(line: bytes) -> tuple[int, Name] | None:
+    """Return id and name of a line without its newline, safe to display; None if it is damaged."""
     try:
         if int(line[:8], 16) != zlib.crc32(line[9:]):
             return None

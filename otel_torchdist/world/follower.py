@@ -61,7 +61,7 @@ class TapeFollower:
         self._deaths = deaths
         self._unlocked_ns: int | None = None
         self.is_last_check = False
-        self._resolved = ResolvedNames(reader)
+        self._resolved = ResolvedNames(reader.names, reader.identity.rank)
         self._progress: dict[Channel, Progress] = {}
         self._frozen: Mapping[Channel, Progress] | None = None
         self._views: dict[int, OperationView] = {}

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
 from otel_torchdist.world.model import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
@@ -40,9 +40,10 @@ class ResolvedNames:
         groups: The groups that were resolved so far, by their key. A new one makes a new mapping.
     """
 
-    def __init__(self, reader: TapeReader) -> None:
-        self._names = reader.names
-        self._rank = reader.identity.rank
+    def __init__(self, names: Names, rank: int) -> None:
+        """Resolve what a rank's records refer to with the names of its dictionary."""
+        self._names = names
+        self._rank = rank
         self._groups: dict[int, GroupView] = {}
         self._known: dict[_NameIds, _Names] = {}
         self.groups: Mapping[str, GroupView] = MappingProxyType({})

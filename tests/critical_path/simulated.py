@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, StepMark
+from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName, StepMark
 from otel_torchdist.world.model import Channel, GroupView, OperationId, OperationView
 
 MS: Final = 1_000_000
@@ -132,6 +133,7 @@ class Job:
         peer: int = -1,
         flags: int = 0,
         thread: int = 1,
+        shape: tuple[int, ...] = (),
     ) -> None:
         name = GroupName("0", "mesh", members, 0, "gloo", True)
         group = GroupView(name.key, name, frozenset(members))
@@ -148,7 +150,7 @@ class Job:
             entered_ns=entered_ns,
             step=self.step,
             sequence=sequence,
-            message_bytes=1024,
+            message_bytes=4 * math.prod(shape),
             group=1,
             signature=1,
             call_site=line,
@@ -167,7 +169,7 @@ class Job:
                 name=operation,
                 operation_id=OperationId(channel, sequence),
                 group=group,
-                signature=None,
+                signature=SignatureName(operation, "sum", (shape,), ("float32",), "cpu", 1) if shape else None,
                 call_site=site(line),
                 label="",
                 failure="",

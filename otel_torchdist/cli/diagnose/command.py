@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
@@ -30,7 +31,7 @@ from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs import Run, whole_index
-from otel_torchdist.naming import compress_ranks
+from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.verdict.rules import StallRules
 
 LIST_WIDTH: Final = 200
@@ -84,6 +85,12 @@ def diagnose(
         _list_runs(config, run_dir, as_json)
         return
     wanted = target_of(target or [], run_dir)
+    if any(map(is_archive, wanted.paths)):
+        fail(
+            f"{readable(str(wanted.paths[0]))}: an archive, which does not have the state of processes that a verdict "
+            "is based on; `otel-torchdist stats` and `graph` read it",
+            ExitCode.NOTHING_FOUND,
+        )
     if wanted.paths:
         _diagnose_leftovers(diagnose_leftovers(wanted.paths, rules, world_size), as_json)
         return

@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
 from otel_torchdist.cli.export.options import choice_of
+from otel_torchdist.cli.export.parquet_command import export_parquet
 from otel_torchdist.cli.export.report import report
 from otel_torchdist.cli.options import RunDirectory
-from otel_torchdist.cli.targets import chosen_run, ranks_of, warn
+from otel_torchdist.cli.targets import chosen_run, ranks_of, target_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.export.choice import Choice
@@ -30,20 +31,31 @@ from otel_torchdist.naming import have, name_ranks, readable
 
 
 def export(
-    run: Annotated[
-        str,
+    target: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the run that started last.",
-            autocompletion=complete_run,
+            metavar="[RUN|ARCHIVE]",
+            help="The first digits of the run's id. Without it: the run that started last. Or an archive, with these "
+            "digits behind it if it has several runs.",
+            autocompletion=complete_target,
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     flight_recorder: Annotated[
         Path | None,
         typer.Option(
             metavar="OUT",
             show_default=False,
             help="Write dumps of PyTorch's flight recorder into this folder, one for each rank, for `torchfrtrace`.",
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT",
+            show_default=False,
+            help="Write the operations as tables of Parquet into this folder, for DuckDB, pandas or Spark. Needs the "
+            "extra `analysis`.",
         ),
     ] = None,
     run_dir: RunDirectory = None,
@@ -67,19 +79,29 @@ def export(
         ),
     ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace dumps in OUT even if another program has written them.")
+        bool, typer.Option("--force", help="Write into OUT even if another program has written files there.")
     ] = False,
 ) -> None:
     """For other tools: write what ranks have called in a format that those open.
 
-    It reads the tapes of a run, whether that is running or has ended, in whatever way, and changes nothing there.
+    It reads the tapes of a run, whether that is running or has ended, in whatever way, or its archive, and changes
+    nothing there.
     """
-    if flight_recorder is None:
-        raise typer.BadParameter("name what is to be written: --flight-recorder OUT", param_hint="export")
+    if (flight_recorder is None) == (parquet is None):
+        raise typer.BadParameter("name one output: --flight-recorder OUT or --parquet OUT", param_hint="export")
     choice, wanted = choice_of(kinds, last), ranks_of(ranks)
+    chosen_source = target_of(target or [], run_dir)
+    if parquet is not None:
+        if kinds or last:
+            raise typer.BadParameter("tables have all calls; choose in your queries", param_hint="--kinds, --last")
+        export_parquet(chosen_source, parquet, wanted, force)
+        return
+    assert flight_recorder is not None
+    if chosen_source.paths:
+        raise typer.BadParameter("dumps are written from tapes, not from archives", param_hint="--flight-recorder")
     try:
         check_folder(flight_recorder, force)
-        wanted_run = chosen_run(Config.from_environment(), run, run_dir)
+        wanted_run = chosen_run(Config.from_environment(), chosen_source.run, chosen_source.run_dir)
         warn(wanted_run.unreadable)
         chosen = wanted_run.run
         with without_collecting_garbage():

@@ -292,6 +292,14 @@ NUMBER_METRICS: Final = (
         (),
         lambda node: (((), node.spans_dropped),),
     ),
+    NumberMetric(
+        semconv.ARCHIVE_DROPPED,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "Operations that could not be archived; no series without an archive.",
+        (),
+        lambda node: () if node.archive_dropped is None else (((), node.archive_dropped),),
+    ),
 )
 
 HISTOGRAM_METRICS: Final = (

@@ -112,15 +112,18 @@ class NodeMetrics:
         self,
         spans_dropped: Callable[[], int] = lambda: 0,
         clock: Callable[[], int] = time.monotonic_ns,
+        archive_dropped: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Start without ranks.
 
         Args:
             spans_dropped: Returns how many spans could not be exported so far.
             clock: The node's monotonic clock in nanoseconds, which its tapes share.
+            archive_dropped: Returns how many operations could not be archived so far; None without an archive.
         """
         self._spans_dropped = spans_dropped
         self._clock = clock
+        self._archive_dropped = archive_dropped
         self._labels_of_jobs: dict[Path, SeriesLabels] = {}
         self._labels_of_no_job = SeriesLabels()
         self._run_labels = RunLabels()
@@ -261,6 +264,7 @@ class NodeMetrics:
                 for label, run in runs.items()
             },
             spans_dropped=self._spans_dropped(),
+            archive_dropped=self._archive_dropped(),
         )
 
     def _snapshot_ranks(self) -> list[RankSnapshot]:

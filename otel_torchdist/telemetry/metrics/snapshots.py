@@ -193,6 +193,7 @@ class NodeSnapshot:
     ranks: tuple[RankSnapshot, ...]
     runs: Mapping[str, RunSnapshot]
     spans_dropped: int
+    archive_dropped: int | None = None
 
 
 Listener: TypeAlias = Callable[[Sequence[Duration]], None]

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from otel_torchdist import mark_step
+
 STEPS = 10
 LATE_S = 0.05
 
@@ -35,6 +37,7 @@ for _ in range(STEPS):
         dist.send(torch.ones(16), 1)
     elif rank == 1:
         dist.recv(torch.zeros(16), 0)
+    mark_step()
 (pids / str(rank)).write_text(f"{os.getpid()}\n")
 if rank == late:
     while gate.exists():

@@ -36,7 +36,7 @@ class Pushed:
     """A node's metrics behind a provider whose reader is collected by hand."""
 
     def __init__(self, directory: Path) -> None:
-        self.node = NodeMetrics(spans_dropped=lambda: 4, clock=lambda: 100 * SECOND)
+        self.node = NodeMetrics(spans_dropped=lambda: 4, clock=lambda: 100 * SECOND, archive_dropped=lambda: 3)
         self.reader = InMemoryMetricReader()
         self.provider = MeterProvider(metric_readers=[self.reader], shutdown_on_exit=False)
         self.metrics = OTelMetrics(self.node, self.provider)
@@ -115,7 +115,7 @@ def test_both_ways_out_agree(pushed: Pushed) -> None:
 def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
     """Durations from before the run was settled are recorded once it is, so both exports still agree."""
     simulated, counted = pushed.add(0, state=RunIdState.PROVISIONAL)
-    assert list(pushed.collect()) == [semconv.SPANS_DROPPED]
+    assert list(pushed.collect()) == [semconv.SPANS_DROPPED, semconv.ARCHIVE_DROPPED]
     simulated.writer.set_run_id(RUN_ID, RunIdState.AGREED)
     counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
     expected = pushed.prometheus_samples()

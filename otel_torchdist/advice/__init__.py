@@ -1,0 +1,1 @@
+"""What to look into, each with the figures behind it. Pure."""

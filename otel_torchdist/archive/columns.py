@@ -1,0 +1,107 @@
+"""Columns of integers in few bytes, from the standard library alone.
+
+A column is stored as itself or as the differences of its values, whichever needs fewer bytes a value, less the
+smallest of them, and by planes: first the lowest byte of all values, then the next. Planes of bytes that change little
+are what zlib makes small, and a column of equal values takes no plane at all.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import sub
+from typing import Final
+
+from otel_torchdist.errors import TorchDistError
+
+MAX_VALUE: Final = (1 << 63) - 1
+MIN_VALUE: Final = -MAX_VALUE - 1
+_HEAD: Final = struct.Struct("<BBqq")
+"""Bytes a value, whether they are differences, what was subtracted from all, and the first value of differences."""
+_BYTES: Final = 8
+
+
+class DamagedSegmentError(TorchDistError):
+    """A part of an archive cannot be read; the message gives the reason."""
+
+
+def pack(values: Sequence[int], grows: bool = False) -> bytes:
+    """Pack a column; values beyond 64 bits, which only a damaged record has, are cut to the nearest that fits.
+
+    Args:
+        values: The values.
+        grows: Whether they mostly grow, so that differences are worth trying.
+    """
+    if not values:
+        return b""
+    least, most = min(values), max(values)
+    if least < MIN_VALUE or most > MAX_VALUE:
+        return pack([max(MIN_VALUE, min(value, MAX_VALUE)) for value in values], grows)
+    width = _width(most - least)
+    if grows and width:
+        deltas = list(map(sub, values[1:], values))
+        least_delta, most_delta = min(deltas), max(deltas)
+        narrower = _width(most_delta - least_delta)
+        if narrower < width and MIN_VALUE <= least_delta <= MAX_VALUE:
+            return _HEAD.pack(narrower, 1, least_delta, values[0]) + _planes(deltas, least_delta, narrower)
+    return _HEAD.pack(width, 0, least, 0) + _planes(values, least, width)
+
+
+def unpack(content: memoryview, offset: int, count: int) -> tuple[array[int], int]:
+    """Unpack a column.
+
+    Args:
+        content: Holds packed columns.
+        offset: Where this one begins.
+        count: How many values it has.
+
+    Returns:
+        Its values, and where the next column begins.
+
+    Raises:
+        DamagedSegmentError: The content is too short, or a value does not fit into 64 bits.
+    """
+    if not count:
+        return array("q"), offset
+    try:
+        width, is_delta, base, first = _HEAD.unpack_from(content, offset)
+    except struct.error as error:
+        raise DamagedSegmentError("a column is cut off") from error
+    offset += _HEAD.size
+    stored = count - 1 if is_delta else count
+    end = offset + width * stored
+    if width > _BYTES or is_delta > 1 or end > len(content):
+        raise DamagedSegmentError("a column is larger than its segment")
+    raw = bytearray(_BYTES * stored)
+    for plane in range(width):
+        raw[plane::_BYTES] = content[offset + plane * stored : offset + (plane + 1) * stored]
+    numbers = array("Q")
+    numbers.frombytes(raw)
+    _to_native(numbers)
+    values: Iterable[int] = map(base.__add__, numbers) if base else numbers
+    try:
+        return array("q", accumulate(values, initial=first) if is_delta else values), end
+    except OverflowError as error:
+        raise DamagedSegmentError("a value of a column does not fit into 64 bits") from error
+
+
+def _width(spread: int) -> int:
+    return (spread.bit_length() + 7) // 8
+
+
+def _planes(column: Sequence[int], base: int, width: int) -> bytes:
+    if not width:
+        return b""
+    numbers = array("Q", map(base.__rsub__, column) if base else column)
+    _to_native(numbers)
+    raw = numbers.tobytes()
+    return b"".join([raw[plane::_BYTES] for plane in range(width)])
+
+
+def _to_native(numbers: array[int]) -> None:
+    """Swap between little-endian bytes, as they are stored, and those of this machine."""
+    if sys.byteorder == "big":
+        numbers.byteswap()

@@ -1,0 +1,103 @@
+"""Where an archive keeps its segments: a folder for each run, in it one for each node, in it files of segments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.archive.model import Origin, Place
+from otel_torchdist.archive.segments import HEAD_SIZE, MAGIC, decode_head
+from otel_torchdist.files.others import open_regular
+
+SUFFIX: Final = ".segments"
+_SEARCHED_AT_ONCE: Final = 1 << 20
+_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9.-]")
+_MAX_HOST: Final = 64
+
+
+def folder_of(archive: Path, origin: Origin) -> Path:
+    """Return the folder of a run and node; nodes of different clusters may have the same host name."""
+    host = _UNUSUAL.sub("_", origin.host[:_MAX_HOST]) or "host"
+    return archive / f"run-{origin.run_id:032x}" / f"{host}-{origin.boot_id >> 96:08x}"
+
+
+def new_file(folder: Path) -> Path:
+    """Return the name of a file that no other process writes; later ones are greater."""
+    return folder / f"{time.time_ns():019d}-{os.urandom(4).hex()}{SUFFIX}"
+
+
+def files_in(folder: Path) -> list[tuple[Path, int]]:
+    """Return the files of a node's folder and their sizes, the one that was begun first first.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    found: list[tuple[Path, int]] = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+            if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                found.append((Path(entry), entry.stat(follow_symlinks=False).st_size))
+    return sorted(found)
+
+
+def segments_in(path: Path, notes: list[str]) -> Iterator[Place]:
+    """Yield where the segments of a file are; what is damaged is skipped, and noted in a line.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    file = open_regular(path)
+    try:
+        size, offset = os.fstat(file).st_size, 0
+        damaged_from: int | None = None
+        is_cut_off = False
+        while offset < size:
+            place = decode_head(os.pread(file, HEAD_SIZE, offset), path, offset)
+            if place is not None and offset + HEAD_SIZE + place.size <= size:
+                if damaged_from is not None:
+                    lost = offset - damaged_from
+                    notes.append(f"{path}: {lost:,} bytes from byte {damaged_from:,} on are damaged: skipped")
+                    damaged_from = None
+                yield place
+                offset += HEAD_SIZE + place.size
+                continue
+            if damaged_from is None:
+                damaged_from = offset
+                is_cut_off = place is not None or size - offset < HEAD_SIZE
+            offset = _next_magic(file, offset + 1, size)
+        if damaged_from is not None:
+            what = "its last segment is cut off" if is_cut_off else "damaged"
+            notes.append(f"{path}: {what}: {size - damaged_from:,} bytes at its end are skipped")
+    finally:
+        os.close(file)
+
+
+def read_segment(place: Place) -> bytes:
+    """Read a segment.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    file = open_regular(place.path)
+    try:
+        return os.pread(file, HEAD_SIZE + place.size, place.offset)
+    finally:
+        os.close(file)
+
+
+def _next_magic(file: int, offset: int, size: int) -> int:
+    """Return where the next segment may begin; the size of the file if none does."""
+    while offset < size:
+        content = os.pread(file, _SEARCHED_AT_ONCE + len(MAGIC), offset)
+        found = content.find(MAGIC)
+        if found >= 0:
+            return offset + found
+        if len(content) <= _SEARCHED_AT_ONCE:
+            break
+        offset += _SEARCHED_AT_ONCE
+    return size

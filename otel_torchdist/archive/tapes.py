@@ -1,0 +1,75 @@
+"""Tapes in the form of segments, so that what reads archives reads them too."""
+
+from __future__ import annotations
+
+from otel_torchdist.archive.model import Moment, Origin, Segment
+from otel_torchdist.archive.segments import MAX_ROWS, Columns, decode, encode
+from otel_torchdist.job.runs import POLL_LIMIT
+from otel_torchdist.naming import lone_run_id
+from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.reading.batch import TapeCursor
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+
+
+def origin_of(tape: TapeReader, status: TapeStatus) -> Origin:
+    """Return what a tape's segments say of it; a run without an id gets one that no other run has."""
+    identity = tape.identity
+    return Origin(
+        nonce=identity.nonce,
+        run_id=status.run_id or lone_run_id(identity.nonce),
+        rank=identity.rank,
+        world_size=identity.world_size,
+        host=identity.host,
+        boot_id=identity.boot_id,
+        begun_ns=identity.realtime_ns,
+    )
+
+
+def moment_of(tape: TapeReader, status: TapeStatus, cursor: TapeCursor, now_ns: int) -> Moment:
+    """Return the state of a tape's rank.
+
+    Args:
+        tape: The tape.
+        status: Its newest status.
+        cursor: How far it has been read.
+        now_ns: The monotonic clock of its node.
+    """
+    return Moment(
+        taken_ns=now_ns if tape.is_alive() else status.heartbeat_ns,
+        wall_offset_ns=status.realtime_ns - status.monotonic_ns,
+        through=cursor.next_number,
+        lost=cursor.lost + status.records_dropped,
+        state=status.state,
+        failure=(tape.names.text(status.failure) or "") if status.failure else "",
+    )
+
+
+def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
+    """Read a tape that was not polled before, to where it ends now.
+
+    Raises:
+        TapeError: It cannot be read any more.
+    """
+    ended: list[Operation] = []
+    steps: list[StepMark] = []
+    activities: list[Activity] = []
+    for _ in range(2 + tape.capacity // POLL_LIMIT):
+        batch = tape.poll(POLL_LIMIT)
+        ended += batch.ended
+        steps += batch.steps
+        activities += batch.activities_ended
+        if batch.is_empty and not batch.lost:
+            break
+    tape.names.refresh()
+    status, cursor = tape.status(), tape.cursor
+    origin, moment = origin_of(tape, status), moment_of(tape, status, cursor, now_ns)
+    ended.sort(key=lambda operation: operation.number)
+    groups = tape.names.group_ids()
+    parts = [
+        Segment(origin, moment, len(ended), ended[first : first + MAX_ROWS])
+        for first in range(0, len(ended) - MAX_ROWS, MAX_ROWS)
+    ]
+    rest = ended[len(parts) * MAX_ROWS :]
+    parts.append(Segment(origin, moment, len(ended), rest, cursor.open, steps, [*activities, *cursor.open_activities]))
+    return [decode(encode(part, tape.names, groups)) for part in parts]

@@ -1,0 +1,1 @@
+"""`otel-torchdist advice`: what to look into, with the figures behind it."""

@@ -1,0 +1,101 @@
+"""`otel-torchdist advice`: its options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from otel_torchdist.advice.advise import advise
+from otel_torchdist.advice.model import Advice
+from otel_torchdist.cli.advice.wording import PAGES, check, finding
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.histories import Source, source_of
+from otel_torchdist.cli.options import RunDirectory, RunOrDumps
+from otel_torchdist.cli.targets import target_of, warn
+from otel_torchdist.cli.terminal import CommandConsole
+from otel_torchdist.cli.text import fail
+from otel_torchdist.critical_path.analysis import MOST_CALLS, PathFinder
+from otel_torchdist.critical_path.model import CriticalPath
+from otel_torchdist.garbage import without_collecting_garbage
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.parallelism.calls import calls_of
+from otel_torchdist.parallelism.graph import graph_of
+
+SCHEMA: Final = 1
+
+
+def advice(
+    target: RunOrDumps = None,
+    run_dir: RunDirectory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """To see what is worth looking into: what makes steps long, each with its figures and how to check it.
+
+    Nothing is recommended instead of anything else: it reports what was measured.
+    """
+    source = source_of(target_of(target or [], run_dir))
+    finder = PathFinder(MOST_CALLS)
+    with without_collecting_garbage():
+        calls = calls_of(_added(source.histories, finder))
+        path = finder.path()
+        found = advise(graph_of(calls) if calls.groups else None, calls, path)
+    warn(source.warnings)
+    if path is None and not calls.groups:
+        fail(f"{source.place}: no calls of any rank", ExitCode.NOTHING_FOUND)
+    names = _names(path)
+    if as_json:
+        typer.echo(json.dumps({"schema": SCHEMA, "advice": [_document(one, names) for one in found]}, indent=2))
+        return
+    console = CommandConsole(highlight=False)
+    for line in _lines(found, source, path):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _names(path: CriticalPath | None) -> Mapping[str, str]:
+    return path.group_names if path is not None else dict[str, str]()
+
+
+def _added(histories: Iterable[RankHistory], finder: PathFinder) -> Iterator[RankHistory]:
+    """Yield histories, each of which is read once, after the finder has seen them."""
+    for history in histories:
+        finder.add(history)
+        yield history
+
+
+def _lines(found: list[Advice], source: Source, path: CriticalPath | None) -> Iterator[Text]:
+    yield Text(source.headline)
+    names = _names(path)
+    if path is None or not path.has_steps:
+        yield Text("no steady steps are recorded: nothing is known of the critical path", style="yellow")
+    if not found:
+        yield Text()
+        yield Text("nothing stands out")
+    for one in found:
+        yield Text()
+        yield Text.assemble((one.topic.value, "bold"), f": {finding(one, names)}")
+        yield Text(f"    check: {check(one)}")
+        yield Text(f"    more: {PAGES[one.topic]}")
+
+
+def _document(one: Advice, names: Mapping[str, str]) -> dict[str, Any]:
+    """One piece of advice; figures that do not apply to it are null."""
+    return {
+        "topic": one.topic.value,
+        "text": finding(one, names),
+        "check": check(one),
+        "page": PAGES[one.topic],
+        "ranks": list(one.ranks),
+        "host": one.host or None,
+        "role": one.role or None,
+        "groups": one.groups or None,
+        "path_share": round(one.share, 4) or None,
+        "gain_ns": one.gain_ns,
+        "step_bytes": one.step_bytes or None,
+        "step_operations": one.step_operations or None,
+        "operation_bytes": one.operation_bytes or None,
+        "ratio": one.ratio or None,
+    }

@@ -1,0 +1,150 @@
+"""The tables that `export --parquet` writes: their columns, types, meanings, and how each is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.archive.segments import OPERATION_COLUMNS
+from otel_torchdist.tape.layout import Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: Its name.
+        type: Its type in DuckDB.
+        meaning: What it holds, as Markdown.
+        expression: How it is computed, in SQL; '' if it is stored under its name.
+    """
+
+    name: str
+    type: str
+    meaning: str
+    expression: str = ""
+
+    @property
+    def selected(self) -> str:
+        """It in a list of what is selected."""
+        return f'CAST({self.expression or self.name} AS {self.type}) AS "{self.name}"'
+
+
+def _after(name: str) -> str:
+    return f"nullif({name}, 0) - 1"
+
+
+def _wall(name: str) -> str:
+    return f"make_timestamp_ns({name} + wall_offset_ns)"
+
+
+def _flag(flag: Flag) -> str:
+    return f"flags & {int(flag)} <> 0"
+
+
+ROW: Final = ("rank", "wall_offset_ns", *OPERATION_COLUMNS)
+"""What a row of an operation is read from; the rest is in the row of `PLAN` that its column `plan` names."""
+
+PLAN: Final = {
+    "plan": "BIGINT", "kind": "VARCHAR", "flags": "INTEGER", "operation": "VARCHAR", "reduce_op": "VARCHAR",
+    "dtypes": "VARCHAR", "shapes": "VARCHAR", "device": "VARCHAR", "group_key": "VARCHAR", "function": "VARCHAR",
+    "file": "VARCHAR", "line": "INTEGER", "label": "VARCHAR", "thread": "BIGINT", "failure": "VARCHAR",
+    "ended_how": "VARCHAR", "started_how": "VARCHAR",
+}  # fmt: skip
+
+_P2P: Final = _flag(Flag.POINT_TO_POINT)
+
+OPERATIONS: Final = (
+    Column("rank", "INTEGER", "Global rank."),
+    Column("number", "BIGINT", "The record's number on the tape of its rank; with `rank` it is unique."),
+    Column("step", "BIGINT", "The rank's step when it entered the operation."),
+    Column("kind", "VARCHAR", "`operation`, or `rendezvous` for the creation of a group."),
+    Column("operation", "VARCHAR", "`all_reduce`, `send`, …"),
+    Column("reduce_op", "VARCHAR", "`sum`, `avg`, …; null where there is none."),
+    Column("dtypes", "VARCHAR", "Types of its tensors, separated by commas."),
+    Column("shapes", "VARCHAR", "Shapes of its tensors, such as `[64, 128] []`; at most eight."),
+    Column("device", "VARCHAR", "Type of the device."),
+    Column("group_key", "VARCHAR", "The group, see `groups`; null if it is not known."),
+    Column(
+        "sequence",
+        "BIGINT",
+        "Position among the collectives of its group, from 1: members' calls with the same `group_key` and `sequence` "
+        "belong together. For point-to-point operations, position among those with the same ends and tag.",
+    ),
+    Column("is_point_to_point", "BOOLEAN", "Whether it has two ends instead of a group.", _P2P),
+    Column("peer", "INTEGER", "Global rank of the peer or root; null if there is none.", "nullif(peer, -1)"),
+    Column("tag", "INTEGER", "Tag of a point-to-point operation.", f"CASE WHEN {_P2P} THEN tag END"),
+    Column("message_bytes", "BIGINT", "Bytes that the rank contributed."),
+    Column("entered_at", "TIMESTAMP_NS", "When the call was entered, UTC.", _wall("entered_ns")),
+    Column(
+        "entered_ns",
+        "BIGINT",
+        "The same by the monotonic clock of the node, in nanoseconds: compare it only between ranks of one `clock`.",
+    ),
+    Column("duration_ns", "BIGINT", "From then to its end; null while it is open.", _after("completed_ns")),
+    Column("ended_how", "VARCHAR", "How the end is known: `call`, `wait`, `poll`, `event`, `watchdog`, `failed`, …"),
+    Column("returned_after_ns", "BIGINT", "Until the call returned, if it was not the end.", _after("returned_ns")),
+    Column("wait_entered_after_ns", "BIGINT", "Until a wait for it began.", _after("wait_entered_ns")),
+    Column("wait_returned_after_ns", "BIGINT", "Until a wait for it returned.", _after("wait_returned_ns")),
+    Column("started_after_ns", "BIGINT", "Until its device started it.", _after("started_ns")),
+    Column("started_how", "VARCHAR", "How that is known."),
+    Column("is_async", "BOOLEAN", "Whether the call returned a Work.", _flag(Flag.ASYNC)),
+    Column("is_on_device", "BOOLEAN", "Whether it ran on a device.", _flag(Flag.ON_DEVICE)),
+    Column("function", "VARCHAR", "The function outside torch that called it; null if there is none."),
+    Column("file", "VARCHAR", "Its file."),
+    Column("line", "INTEGER", "The line of the call."),
+    Column("label", "VARCHAR", "The label of `record_comm`; null if there is none."),
+    Column("thread", "BIGINT", "Native id of the calling thread."),
+    Column("failure", "VARCHAR", "Type of the exception that it raised; null if none."),
+)
+
+STEPS: Final = (
+    Column("rank", "INTEGER", "Global rank."),
+    Column("step", "BIGINT", "The step."),
+    Column("ended_at", "TIMESTAMP_NS", "When it ended, UTC.", _wall("ended_ns")),
+    Column("ended_ns", "BIGINT", "The same by the monotonic clock of the node."),
+    Column("sequence", "BIGINT", "Collectives that the rank had issued in the default group by then."),
+)
+
+GROUPS: Final = (
+    Column("group_key", "VARCHAR", "Eight hex digits, the same on all members; unique."),
+    Column("name", "VARCHAR", "torch's name."),
+    Column("description", "VARCHAR", "What it is for, such as `mesh_dp`; null if that is not known."),
+    Column("backend", "VARCHAR", "Its backend."),
+    Column("size", "INTEGER", "How many members it has.", "len(ranks)"),
+    Column("ranks", "INTEGER[]", "Their global ranks, ascending."),
+    Column("is_aligned", "BOOLEAN", "Whether `sequence` can be compared between its members."),
+)
+
+RANKS: Final = (
+    Column("rank", "INTEGER", "Global rank; unique."),
+    Column("run_id", "VARCHAR", "The run, 32 hex digits."),
+    Column("world_size", "INTEGER", "Ranks of the run."),
+    Column("host", "VARCHAR", "Host name."),
+    Column("clock", "VARCHAR", "The clock of its monotonic times: the same for ranks of one node."),
+    Column("begun_at", "TIMESTAMP_NS", "When its recording began, UTC.", "make_timestamp_ns(begun_ns)"),
+    Column("until_at", "TIMESTAMP_NS", "Its last sign of life, UTC.", _wall("until_ns")),
+    Column("until_ns", "BIGINT", "The same by the monotonic clock of the node."),
+    Column(
+        "state",
+        "VARCHAR",
+        "What it had last recorded of itself: `running` (also after a `SIGKILL`), `finished`, `failed`.",
+    ),
+    Column("failure", "VARCHAR", "Type of the exception that ended it; null if none."),
+    Column("operations", "BIGINT", "How many of its operations are written."),
+    Column("lost", "BIGINT", "How many records are known to be missing."),
+)
+
+STORED: Final = {
+    "steps": {"rank": "INTEGER", "wall_offset_ns": "BIGINT", "number": "BIGINT", "ended_ns": "BIGINT", "step": "BIGINT",
+              "sequence": "BIGINT"},
+    "groups": {"group_key": "VARCHAR", "name": "VARCHAR", "description": "VARCHAR", "backend": "VARCHAR",
+               "ranks": "INTEGER[]", "is_aligned": "BOOLEAN"},
+    "ranks": {"rank": "INTEGER", "run_id": "VARCHAR", "world_size": "INTEGER", "host": "VARCHAR", "clock": "VARCHAR",
+              "begun_ns": "BIGINT", "until_ns": "BIGINT", "wall_offset_ns": "BIGINT", "state": "VARCHAR",
+              "failure": "VARCHAR", "operations": "BIGINT", "lost": "BIGINT"},
+}  # fmt: skip
+"""Columns of the tables that the files are selected from."""
+
+TABLES: Final = {"operations": OPERATIONS, "steps": STEPS, "groups": GROUPS, "ranks": RANKS}

@@ -1,0 +1,158 @@
+"""Segments: what is written is read, in few bytes, and damaged ones are refused, whatever they hold."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from otel_torchdist.archive.columns import MAX_VALUE, MIN_VALUE, DamagedSegmentError, pack, unpack
+from otel_torchdist.archive.model import Moment, Segment
+from otel_torchdist.archive.segments import HEAD_SIZE, MAX_ROWS, decode, decode_head, encode
+from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.layout import MAX_TIME_NS, ActivityKind, Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.names import Names
+from otel_torchdist.tape.records import Operation, StepMark
+from tests.archive.made import NAMES, operations, origin, segment
+
+_names = Names(dict(enumerate(NAMES, 1)))
+_counts = st.integers(0, 1 << 40)
+_times = st.integers(0, MAX_TIME_NS)
+_after = st.none() | st.integers(0, 1 << 47)
+_ids = st.integers(0, len(NAMES))
+
+
+@st.composite
+def _operations(draw: st.DrawFn) -> Operation:
+    entered = draw(_times)
+    returned, wait_entered, wait_returned, started, completed = (
+        None if (took := draw(_after)) is None else entered + took for _ in range(5)
+    )
+    return Operation(
+        draw(_counts), draw(st.sampled_from((RecordKind.OPERATION, RecordKind.RENDEZVOUS))), entered, draw(_counts),
+        draw(_counts), draw(_counts), draw(_ids), draw(_ids), draw(_ids), draw(_ids), draw(st.integers(-1, 1 << 31)),
+        draw(st.integers(-(1 << 31), 1 << 31)), draw(st.integers(0, 1 << 31)), Flag(draw(st.integers(0, 127))),
+        returned, wait_entered, wait_returned, started, completed, draw(st.none() | st.sampled_from(How)),
+        draw(_ids), draw(st.none() | st.sampled_from(How)),
+    )  # fmt: skip
+
+
+@st.composite
+def _activities(draw: st.DrawFn) -> Activity:
+    entered, took = draw(_times), draw(_after)
+    how = draw(st.none() | st.sampled_from(How))
+    completed = None if took is None else entered + took
+    kind = draw(st.sampled_from(ActivityKind))
+    return Activity(draw(_counts), kind, entered, draw(_counts), draw(_ids), draw(_counts), completed, how, draw(_ids))
+
+
+_steps = st.builds(StepMark, _counts, _times, _counts, _counts)
+_segments = st.builds(
+    Segment,
+    st.just(origin()),
+    st.builds(Moment, _times, st.integers(-MAX_TIME_NS, MAX_TIME_NS), _counts, _counts, st.sampled_from(TapeState)),
+    _counts,
+    st.lists(_operations(), max_size=20),
+    st.lists(_operations(), max_size=3),
+    st.lists(_steps, max_size=5),
+    st.lists(_activities(), max_size=5),
+)
+
+
+@example([-1, MAX_VALUE], True)
+@example([MAX_VALUE, MIN_VALUE], True)
+@given(st.lists(st.integers(MIN_VALUE, MAX_VALUE) | st.integers(-300, 300), max_size=50), st.booleans())
+def test_columns(values: list[int], grows: bool) -> None:
+    """Any column of 64-bit numbers comes back, and the next one begins where it ends."""
+    packed = pack(values, grows)
+    found, end = unpack(memoryview(packed + b"next"), 0, len(values))
+    assert (list(found), end) == (values, len(packed))
+
+
+@given(_segments)
+def test_round_trip(made: Segment) -> None:
+    """Every segment comes back, with exactly the names that its records refer to."""
+    found = decode(encode(made, _names)).segment()
+    referred = {
+        identity
+        for one in (*made.ended, *made.open)
+        for identity in (one.group, one.signature, one.call_site, one.label, one.failure)
+    } | {identity for one in made.activities for identity in (one.detail, one.failure)}
+    assert found == replace(made, names={one: NAMES[one - 1] for one in referred - {0}})
+
+
+def test_groups_without_calls() -> None:
+    """Groups that are asked for are in it even if no record refers to them."""
+    assert decode(encode(segment([], 1), _names, groups=[1])).names == {1: NAMES[0]}
+
+
+def test_few_bytes() -> None:
+    """A full segment takes at most 14 bytes an operation, and at most 20 µs of processor time on a slow machine."""
+    made = segment(operations(1, 16_384), 16_385)
+    began = time.process_time()
+    content = encode(made, _names)
+    assert time.process_time() - began < 16_384 * 20e-6
+    assert len(content) < 14 * 16_384
+
+
+@given(st.data())
+def test_damage(data: st.DataObject) -> None:
+    """A segment with a flipped bit, or cut off, is refused with a reason: it is never read as something else."""
+    content = bytearray(encode(segment(operations(1, 50), 51), _names))
+    if data.draw(st.booleans()):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    with pytest.raises(DamagedSegmentError):
+        decode(bytes(content))
+
+
+def _resealed(content: bytes, raw: bytes) -> bytes:
+    """A segment with another body and sound checksums, as an attacker would make it."""
+    body = zlib.compress(raw)
+    rest = struct.pack("<III", len(body), len(raw), zlib.crc32(body)) + content[24:HEAD_SIZE]
+    return content[:8] + struct.pack("<I", zlib.crc32(rest)) + rest + body
+
+
+def test_forged() -> None:
+    """Thousands of forged bodies with sound checksums are read or refused, and nothing else happens."""
+    content = encode(segment(operations(1, 60), 61), _names)
+    raw = zlib.decompress(content[HEAD_SIZE:])
+    assert decode(_resealed(content, raw)).segment() == decode(content).segment()
+    chance = random.Random(5)
+    refused = 0
+    for _ in range(3_000):
+        forged = bytearray(raw)
+        for _ in range(chance.randrange(1, 4)):
+            forged[chance.randrange(len(forged))] = chance.randrange(256)
+        try:
+            decode(_resealed(content, bytes(forged))).segment()
+        except DamagedSegmentError:
+            refused += 1
+    assert 300 < refused < 3_000
+
+
+def test_bomb() -> None:
+    """A body that claims to be small and is not, or the reverse, costs no memory; nor do rows beyond the limit."""
+    content = encode(segment(operations(1, 10), 11), _names)
+    bomb = zlib.compress(bytes(64 << 20))
+    rest = struct.pack("<III", len(bomb), 1000, zlib.crc32(bomb)) + content[24:HEAD_SIZE]
+    with pytest.raises(DamagedSegmentError, match="another size"):
+        decode(content[:8] + struct.pack("<I", zlib.crc32(rest)) + rest + bomb)
+    rows = content[12:52] + struct.pack("<I", MAX_ROWS + 1) + content[56:HEAD_SIZE]
+    assert decode_head(content[:8] + struct.pack("<I", zlib.crc32(rows)) + rows, Path(), 0) is None
+
+
+def test_impossible_numbers() -> None:
+    """Numbers beyond 64 bits, which only a damaged tape has, are cut; the rest of the segment is as it was."""
+    made = operations(1, 3)
+    content = encode(segment([made[0], replace(made[1], message_bytes=1 << 64), made[2]], 4), _names)
+    found = decode(content).segment().ended
+    assert found == [made[0], replace(made[1], message_bytes=MAX_VALUE), made[2]]

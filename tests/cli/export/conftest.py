@@ -1,0 +1,68 @@
+"""Fixtures of the tests of `export`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.cli.asking import ask
+from tests.cli.gloo_jobs import GlooJobs
+from tests.cli.running import processes_of
+from tests.support.waiting import until
+
+COUNTING = Path(__file__).parents[1] / "workers" / "counting.py"
+
+
+@dataclass(frozen=True)
+class Archived:
+    """A job of four ranks whose rank 2 was late for ten `all_reduce` and missed one, until all ranks were killed.
+
+    Attributes:
+        archive: Its archive.
+        spans: Its spans, as lines of OTLP JSON.
+        tapes: Base directory of its tapes.
+        tables: Its archive as tables of Parquet.
+    """
+
+    archive: Path
+    spans: Path
+    tapes: Path
+    tables: Path
+
+
+@pytest.fixture(scope="module")
+def archived(gloo: Callable[..., GlooJobs], module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Archived:
+    """A job whose archive and spans an agent of its own has written, and which was killed with all of its ranks."""
+    folder = tmp_path_factory.mktemp("archived")
+    archive, spans, tables = folder / "archive", folder / "spans.json", folder / "tables"
+    environ = {
+        "OTEL_PYTHON_TORCHDIST_ARCHIVE": str(archive),
+        "OTEL_TRACES_EXPORTER": "torchdist_otlp_json",
+        "OTEL_PYTHON_TORCHDIST_OTLP_FILE": str(spans),
+        "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
+        "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "60000",
+    }
+    job = gloo("misses one", reader="agent", worker=COUNTING, environ=environ)
+    until(lambda: job.all_are_there() and _open_calls(module_base) == 3, 60)
+    job.kill()
+    until(lambda: not processes_of(module_base), 60)
+    answer = ask(module_base, archive, "--parquet", tables, command="export")
+    assert (answer.code, answer.err) == (0, ""), answer.err
+    return Archived(archive, spans, module_base, tables)
+
+
+def asked(query: str) -> list[tuple[Any, ...]]:
+    """What DuckDB answers to a query."""
+    relation = duckdb.sql(query)
+    assert relation is not None
+    return relation.fetchall()
+
+
+def _open_calls(base: Path) -> int:
+    rows = ask(base, "--json", command="stats").document["rows"]
+    return sum(row["open"] for row in rows)

@@ -1,0 +1,165 @@
+"""The queries of the page on the archive, on a real job: by DuckDB on its Parquet files, by ClickHouse on its spans.
+
+The job is that of `counting.py`: what each query has to find is known.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import duckdb
+import pytest
+
+from otel_torchdist.cli.export.tables import TABLES
+from tests.cli.asking import ask
+from tests.cli.export.conftest import COUNTING, Archived, asked
+from tests.support.repository import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "archive.md").read_text()
+FOR_DUCKDB, FOR_CLICKHOUSE = (
+    re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
+    for part in PAGE.partition("## Six queries")[2].split("## The same with ClickHouse")
+)
+ALL_REDUCE_LINE = next(n for n, line in enumerate(COUNTING.read_text().splitlines(), 1) if "ones(1024)" in line)
+STEPS, LATE_MS, LATE = 10, 50, 2
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def by_duckdb(archived: Archived) -> list[Rows]:
+    """What DuckDB answers to each query."""
+    views, *queries = FOR_DUCKDB
+    with duckdb.connect() as database:
+        database.execute(re.sub(r"FROM '", f"FROM '{archived.tables}/", views))
+        answers: list[Rows] = []
+        for query in queries:
+            found = database.execute(query)
+            names = [column[0] for column in found.description or ()]
+            answers.append([dict(zip(names, row, strict=True)) for row in found.fetchall()])
+    return answers
+
+
+@pytest.fixture(scope="module")
+def by_clickhouse(archived: Archived, tmp_path_factory: pytest.TempPathFactory) -> list[Rows]:
+    """What ClickHouse answers to each query."""
+    if importlib.util.find_spec("chdb") is None:
+        pytest.skip("chdb, the embedded ClickHouse, is not installed")
+    statements = tmp_path_factory.mktemp("clickhouse") / "statements.json"
+    statements.write_text(json.dumps([statement.strip().rstrip(";") for statement in FOR_CLICKHOUSE]))
+    worker = Path(__file__).parent / "workers" / "clickhouse.py"
+    command = [sys.executable, str(worker), str(archived.spans), str(statements)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    return [answers[str(place)] for place in range(1, len(FOR_CLICKHOUSE))]
+
+
+@pytest.fixture(params=["by_duckdb", "by_clickhouse"])
+def answers(request: pytest.FixtureRequest) -> list[Rows]:
+    """The answers of one of them."""
+    return request.getfixturevalue(request.param)
+
+
+def _row(rows: Rows, **wanted: Any) -> dict[str, Any]:
+    [row] = [row for row in rows if all(str(row[name]) == str(value) for name, value in wanted.items())]
+    return row
+
+
+def test_there_are_six() -> None:
+    """The page has a view or views and six queries for each of the two."""
+    assert (len(FOR_DUCKDB), len(FOR_CLICKHOUSE)) == (7, 7)
+
+
+def test_totals(answers: list[Rows]) -> None:
+    """Calls and bytes of each group and operation are those of the script."""
+    for operation, calls, sent in (
+        ("all_reduce", 4 * STEPS + 3, (4 * STEPS + 3) * 4096),
+        ("broadcast", 4 * STEPS, STEPS * 256),
+        ("barrier", 4 * STEPS, 0),
+        ("all_gather_into_tensor", 4 * STEPS, 4 * STEPS * 1024),
+        ("send", STEPS, STEPS * 64),
+    ):
+        row = _row(answers[0], operation=operation, group_name="default_pg")
+        assert (int(row["calls"]), int(row["bytes"])) == (calls, sent), operation
+    assert answers[0][0]["operation"] == "all_reduce"
+    assert float(answers[0][0]["seconds"]) > 3 * STEPS * LATE_MS / 1000
+
+
+def test_lateness(answers: list[Rows]) -> None:
+    """The rank that sleeps comes last in every all_reduce of the default group, by what it sleeps."""
+    group = _row(answers[0], operation="all_reduce", group_name="default_pg")["group_key"]
+    rows = [row for row in answers[1] if (row["operation"], row["group_key"]) == ("all_reduce", group)]
+    assert {int(row["rank"]): int(row["came_last"]) for row in rows} == {0: 0, 1: 0, LATE: STEPS, 3: 0}
+    assert {int(row["meetings"]) for row in rows} == {STEPS}
+    assert LATE_MS <= float(_row(rows, rank=LATE)["late_ms"]) < 10 * LATE_MS
+
+
+def test_step_times(answers: list[Rows]) -> None:
+    """Every step after the first takes at least as long as the late rank sleeps; the slowest comes first."""
+    rows = answers[2]
+    assert {int(row["step"]) for row in rows} >= set(range(1, STEPS))
+    assert all(int(row["ranks"]) == 4 for row in rows)
+    longest = [float(row["longest_ms"]) for row in rows]
+    assert longest == sorted(longest, reverse=True)
+    assert min(longest) > LATE_MS * 0.9
+
+
+def test_slowest_call_sites(answers: list[Rows]) -> None:
+    """The line that is waited for comes first."""
+    row = answers[3][0]
+    assert (row["file"], int(row["line"]), row["function"]) == (str(COUNTING), ALL_REDUCE_LINE, "<module>")
+    assert (row["operation"], int(row["calls"])) == ("all_reduce", 4 * STEPS)
+    assert float(row["seconds"]) > 3 * STEPS * LATE_MS / 1000
+
+
+def test_waiting_and_transfer(archived: Archived, answers: list[Rows]) -> None:
+    """Waiting and transfer are those that `stats` finds on the same archive."""
+    group = _row(answers[0], operation="all_reduce", group_name="default_pg")["group_key"]
+    found = _row(answers[4], operation="all_reduce", group_key=group)
+    document = ask(archived.tapes, archived.archive, "--json", command="stats").document
+    [row] = [row for row in document["rows"] if (row["operation"], row["group"]["members"]) == ("all_reduce", 4)]
+    assert int(found["calls"]) == row["split"] == 4 * STEPS
+    assert float(found["waiting_s"]) == pytest.approx(row["wait_ns"] / 1e9, rel=0.01)
+    assert float(found["transfer_s"]) == pytest.approx(row["transfer_ns"] / 1e9, rel=0.05)
+
+
+def test_the_last_minute(answers: list[Rows]) -> None:
+    """Three ranks have stayed in the last all_reduce, and the one that misses it has ended all it called."""
+    assert {int(row["rank"]): (int(row["open"]), row["last_operation"]) for row in answers[5]} == {
+        0: (1, "all_reduce"), 1: (1, "all_reduce"), 3: (1, "all_reduce"), LATE: (0, "all_reduce"),
+    }  # fmt: skip
+    assert {int(row["last_sequence"]) for row in answers[5] if int(row["open"])} == {4 * STEPS + 1}
+
+
+def test_columns(archived: Archived) -> None:
+    """The files have the columns and types of the documented tables, and nothing else."""
+    for name, columns in TABLES.items():
+        described = asked(f"DESCRIBE FROM '{archived.tables}/{name}.parquet'")
+        assert [(row[0], row[1]) for row in described] == [(column.name, column.type) for column in columns]
+
+
+def test_counts_are_those_of_stats(archived: Archived) -> None:
+    """Each rank has as many rows as `stats` counts calls on its tape, and its end is known."""
+    document = ask(archived.tapes, "--json", command="stats").document
+    query = f"SELECT rank, count(*) FROM '{archived.tables}/operations.parquet' GROUP BY rank ORDER BY rank"
+    assert asked(query) == [(row["rank"], row["calls"]) for row in document["ranks"]]
+    ends = asked(f"SELECT rank, world_size, operations, lost, state FROM '{archived.tables}/ranks.parquet'")
+    assert ends == [(row["rank"], 4, row["calls"], 0, "running") for row in document["ranks"]]
+
+
+def test_tapes_give_the_same_tables(archived: Archived, tmp_path: Path) -> None:
+    """An export of the tapes has the same rows as one of the archive."""
+    answer = ask(archived.tapes, "--parquet", tmp_path / "tables", command="export")
+    assert (answer.code, answer.err) == (0, "")
+    for name in ("operations", "steps", "groups"):
+        ours, theirs = (f"'{folder}/{name}.parquet'" for folder in (tmp_path / "tables", archived.tables))
+        without = "" if name == "groups" else f"EXCLUDE ({'entered_at' if name == 'operations' else 'ended_at'})"
+        both = (f"SELECT * {without} FROM {ours}", f"SELECT * {without} FROM {theirs}")
+        for first, second in (both, both[::-1]):
+            assert asked(f"{first} EXCEPT ALL {second}") == [], name

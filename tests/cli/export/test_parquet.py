@@ -1,0 +1,151 @@
+"""`export --parquet`, and archives as sources of commands: what is asked for, and what goes wrong."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist.archive.writer import ArchiveWriter
+from tests.archive.made import names_beside, operations, segment
+from tests.cli.asking import Answer, ask
+from tests.cli.export.conftest import asked
+
+RUN = 0xABCD << 112
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An archive with two runs: the newer of two ranks, and one of one rank."""
+    names = names_beside(tmp_path)
+    folder = tmp_path / "archive"
+    writer = ArchiveWriter(folder, 1 << 30)
+    for rank in range(2):
+        writer.put(segment(operations(1, 100, seed=rank), 101, nonce=rank + 1, rank=rank), names)
+    writer.put(segment(operations(1, 30), 31, nonce=9, run_id=RUN), names)
+    writer.close(20.0)
+    return folder
+
+
+def export(base: Path, *arguments: str | Path) -> Answer:
+    """Run the command."""
+    return ask(base, *arguments, command="export")
+
+
+def test_run_is_chosen(base: Path, archive: Path, tmp_path: Path) -> None:
+    """With several runs the first digits of an id, or the run's folder, choose one; without them all are listed."""
+    answer = export(base, archive, "--parquet", tmp_path / "out")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"otel-torchdist: {archive}: 2 runs: add the first digits of one's id, or name its ")
+    assert "1234abcd (started 2023-11-1" in answer.err and "2 ranks), abcd0000 (started" in answer.err
+    assert not (tmp_path / "out").exists()
+    answer = export(base, archive, "1234", "--parquet", tmp_path / "out")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(f"run 1234abcd in {tmp_path}/out: 200 operations, 0 steps, 1 groups, 2 ranks; ")
+    answer = export(base, next(archive.glob("run-abcd*")), "--parquet", tmp_path / "out")
+    assert answer.code == 0, "an earlier export is replaced"
+    assert asked(f"SELECT count(*) FROM '{tmp_path}/out/operations.parquet'") == [(30,)]
+    assert export(base, archive, "77", "--parquet", tmp_path / "out").err.startswith(
+        f"otel-torchdist: {archive}: no run begins with 77; it has 1234abcd (started "
+    )
+
+
+def test_other_commands_take_it(base: Path, archive: Path) -> None:
+    """`stats` and `graph` read it in the same words; `diagnose` says in one sentence that it does not."""
+    document = ask(base, archive, "1234", "--json", command="stats").document
+    assert sum(row["calls"] for row in document["ranks"]) == 200
+    assert ask(base, archive, "1234", command="graph").out.startswith("archive of run 1234abcd, started 2023-11-1")
+    answer = ask(base, archive)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == (
+        f"otel-torchdist: {archive}: an archive, which does not have the state of processes that a verdict is based "
+        "on; `otel-torchdist stats` and `graph` read it\n"
+    )
+
+
+def test_ranks(base: Path, archive: Path, tmp_path: Path) -> None:
+    """`--ranks` chooses; ranks that are not there are named."""
+    answer = export(base, archive, "1234", "--parquet", tmp_path / "out", "--ranks", "1,5")
+    assert (answer.code, answer.err) == (0, "otel-torchdist: warning: rank 5 has no records here\n")
+    assert asked(f"SELECT DISTINCT rank FROM '{tmp_path}/out/operations.parquet'") == [(1,)]
+
+
+def test_damaged(base: Path, archive: Path, tmp_path: Path) -> None:
+    """What is sound is written, and a warning says what is not."""
+    path = next(next(archive.glob("run-abcd*")).rglob("*.segments"))
+    path.write_bytes(path.read_bytes() + b"OTDARCH\x01 and then the node failed")
+    answer = export(base, path, "--parquet", tmp_path / "out")
+    assert answer.code == 0
+    assert answer.err == (
+        f"otel-torchdist: warning: {path}: its last segment is cut off: 33 bytes at its end are skipped\n"
+    )
+    path.write_bytes(b"OTDARCH\x01")
+    answer = export(base, path, "--parquet", tmp_path / "out")
+    assert answer.code == 2
+    assert answer.err.endswith(f"{path}: an archive without a segment that can be read\n")
+
+
+def test_foreign_files(base: Path, archive: Path, tmp_path: Path) -> None:
+    """A folder with files of others is left alone, unless --force is given, which leaves those files alone."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("mine")
+    answer = export(base, archive, "1234", "--parquet", out)
+    assert (answer.code, list(out.iterdir())) == (73, [out / "thesis.tex"])
+    assert answer.err == (
+        f"otel-torchdist: {out}: it holds files that no export has written (thesis.tex); name another folder, or use "
+        "--force, which leaves other files alone\n"
+    )
+    assert export(base, archive, "1234", "--parquet", out, "--force").code == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        "groups.parquet", "operations.parquet", "ranks.parquet", "steps.parquet", "thesis.tex",
+    ]  # fmt: skip
+    (tmp_path / "file").write_text("")
+    answer = export(base, archive, "1234", "--parquet", tmp_path / "file")
+    assert (answer.code, answer.err) == (73, f"otel-torchdist: {tmp_path}/file: Not a directory\n")
+
+
+def test_without_duckdb(base: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without DuckDB one sentence names the extra."""
+    found, imported = importlib.util.find_spec, builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name == "duckdb":
+            raise ModuleNotFoundError(name)
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setattr(
+        "otel_torchdist.cli.export.parquet_command.find_spec",
+        lambda name, *rest: None if name == "duckdb" else found(name, *rest),
+    )
+    answer = export(base, archive, "1234", "--parquet", tmp_path / "out")
+    assert (answer.code, answer.out) == (69, "")
+    assert answer.err == "otel-torchdist: --parquet needs DuckDB: pip install 'otel-torchdist[analysis]'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "name one output"),
+        (("--parquet", "a", "--flight-recorder", "b"), "name one output"),
+        (("--parquet", "a", "--last", "60s"), "tables have all calls"),
+    ],
+)
+def test_command_line(base: Path, arguments: tuple[str, ...], reason: str) -> None:
+    """Exactly one output is named, and options that choose calls are those of dumps."""
+    answer = export(base, *arguments)
+    assert answer.code == 64
+    assert reason in " ".join(answer.err.split())
+
+
+def test_what_is_no_archive(base: Path, tmp_path: Path) -> None:
+    """A folder without segments is named, and so is an archive where tapes are needed."""
+    (tmp_path / "notes.txt").write_text("nothing")
+    answer = export(base, tmp_path, "--parquet", tmp_path / "out")
+    assert (answer.code, answer.err) == (
+        2, f"otel-torchdist: {tmp_path}: not an archive; --parquet reads archives and tapes\n",
+    )  # fmt: skip
