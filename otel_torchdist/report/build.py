@@ -184,8 +184,8 @@ def _window(
 
 
 def _path(span: Span, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
-    """The critical path, where all of it can be drawn: its ranks are shown, and all have one clock."""
-    if path is not None and path.has_steps and recorded.clocks.are_one:
+    """The critical path of steady steps, if all ranks have one clock, as far as its ranks are shown."""
+    if path is not None and path.has_steps and recorded.clocks.are_one and span.incident is None:
         pieces = pieces_in(path, recorded.clocks.offsets[path.ranks[0]], span.from_ns, span.until_ns)
         yield from (piece for piece in pieces if piece.rank in ranks)
 
