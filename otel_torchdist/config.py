@@ -21,6 +21,8 @@ from typing import Any, Final, Generic, TypeVar
 from otel_torchdist import environment_variables as env
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
+TRACE_ID_PLACE: Final = "{trace_id}"
+_TRACE_URL: Final = re.compile(r"https?://[!-~]+")
 _TARGET: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -100,6 +102,16 @@ class ReaderHome(Enum):
     AGENT = "agent"
     THREAD = "thread"
     NONE = "none"
+
+
+class PageAccess(Enum):
+    """Who may see the live page."""
+
+    OFF = "off"
+    LOOPBACK = "loopback"
+    """Users of this machine, each the jobs of their own."""
+    ON = "on"
+    """Everyone who reaches the port of `/metrics`."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +216,16 @@ def _list_of_patterns() -> Accepted[tuple[str, ...]]:
     return Accepted("a comma-separated list", parse)
 
 
+def _trace_url() -> Accepted[str]:
+    def parse(text: str) -> str:
+        # It becomes a link on a page: `javascript:` and the like must never.
+        if text and (not _TRACE_URL.fullmatch(text) or TRACE_ID_PLACE not in text):
+            raise ValueError(text)
+        return text
+
+    return Accepted(f"an http or https address with {TRACE_ID_PLACE} in it", parse)
+
+
 _BOOLEAN = _one_of({"true": True, "false": False})
 _TEXT = Accepted("text", str)
 _ACTIONS = Accepted("a list of log, dump, abort, callback:module:function and command:…", parse_actions)
@@ -247,6 +269,8 @@ class Config:
         keep_bytes: Bytes that they may take in total.
         archive: Directory into which whole runs are archived; None for no archive.
         archive_bytes: Bytes that the archive of one run may take for each node.
+        page: Who may see the live page.
+        trace_url: Address of a trace, with `{trace_id}` in it; '' for none.
         prometheus_host: Address of `/metrics`; `OTEL_EXPORTER_PROMETHEUS_HOST`.
         prometheus_port: Port of `/metrics`, 0 for any free one; `OTEL_EXPORTER_PROMETHEUS_PORT`.
         sdk_disabled: Whether OpenTelemetry as a whole is disabled; `OTEL_SDK_DISABLED`.
@@ -281,6 +305,10 @@ class Config:
     archive_bytes: int = _setting(
         env.OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES, _integer(1048576, unit=" of bytes"), "1073741824"
     )
+    page: PageAccess = _setting(
+        env.OTEL_PYTHON_TORCHDIST_PAGE, _one_of({access.value: access for access in PageAccess}), "loopback"
+    )
+    trace_url: str = _setting(env.OTEL_PYTHON_TORCHDIST_TRACE_URL, _trace_url(), "")
     prometheus_host: str = _setting(env.OTEL_EXPORTER_PROMETHEUS_HOST, _TEXT, "localhost")
     prometheus_port: int = _setting(env.OTEL_EXPORTER_PROMETHEUS_PORT, _integer(0, 65535), "9464")
     sdk_disabled: bool = _setting(env.OTEL_SDK_DISABLED, _BOOLEAN, "false")

@@ -207,6 +207,26 @@ For tests only: errors of otel_torchdist itself are raised in the training code 
 Default: "false"
 """
 
+OTEL_PYTHON_TORCHDIST_PAGE = "OTEL_PYTHON_TORCHDIST_PAGE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_PAGE
+
+Who may see the live page, which is served at ``/`` on the port of ``/metrics``. ``loopback``: users of this machine,
+on its loopback addresses; each sees the jobs of their own, root sees all. ``on``: everyone who reaches that port, on
+the address set by OTEL_EXPORTER_PROMETHEUS_HOST; the page shows stacks, file names and host names. ``off``: there is
+no page. ``/metrics`` is the same in all three cases.
+Default: "loopback"
+"""
+
+OTEL_PYTHON_TORCHDIST_TRACE_URL = "OTEL_PYTHON_TORCHDIST_TRACE_URL"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_TRACE_URL
+
+The address of a trace in your tracing tool, for links on the live page; ``{trace_id}`` in it is replaced by the id:
+``http://localhost:16686/trace/{trace_id}`` for a Jaeger on this machine. Without it the page shows the id only.
+Default: ""
+"""
+
 OTEL_SDK_DISABLED = "OTEL_SDK_DISABLED"
 """
 .. envvar:: OTEL_SDK_DISABLED

@@ -1,4 +1,4 @@
-"""Makes docs/pictures: the demo in a terminal, its report in a browser, and the traces of its stall in Jaeger."""
+"""Makes docs/pictures: the demo in a terminal, its report and its live page, and its stall's traces in Jaeger."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from deploy.native.stack import Stack
 from deploy.native.timeline import timeline
 from deploy.native.training import SERVICE, running, training_command, training_environment
 from pictures.browser import draw_report
+from pictures.live_page import draw_live_page
 from pictures.screen import COLUMNS, photograph
 
 FOLDER: Final = DEPLOY.parent / "docs" / "pictures"
@@ -43,11 +44,15 @@ _Found = TypeVar("_Found")
 
 
 def main() -> int:
-    """Make them all; `report` as an argument makes only that one, which needs no servers."""
+    """Make them all; `report` or `live-page` as an argument makes only that one, which needs no servers."""
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-") as scratch:
-        draw_report(FOLDER / "report.png", Path(scratch))
-    if sys.argv[1:] == ["report"]:
+    if sys.argv[1:] != ["live-page"]:
+        with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-") as scratch:
+            draw_report(FOLDER / "report.png", Path(scratch))
+    if sys.argv[1:] != ["report"]:
+        with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as tapes:
+            draw_live_page(FOLDER / "live-page.png", Path(tapes), DEADLINE_S)
+    if sys.argv[1:]:
         return 0
     binaries = stack_binaries()
     if binaries is None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist import environment_variables
-from otel_torchdist.config import ActionKind, Config, Parameter, ReaderHome
+from otel_torchdist.config import ActionKind, Config, PageAccess, Parameter, ReaderHome
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 
 PARAMETERS: dict[str, Parameter[object]] = {
@@ -66,6 +66,8 @@ def test_defaults() -> None:
         "keep_bytes": 256 * 1024 * 1024,
         "archive": None,
         "archive_bytes": 1 << 30,
+        "page": PageAccess.LOOPBACK,
+        "trace_url": "",
         "prometheus_host": "localhost",
         "prometheus_port": 9464,
         "sdk_disabled": False,
@@ -90,6 +92,9 @@ def test_constructor_has_the_same_defaults() -> None:
         ("stall_timeout", "100", 0.1),
         ("stall_timeout", "2500", 2.5),
         ("span_budget", "1", 1),
+        ("page", "off", PageAccess.OFF),
+        ("page", "On", PageAccess.ON),
+        ("trace_url", "http://jaeger:16686/trace/{trace_id}", "http://jaeger:16686/trace/{trace_id}"),
         ("tape_dir", "/tmp/tapes", Path("/tmp/tapes")),
         ("tape_on_disk", "true", True),
         ("tape_records", "64", 64),
@@ -128,6 +133,10 @@ def test_accepted_value(field: str, text: str, value: object, caplog: pytest.Log
         ("stall_timeout", "9" * 40),
         ("stall_timeout", "9" * 5000),
         ("span_budget", "0"),
+        ("page", "true"),
+        ("trace_url", "http://jaeger:16686/"),
+        ("trace_url", "javascript:alert({trace_id})"),
+        ("trace_url", "http://jaeger/ {trace_id}"),
         ("span_budget", "-1"),
         ("tape_dir", "tapes"),
         ("tape_dir", "~/tapes"),

@@ -16,6 +16,7 @@ from rich.console import Console
 from deploy.native import keeper
 from deploy.native.http_json import ApiError
 from deploy.native.jaeger_api import JaegerApi, JaegerSpan
+from deploy.native.live_page import live_page
 from deploy.native.ports import PortError, Ports, ports_from
 from deploy.native.program import ProgramError
 from deploy.native.prometheus_api import Alert, AlertmanagerApi
@@ -45,6 +46,9 @@ def up(home: Path) -> int:
     step = _await("Jaeger shows no stall", lambda: _stalled_step(jaeger))
     say(f"Jaeger shows operations that have not ended: {addresses.jaeger}/trace/{step[0].trace_id}")
     run = next(str(span.tags["torchdist.run"]) for span in step if not span.parent_id)
+    page = live_page(_tapes(), run)
+    if page is not None:
+        say(f"The live page shows the ranks, and where the one that is missing is: {page}")
     alert = _await("no alert fires", lambda: _stall_alert(alertmanager, run))
     say(f"The alert fires. {alert.annotations['summary']}")
     say(f"It links to the trace of the stall: {alert.annotations['trace']}")
@@ -64,8 +68,12 @@ def down(home: Path) -> int:
 
 def keep(home: Path) -> int:
     """Run the background process."""
-    keeper.keep(home, base_directory(Config.from_environment().tape_dir, on_disk=False))
+    keeper.keep(home, _tapes())
     return 0
+
+
+def _tapes() -> Path:
+    return base_directory(Config.from_environment().tape_dir, on_disk=False)
 
 
 def _stalled_step(jaeger: JaegerApi) -> list[JaegerSpan] | None:

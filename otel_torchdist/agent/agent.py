@@ -22,6 +22,7 @@ from otel_torchdist.agent.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
+from otel_torchdist.live.site import live_feed, live_site, page_address
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.serving.metrics_page import MetricsServer
@@ -72,7 +73,8 @@ class Agent:
         self._saved_at = time.monotonic()
         watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths)
         held = dataclasses.replace(built, sink=self._sink)
-        self.reader = Reader(held, config.span_budget, watch, self._deaths, archive_of(config))
+        self._feed = live_feed(config)
+        self.reader = Reader(held, config.span_budget, watch, self._deaths, archive_of(config), self._feed)
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:
@@ -198,9 +200,13 @@ class Agent:
             registry = CollectorRegistry()
             registry.register(TorchDistCollector(self._snapshot))
             host, port = self._config.prometheus_host, self._config.prometheus_port
-            self._server = MetricsServer(host, port, registry, next(filter(None, last_ports), None))
+            last_port = next(filter(None, last_ports), None)
+            self._server = MetricsServer(host, port, registry, last_port, live_site(self._config, self._feed))
+        is_new = self._server.port is None
         if not self._server.start() or self._server.port is None:
             return
+        if is_new:
+            self._peers.announce_page(page_address(self._config, self._server.port))
         for directory in self._jobs.keys() - self._targets.keys():
             self._targets[directory] = ScrapeTarget(directory)
             self._targets[directory].publish(self._config.prometheus_host, self._server.port)

@@ -19,6 +19,7 @@ from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife
+from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall
@@ -98,6 +99,7 @@ class Reader:
         watch: StallWatch,
         deaths: DeathWatch | None = None,
         archive: ArchiveWriter | None = None,
+        live: LiveFeed | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -107,6 +109,7 @@ class Reader:
             watch: Watches for stalls; it follows no tapes yet.
             deaths: As in `StallWatch`.
             archive: Writes what is read into an archive; None for no archive. Closed with the reader.
+            live: Takes what the live page shows; None if there is no page.
         """
         self._outputs = outputs
         self._archive = archive
@@ -116,6 +119,7 @@ class Reader:
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
+        self._live = live
         self.metrics = NodeMetrics(
             self.spans_dropped, archive_dropped=lambda: archive.dropped if archive is not None else None
         )
@@ -241,6 +245,9 @@ class Reader:
             self._watch.stand_down()
         for nonce, rank in list(self._ranks.items()):
             self._retire(nonce, rank)
+        if self._live is not None:
+            with guard.guarded("the live page"):
+                self._live.end_turn(self._watch, self.tapes, self.metrics, watches)
 
     def _read(self, nonce: int, now_ns: int) -> None:
         rank = self._ranks[nonce]
@@ -258,6 +265,8 @@ class Reader:
             self._forget(nonce)
             return
         self._watch.observe(nonce, batch)
+        if self._live is not None and self._live.is_watched:
+            self._live.observe(rank.tape, batch)
         if rank.metrics is not None:  # before the spans, which add exemplars to what has been counted
             rank.metrics.consume(batch, status, now_ns)
         if rank.spans is not None:

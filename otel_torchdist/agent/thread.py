@@ -18,6 +18,8 @@ from otel_torchdist.agent.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.job.tapes import ReaderLock
+from otel_torchdist.live.feed import LiveFeed
+from otel_torchdist.live.site import live_feed, live_site
 from otel_torchdist.process_end import ProcessEnd, starts_threads
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.stall.watch import StallWatch
@@ -82,8 +84,9 @@ class ReaderThread:
     def _run(self) -> None:
         with guard.guarded("reader"):
             watch = StallWatch(StallRules.from_config(self._config))
-            reader = Reader(self._outputs(), self._config.span_budget, watch, archive=archive_of(self._config))
-            server = self._serve(reader)
+            archive, feed = archive_of(self._config), live_feed(self._config)
+            reader = Reader(self._outputs(), self._config.span_budget, watch, archive=archive, live=feed)
+            server = self._serve(reader, feed)
             try:
                 while not self._stopping:
                     self._turn(reader)
@@ -123,11 +126,12 @@ class ReaderThread:
                 self._election = ReaderLock(directory)
             self._election.tapes.own(writer.path)
 
-    def _serve(self, reader: Reader) -> MetricsServer | None:
+    def _serve(self, reader: Reader, feed: LiveFeed | None) -> MetricsServer | None:
         if not reader.serves_metrics or not starts_threads():
             return None
         registry = CollectorRegistry()
         registry.register(TorchDistCollector(reader.metrics.snapshot))
-        server = MetricsServer(self._config.prometheus_host, self._config.prometheus_port, registry)
+        host, port, site = self._config.prometheus_host, self._config.prometheus_port, live_site(self._config, feed)
+        server = MetricsServer(host, port, registry, site=site)
         server.start()
         return server

@@ -72,10 +72,11 @@ class PeerAgent:
         ranks: Iterable[int],
         ruling: Ruling | None,
         calls: Iterable[tuple[Channel, int]] = (),
+        page: str = "",
     ) -> Question:
         """The next question, with all pending requests for stacks, which it clears."""
         wishes = tuple(self._stacks), tuple(self._signals)
-        question = Question(agent_id, is_hurried, tuple(ranks), wire_ruling(ruling), *wishes, tuple(calls))
+        question = Question(agent_id, is_hurried, tuple(ranks), wire_ruling(ruling), *wishes, tuple(calls), page)
         self._stacks, self._signals = set(), set()
         return question
 

@@ -29,6 +29,7 @@ class AgentPeers:
     """Implements `PeerAgents` for all runs of an agent."""
 
     def __init__(self) -> None:
+        self._page = ""
         instance = new_instance()
         self._instance = instance
         self._app = ExchangeApp(instance)
@@ -67,9 +68,15 @@ class AgentPeers:
         self._start(peers)
 
     def _start(self, peers: Peers) -> None:
-        run = self._runs[peers.run] = RunExchange(peers, self._instance)
+        run = self._runs[peers.run] = RunExchange(peers, self._instance, self._page)
         self._app.add(peers.run, run)
         self._seen_at[peers.run] = time.monotonic()
+
+    def announce_page(self, address: str) -> None:
+        """Let other agents show the address of this agent's live page; '' for none."""
+        self._page = address
+        for run in self._runs.values():
+            run.page = address
 
     def _listen(self, directory: Path, peers: Peers) -> None:
         """Listen on the run's address, on the port of the previous agent if possible, and publish the port."""

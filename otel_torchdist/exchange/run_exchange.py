@@ -23,7 +23,7 @@ from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_que
 from otel_torchdist.job.membership import of_this_attempt
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Follows, Leads, Role, Undecided
+from otel_torchdist.stall.peer_agents import Follows, JudgingAgent, Leads, Role, Undecided
 from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
 
 PEACEFUL_ROUND_S: Final = 2.0
@@ -53,15 +53,17 @@ class RunExchange:
 
     Attributes:
         token: See `Respondent`.
+        page: Address of this agent's live page, which the others show; '' for none.
     """
 
-    def __init__(self, peers: Peers, instance: str) -> None:
+    def __init__(self, peers: Peers, instance: str, page: str = "") -> None:
         """Start the exchange with the peers known so far."""
-        self.token = peers.token
+        self.token, self.page = peers.token, page
         self._run, self._instance, self._own = peers.run, instance, peers.own_id
         self._election = Election(peers.own_id)
         self._others: dict[int, PeerAgent] = {}
         self._ranks_of: dict[int, frozenset[int]] = {}
+        self._page_of_judge = ""
         self._changed = threading.Condition()
         self._has_changed = False
         self._local: WorldSnapshot | None = None
@@ -116,7 +118,7 @@ class RunExchange:
             if self._judge(now) != self._own:
                 self._published = self._unsent = None
                 received, self._unread = self._unread or self._received, None
-                return Follows(received, now - self._asked_at < HURRIED_TRUST_S)
+                return Follows(received, now - self._asked_at < HURRIED_TRUST_S, self._judging_agent(now))
             if self._suspects_since is None or self._judges_since is None:
                 return Leads(self._all_ranks(world), self._own)
             since = max(self._suspects_since, self._judges_since)
@@ -133,6 +135,10 @@ class RunExchange:
         elif self._judges_since is None:
             self._judges_since = now
         return judge
+
+    def _judging_agent(self, now: float) -> JudgingAgent:
+        known = self._others.get(self._election.judge(now))
+        return JudgingAgent(known.peer.node if known is not None else "", self._page_of_judge)
 
     def _all_ranks(self, world: WorldSnapshot) -> WorldSnapshot:
         ranks: dict[int, RankView] = dict(world.ranks)
@@ -220,6 +226,7 @@ class RunExchange:
         if question.is_hurried:
             self._asked_at = now
         self._election.asked_by(question.agent_id, now, question.is_hurried)
+        self._page_of_judge = question.page
         self._received = ruling_from(question.ruling, self._run)
         self._unread = self._received or self._unread  # it may be withdrawn before it is read
 
@@ -262,7 +269,7 @@ class RunExchange:
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
             ruling, calls, self._unsent = self._published or self._unsent, self._wanted_calls, None
-            questions = [other.question(self._own, is_hurried, own_ranks, ruling, calls) for other in due]
+            questions = [other.question(self._own, is_hurried, own_ranks, ruling, calls, self.page) for other in due]
         answers = self._pool.map(functools.partial(PeerAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.agent_id for other in due), answers, strict=True))
         with self._changed:

@@ -47,6 +47,7 @@ class Question:
         stacks: Tapes whose ranks should write their stacks.
         signals: Tapes whose ranks should be asked by a signal.
         calls: Windows of calls that it wants in full, by channel and number.
+        page: Address of its live page; '' for none.
     """
 
     agent_id: int
@@ -56,6 +57,7 @@ class Question:
     stacks: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
     calls: tuple[tuple[Channel, int], ...] = ()
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)

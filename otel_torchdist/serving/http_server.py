@@ -135,6 +135,12 @@ class _Handler(WSGIRequestHandler):
 
     timeout = CLIENT_TIMEOUT_S
 
+    def get_environ(self) -> dict[str, Any]:
+        """Return what an application learns of the request; both ends together show whose connection it is."""
+        here = self.connection.getsockname()
+        ends = {"REMOTE_PORT": str(self.client_address[1]), "LOCAL_ADDR": str(here[0]), "LOCAL_PORT": str(here[1])}
+        return {**super().get_environ(), **ends}
+
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a scrape every few seconds is not worth a line."""
 

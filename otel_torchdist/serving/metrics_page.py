@@ -12,6 +12,7 @@ from prometheus_client.exposition import make_wsgi_app  # pyright: ignore[report
 
 from otel_torchdist.environment_variables import OTEL_EXPORTER_PROMETHEUS_HOST, OTEL_EXPORTER_PROMETHEUS_PORT
 from otel_torchdist.serving.http_server import App, HttpServer, SharedPage
+from otel_torchdist.serving.site import Site
 
 PORTS_TRIED: Final = 16
 RETRY_S: Final = 30.0
@@ -28,7 +29,14 @@ class MetricsServer:
         port: The port that is served; None while none is.
     """
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, last_port: int | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        last_port: int | None = None,
+        site: Site | None = None,
+    ) -> None:
         """Set up without opening a port.
 
         Args:
@@ -36,11 +44,13 @@ class MetricsServer:
             port: The first of the 16 ports to try; 0 for any free one.
             registry: What to serve.
             last_port: Port of a predecessor, tried before all others if it is among those 16.
+            site: The live page beside it; None for none.
         """
         self._host = host
         self._first_port = port
         self._last_port = last_port
         self._registry = registry
+        self._site = site
         self._server: HttpServer | None = None
         self._tried_at = float("-inf")
         self._has_warned = False
@@ -56,7 +66,8 @@ class MetricsServer:
         self._server = self._open()
         if self._server is None:
             return False
-        self._server.serve(SharedPage(cast("App", make_wsgi_app(self._registry))))
+        metrics = SharedPage(cast("App", make_wsgi_app(self._registry)))
+        self._server.serve(metrics if self._site is None else self._site.beside(metrics))
         self.port = self._server.port
         if self._has_warned:
             _logger.info("/metrics is now served on port %d", self.port)

@@ -62,7 +62,7 @@ class ScrapeTarget:
 
     def publish(self, host: str, port: int) -> None:
         """Write the file; a failure is logged as one warning."""
-        target = {"targets": [f"{_reachable(host)}:{port}"], "labels": {"torchdist_job": self._job}}
+        target = {"targets": [f"{reachable(host)}:{port}"], "labels": {"torchdist_job": self._job}}
         hidden = self._path.with_name(f".{self._job}.new")
         try:
             make_directory(self._path.parent, 0o755)
@@ -76,7 +76,7 @@ class ScrapeTarget:
             remove(self._path)
 
 
-def _reachable(host: str) -> str:
+def reachable(host: str) -> str:
     """Return a host to connect to, in place of one that stands for every address."""
     try:
         address = ipaddress.ip_address(host)

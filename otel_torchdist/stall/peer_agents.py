@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.world.model import Channel, WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class JudgingAgent:
+    """Another agent, which judges.
+
+    Attributes:
+        node: Its node's name; '' while that is not known.
+        page: Address of its live page; '' if it serves none, or has not said.
+    """
+
+    node: str
+    page: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +42,12 @@ class Follows:
     Attributes:
         ruling: Its ruling on the ongoing stall; None if there is none.
         is_hurried: Whether it asks at short intervals.
+        judge: That agent.
     """
 
     ruling: Ruling | None
     is_hurried: bool = False
+    judge: JudgingAgent = field(default=JudgingAgent("", ""), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
 from otel_torchdist.stall.finding_watch import FindingWatch
 from otel_torchdist.stall.incident import RunIncident, run_of
 from otel_torchdist.stall.numbering import MarkerClock
+from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.pending import UNSEEN_NS
+from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.roll_call import Standing
@@ -32,6 +34,7 @@ class RunWatch:
 
     Attributes:
         agent_id: Id of this agent among those that see ranks of the run; 0 if it is the only one.
+        judging_agent: The agent that judges; None if it is this one.
     """
 
     def __init__(self, rules: StallRules, watching_since_ns: int) -> None:
@@ -48,6 +51,7 @@ class RunWatch:
         self._local: WorldSnapshot | None = None
         self._seen_since_ns = 0
         self.agent_id = 0
+        self.judging_agent: JudgingAgent | None = None
 
     @property
     def ruling(self) -> Ruling | None:
@@ -58,6 +62,13 @@ class RunWatch:
     def current(self) -> Ruling | None:
         """The latest ruling on the ongoing stall, by whichever agent judges; None if there is none."""
         return self._incident.current
+
+    @property
+    def seen(self) -> RunSeen | None:
+        """What was seen in the last pass; None before the first."""
+        if self._world is None:
+            return None
+        return RunSeen(self._world, self.current, self._incident.given, self.judging_agent)
 
     @property
     def own_nonces(self) -> frozenset[int]:

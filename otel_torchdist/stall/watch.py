@@ -12,6 +12,7 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, PeerAgents, Undecided
 from otel_torchdist.stall.run_watch import RunWatch
+from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
@@ -112,6 +113,11 @@ class StallWatch:
         """The ongoing stalls."""
         return self._detector.ongoing if self._detector is not None else []
 
+    @property
+    def seen(self) -> list[RunSeen]:
+        """What was seen of each run in the last pass."""
+        return self._detector.seen if self._detector is not None else []
+
     def stand_down(self) -> None:
         """Leave evaluation to another process, which also takes over what was reported so far."""
         self._detector = None
@@ -205,6 +211,11 @@ class Detector:
             if watch.current is not None
         ]
 
+    @property
+    def seen(self) -> list[RunSeen]:
+        """What was seen of each run in the last pass."""
+        return [seen for watch in self._runs.values() if (seen := watch.seen) is not None]
+
     def _process_with_peers(
         self, peer_agents: PeerAgents, watch: RunWatch, world: WorldSnapshot, is_last: bool
     ) -> list[Event]:
@@ -214,9 +225,9 @@ class Detector:
             return watch.conclude(world) if is_last else []
         if isinstance(role, Follows):
             self._undecided |= role.is_hurried
-            watch.agent_id = min(world.ranks)
+            watch.agent_id, watch.judging_agent = min(world.ranks), role.judge
             return watch.follow(world, role.ruling)
-        watch.agent_id = role.agent_id
+        watch.agent_id, watch.judging_agent = role.agent_id, None
         events = watch.judge(role.world)
         events += watch.conclude(role.world) if is_last else []
         peer_agents.publish(world.run, watch.ruling)

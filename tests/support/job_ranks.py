@@ -62,6 +62,14 @@ class Ranks:
         self._write(rank, f"leave {code}")
         self._processes[rank].wait(10)
 
+    def signal(self, rank: int, number: int) -> None:
+        """Send a rank a signal."""
+        self._processes[rank].send_signal(number)
+
+    def go_on(self, rank: int) -> None:
+        """End the `load` of a rank."""
+        self._write(rank, "")
+
     def kill(self, rank: int) -> None:
         """Kill a rank."""
         self._processes[rank].kill()

@@ -24,7 +24,7 @@ from otel_torchdist.cli.report.file import ReportFileError, check_file
 from otel_torchdist.cli.report.gather import subject_of_run
 from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
-from otel_torchdist.config import Config
+from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import base_directory, job_directories
 from otel_torchdist.job.runs import index_of
@@ -141,7 +141,7 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
             f"Somewhere in the middle {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}. "
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
-        demo_run = DemoRun(options, view, stop)
+        demo_run = DemoRun(options, view, stop, config.page is not PageAccess.OFF)
         demo_run.run(places)
         written = _report(options, places) if stop.received is None else ""
     if stop.received is None:

@@ -58,9 +58,10 @@ class AgentSeen:
         dropped: Spans that could not be exported, once the agent is gone.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Follow the agent in `directory`, which need not exist yet."""
+    def __init__(self, directory: Path, has_page: bool) -> None:
+        """Follow the agent in `directory`, which need not exist yet; `has_page`: whether it serves a live page."""
         self.target = ""
+        self._has_page = has_page
         self.dropped = 0
         self._directory = directory
         self._tail = LogTail(directory / LOG_NAME)
@@ -69,7 +70,9 @@ class AgentSeen:
         """Relay the agent's warnings, and find out where it serves `/metrics`."""
         if not self.target:
             self.target = ScrapeTarget(self._directory).last_target()
-            if self.target:
+            if self.target and self._has_page:
+                _logger.info("live page: http://%s/, and /metrics there", self.target)
+            elif self.target:
                 _logger.info("/metrics: http://%s/metrics", self.target)
         for line in self._tail.new_lines():
             if (dropped := _DROPPED.search(line)) is not None:

@@ -41,15 +41,17 @@ class DemoRun:
         exit_code: torchrun's exit code; None if it was stopped.
     """
 
-    def __init__(self, options: DemoOptions, view: View, stop: StopSignals) -> None:
+    def __init__(self, options: DemoOptions, view: View, stop: StopSignals, has_page: bool = False) -> None:
         """Set up a run without starting the job.
 
         Args:
             options: The options of the demo.
             view: Where everything is shown.
             stop: Ends it early.
+            has_page: Whether the agent serves a live page.
         """
         self._options = options
+        self._has_page = has_page
         self._view = view
         self._stop = stop
         self._watch: PassiveWatch | None = None
@@ -134,7 +136,7 @@ class DemoRun:
         """Start watching the job as soon as the first rank has created its tape."""
         for directory in job_directories(places.tapes):
             self._watch = PassiveWatch(directory, StallRules(round(self._options.threshold_s * 1e9)))
-            self._agent = AgentSeen(directory)
+            self._agent = AgentSeen(directory, self._has_page)
 
     def _rows(self) -> list[RankRow]:
         verdict = self.findings.verdict

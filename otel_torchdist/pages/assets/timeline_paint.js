@@ -221,7 +221,7 @@ function paintRuler(ruler, model, { view, every, x, width, left, size }) {
   context.fillStyle = color("--muted");
   context.textAlign = "center";
   for (let time = Math.ceil(view.from / every) * every; time <= view.until; time += every) {
-    const text = tick(time, every, view.until);
+    const text = tick(time, every, Math.max(-view.from, view.until));
     const half = context.measureText(text).width / 2;
     context.fillText(text, Math.min(Math.max(x(time), left + half), width - half - 4), size * 2.3);
   }

@@ -24,6 +24,8 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     Listener,
     NodeSnapshot,
     RankSnapshot,
+    RankTimes,
+    RunFindings,
     RunSnapshot,
     StallSnapshot,
 )
@@ -266,6 +268,24 @@ class NodeMetrics:
             spans_dropped=self._spans_dropped(),
             archive_dropped=self._archive_dropped(),
         )
+
+    @property
+    def spans_dropped(self) -> int:
+        """Spans that could not be exported so far."""
+        return self._spans_dropped()
+
+    def times(self) -> dict[int, RankTimes]:
+        """Return the times of each rank, by the nonce of its tape; a small part of `snapshot`."""
+        with self._lock:
+            return {nonce: rank.times for nonce, rank in self._ranks.items()}
+
+    def findings(self, run_id: int) -> RunFindings:
+        """Return what was found in a run besides stalls."""
+        with self._lock:
+            run = self._runs.get(self._run_labels.of_run(run_id))
+            if run is None:
+                return RunFindings()
+            return RunFindings(run.findings, {group: counts.copy() for group, counts in run.arrivals.items()})
 
     def _snapshot_ranks(self) -> list[RankSnapshot]:
         now_ns = self._clock()

@@ -23,6 +23,7 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     GroupInfo,
     OperationSnapshot,
     RankSnapshot,
+    RankTimes,
 )
 from otel_torchdist.telemetry.metrics.state import GroupProgress, GroupState, MetricsState, Series, SeriesState, Target
 from otel_torchdist.telemetry.metrics.time_shares import BusyTime, TimeShares
@@ -207,6 +208,13 @@ class RankMetrics:
                 totals=self._totals.copy(),
                 groups_folded=len(self._folded),
             )
+
+    @property
+    def times(self) -> RankTimes:
+        """The rank's times so far, as of the last `consume`."""
+        with self._lock:
+            shares, overhead_ns = self._shares, self._status.overhead_ns if self._status is not None else 0
+            return RankTimes(shares.communicating.total_ns, shares.blocked.total_ns, overhead_ns, self._records_lost)
 
     def retire(self) -> None:
         """Publish the durations that were held back, because nothing more will be consumed."""

@@ -186,6 +186,35 @@ class RunSnapshot:
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
 
 
+class RankTimes(NamedTuple):
+    """The times of one rank, a part of `RankSnapshot` that takes no copies.
+
+    Attributes:
+        communicating_ns: Time with an operation in flight.
+        blocked_ns: Time with a thread blocked in a call or wait.
+        overhead_ns: Time that our own code took on its threads.
+        records_lost: Records that were not written or not read.
+    """
+
+    communicating_ns: int
+    blocked_ns: int
+    overhead_ns: int
+    records_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFindings:
+    """What was found in a run besides stalls.
+
+    Attributes:
+        findings: Findings that still hold.
+        arrivals: Which ranks came last, by label of the group.
+    """
+
+    findings: tuple[FindingSnapshot, ...] = ()
+    arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """All ranks of a node, no two with the same run and rank, and their runs, by label."""

@@ -1,0 +1,141 @@
+// What matters most: the stall, or that there is none; and whether the page still hears from its agent.
+
+const STATE_WORDS = { running: "runs", waiting: "waits", stalled: "is stalled", absent: "is absent", stopped: "is stopped",
+  unreachable: "is unreachable", finished: "has finished", failed: "has failed", dead: "is dead" };
+const STATES_WORDS = { ...STATE_WORDS, running: "run", waiting: "wait", stalled: "are stalled", absent: "are absent",
+  stopped: "are stopped", unreachable: "are unreachable", finished: "have finished", failed: "have failed", dead: "are dead" };
+
+/** An age in seconds: `4.3 s`, `3 min 05 s`, `2 h 07 min`. */
+function age(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  if (seconds < 100) return `${seconds.toFixed(1)} s`;
+  const whole = Math.floor(seconds);
+  const two = (number) => String(number).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
+  if (whole < 86400 * 2) return `${Math.floor(whole / 3600)} h ${two(Math.floor(whole / 60) % 60)} min`;
+  return `${Math.floor(whole / 86400)} days`;
+}
+
+/** `ranks 0-1,3` or `rank 2`. */
+function ranksNamed(text) {
+  return `${/^\d+$/.test(text) ? "rank" : "ranks"} ${text}`;
+}
+
+/** Put text into an element only if it differs: a selection in it survives. */
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Show other elements only if what they show differs. */
+function rewrite(element, key, build) {
+  const text = JSON.stringify(key);
+  if (element.dataset.shown === text) return;
+  element.dataset.shown = text;
+  element.replaceChildren(...[build()].flat());
+}
+
+class Banner {
+  constructor() {
+    this.title = make("h2", { id: "verdict" });
+    this.sentence = make("p", { class: "sentence" });
+    this.facts = make("div");
+    this.stacks = make("div");
+    this.spoken = make("p", { class: "visually-hidden", role: "status" });
+    this.element = make("section", { class: "card banner calm", "aria-labelledby": "verdict" },
+      this.title, this.sentence, this.facts, this.stacks, this.spoken);
+  }
+
+  show(live) {
+    const run = live.run;
+    const stall = run?.stall;
+    const [tone, title, sentence] = stall ? stallWords(stall) : run ? calmWords(run, live) : emptyWords(live);
+    this.element.className = `card banner ${tone}`;
+    write(this.title, title);
+    write(this.sentence, sentence);
+    write(this.spoken, stall ? `Stalled: ${stall.kind} ${stall.ranks}` : "");
+    document.title = run ? `${stall ? `${stall.kind} ${stall.ranks} · ` : ""}${run.item.run || run.item.directory} · otel_torchdist` : "otel_torchdist";
+    const fixed = stall && { ...stall, age_s: 0, text: "", stacks: [] };
+    rewrite(this.facts, fixed ?? null, () => (stall ? stallFacts(stall, run) : []));
+    const stacks = stall?.stacks ?? [];
+    rewrite(this.stacks, stacks.map((one) => ({ ...one, age_s: 0 })), () => stacks.map(stackPart));
+    for (const [place, one] of stacks.entries()) {
+      const note = this.stacks.children[place].querySelector(".taken");
+      if (note) write(note, `taken ${age(one.age_s)} ago`);
+    }
+  }
+}
+
+function stallWords(stall) {
+  const since = stall.age_s === null ? "" : ` for ${age(stall.age_s)}`;
+  const who = stall.ranks ? `${ranksNamed(stall.ranks)}: ${stall.kind}` : stall.kind;
+  return ["bad", `Stalled${since} (${who})`, stall.text];
+}
+
+function stallFacts(stall, run) {
+  const trace = stall.trace_url
+    ? make("a", { href: stall.trace_url, rel: "noopener noreferrer", target: "_blank" }, stall.trace_id)
+    : make("code", { class: "trace-id" }, stall.trace_id);
+  const judge = run.judge ? [["judged on", named(run.judge.node || "another node")]] : [];
+  return facts([
+    ["verdict", stall.kind], ["ranks", stall.ranks], ["operation", named(stall.operation)], ["group", stall.group && named(stall.group)],
+    ["trace", trace], ...judge,
+  ]);
+}
+
+const SOURCES = { "stack": "its own thread", "signal": "a signal, while the GIL was held", "open operation": "the operation that it is in",
+  "last operation": "its last operation; it has moved on since" };
+
+function stackPart(one) {
+  const head = make("h3", {}, `rank ${one.rank} `, make("span", { class: "muted small" }, "on ", named(one.host)));
+  const where = make("p", { class: "small muted" }, one.line ? ["at ", make("code", {}, named(one.line)), ", from "] : "from ",
+    SOURCES[one.source] ?? one.source, one.stack ? [", ", make("span", { class: "taken" })] : "");
+  return make("div", { class: "stack" }, head, where, one.stack ? make("pre", { tabindex: 0 }, one.stack) : null);
+}
+
+function calmWords(run, live) {
+  const states = new Map();
+  for (const crowd of run.crowds) states.set(crowd.state, (states.get(crowd.state) ?? 0) + crowd.count);
+  const parts = [...states].map(([state, number]) => `${count(number)} ${number === 1 ? STATE_WORDS[state] : STATES_WORDS[state]}`);
+  const sentence = `Of ${counted(run.item.world_size, "rank")} ${parts.join(", ")}.`;
+  if (run.item.state === "ended") return [states.has("dead") || states.has("failed") ? "warn" : "calm", "The job has ended", sentence];
+  if (states.has("dead") || states.has("failed")) return ["warn", "Ranks are gone", sentence];
+  if (states.has("stalled")) return ["warn", "Waiting for a verdict", sentence];
+  return ["good", "No stall", `${sentence} A wait of more than ${age(live.threshold_s)} is a stall.`];
+}
+
+function emptyWords(live) {
+  if (!live.at) return ["calm", "Reading", "The agent collects what this page shows."];
+  if (!live.watches) return ["calm", "Watched elsewhere", "Another process of this node watches the ranks, and serves their page."];
+  if (live.hidden) return ["calm", "No job of yours", `${counted(live.hidden, "job")} of other users ${live.hidden === 1 ? "is" : "are"} read here, and shown to them and to root only.`];
+  return ["calm", "No ranks", "No rank is seen. A job appears here with its first process group."];
+}
+
+/** Whether the agent still answers. */
+class Connection {
+  constructor() {
+    this.state = make("span", { class: "connection good" });
+    this.element = make("section", { class: "card banner warn connection-lost", role: "alert", hidden: true }, make("h2", {}, "Connection lost"), make("p", { class: "sentence" }));
+  }
+
+  heard(live) {
+    this.element.hidden = true;
+    document.body.classList.remove("stale");
+    this.state.className = "connection good";
+    write(this.state, live.at ? `live, ${clock(live.at)}` : "connected");
+  }
+
+  lost(live, since) {
+    document.body.classList.add("stale");
+    this.state.className = "connection bad";
+    write(this.state, "connection lost");
+    if (!this.element.hidden) return;
+    this.element.hidden = false;
+    const ended = live?.run?.item.state === "ended";
+    const why = ended ? "All ranks had ended, and their agent ends soon after them." : "The agent has ended, or cannot be reached: an agent ends after the last rank of its job.";
+    write(this.element.querySelector("p"), `No answer since ${clock(since)}. ${why} What is shown below is of ${live?.at ? clock(live.at) : "no time yet"}. This page goes on asking.`);
+  }
+}
+
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}

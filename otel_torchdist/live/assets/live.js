@@ -1,0 +1,145 @@
+// Asks for the document about once a second while the page is visible, and shows it. Nothing is kept but the last one.
+
+const EVERY_MS = 1000;
+const SOON_MS = 300;
+const PATIENCE_MS = 10000;
+const SLOWEST_MS = 10000;
+const LANES = 16;
+
+class LivePage {
+  constructor() {
+    this.live = null;
+    this.failures = 0;
+    this.lostSince = 0;
+    this.timer = 0;
+    this.asking = false;
+    this.chosen = { run: "", ranks: "" };
+    this.readAddress();
+    const choose = (rank) => this.chooseRank(rank);
+    this.connection = new Connection();
+    this.banner = new Banner();
+    this.ranks = new Ranks(choose);
+    this.minute = new Minute(choose);
+    this.each = new EachRank();
+    this.groups = new Groups();
+    this.costs = new Costs();
+    this.judge = make("section", { class: "card banner calm", hidden: true }, make("p"));
+    this.runs = make("select", { "aria-label": "Job", change: () => this.chooseRun(this.runs.value) });
+    this.title = make("span", { class: "muted" });
+    document.getElementById("bar").append(make("span", { class: "brand" }, "otel_torchdist"), this.runs, this.title,
+      make("span", { class: "right" }, this.connection.state, theme.button()));
+    this.parts = [this.ranks, this.minute, this.each, this.groups, this.costs];
+    document.getElementById("content").append(this.connection.element, this.judge, this.banner.element, ...this.parts.map((part) => part.element));
+    document.addEventListener("visibilitychange", () => this.ask());
+    addEventListener("hashchange", () => { this.readAddress(); this.ask(); });
+    this.show(null);
+    this.ask();
+  }
+
+  readAddress() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    this.chosen = { run: given.get("run") ?? "", ranks: given.get("ranks") ?? "" };
+  }
+
+  writeAddress() {
+    const given = new URLSearchParams(Object.entries(this.chosen).filter(([, value]) => value));
+    history.replaceState(null, "", `#${given}`);
+    this.ask();
+  }
+
+  chooseRun(run) {
+    this.chosen = { run, ranks: "" };
+    this.writeAddress();
+  }
+
+  /** Show the operations of the ranks around one. */
+  chooseRank(rank) {
+    const known = this.live.run.ranks.map((row) => row.rank);
+    const place = Math.max(0, Math.min(known.indexOf(rank) - LANES / 2, known.length - LANES));
+    this.chosen.ranks = span(known.slice(place, place + LANES));
+    this.each.find(rank);
+    this.writeAddress();
+  }
+
+  async ask() {
+    clearTimeout(this.timer);
+    if (document.hidden || this.asking) return;
+    this.asking = true;
+    try {
+      const query = new URLSearchParams(Object.entries(this.chosen).filter(([, value]) => value));
+      const answer = await fetch(`live.json?${query}`, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      this.heard(await answer.json());
+    } catch {
+      this.lost();
+    }
+    this.asking = false;
+    const slower = Math.min(EVERY_MS * 2 ** Math.min(this.failures, 4), SLOWEST_MS);
+    this.timer = setTimeout(() => this.ask(), this.live?.at ? slower : Math.max(SOON_MS, this.failures ? slower : 0));
+  }
+
+  heard(live) {
+    this.failures = 0;
+    this.connection.heard(live);
+    if (!live.at && this.live?.at && this.live.instance === live.instance) {
+      this.live.at = 0; // it has not looked for us for a while; what is shown stays until it has
+      return;
+    }
+    this.show(live);
+  }
+
+  lost() {
+    if (!this.failures) this.lostSince = Date.now() / 1000;
+    this.failures += 1;
+    if (this.failures > 1) this.connection.lost(this.live, this.lostSince);
+  }
+
+  show(live) {
+    this.live = live;
+    const run = live?.run ?? null;
+    for (const part of this.parts) part.element.hidden = run === null;
+    this.banner.show(live ?? { at: 0, runs: [] });
+    this.showRuns(live, run);
+    this.showJudge(run);
+    if (run === null) return;
+    this.arrange(run.ranks.length <= FEW);
+    this.ranks.element.hidden = this.isFew;
+    this.ranks.show(run);
+    this.minute.show(run, live.at * 1e9);
+    this.each.show(run);
+    this.groups.show(run);
+    this.costs.show(run, live);
+  }
+
+  /** Few ranks are shown one by one, many as a map and as crowds. */
+  arrange(isFew) {
+    if (this.isFew === isFew) return;
+    this.isFew = isFew;
+    if (isFew) this.minute.element.before(this.each.element);
+    else this.costs.element.after(this.each.element);
+  }
+
+  showRuns(live, run) {
+    const runs = live?.runs ?? [];
+    this.runs.hidden = runs.length < 2;
+    rewrite(this.runs, runs, () => runs.map((one) => make("option", { value: one.key }, `${one.run || one.directory} · ${counted(one.world_size, "rank")} · user ${one.owner} · ${one.state}`)));
+    if (run) this.runs.value = run.item.key;
+    write(this.title, run ? `${run.item.run ? `run ${run.item.run}` : "run not known yet"} · ${run.item.directory}` : live ? `agent on ${live.host}` : "");
+  }
+
+  /** Another agent judges: say which, and link to its page if it can be reached from elsewhere. */
+  showJudge(run) {
+    const judge = run?.judge ?? null;
+    this.judge.hidden = judge === null;
+    if (judge === null) return;
+    rewrite(this.judge.querySelector("p"), judge, () => {
+      const node = judge.node ? named(judge.node) : "another node";
+      const start = ["The agent on ", node, " judges for all nodes, and its page shows all ranks; this one shows those of its node. "];
+      if (!judge.page) return start;
+      if (new URL(judge.page).hostname === "localhost") return [...start, "Open ", make("code", {}, judge.page), " there."];
+      return [...start, make("a", { href: judge.page }, "Open its page"), "."];
+    });
+  }
+}
+
+new LivePage();

@@ -1,0 +1,99 @@
+// Tables that change once a second: rows and cells stay, and only text that differs is written.
+
+class LiveTable {
+  /** `columns`: name, class, and a function from a row to text, or to `[key, build]` for elements. */
+  constructor(caption, columns) {
+    this.columns = columns;
+    this.rows = new Map();
+    this.body = make("tbody");
+    const heads = columns.map((column) => make("th", { scope: "col", class: column.kind === "number" && "number", title: column.title ?? false }, column.name));
+    this.table = make("table", { class: "live" }, make("caption", { class: "visually-hidden" }, caption), make("thead", {}, make("tr", {}, heads)), this.body);
+    this.element = make("div", { class: "scroll" }, this.table);
+  }
+
+  /** Show a list of rows, each with a key. */
+  show(list) {
+    const keys = new Set(list.map(([key]) => key));
+    for (const [key, row] of this.rows) {
+      if (keys.has(key)) continue;
+      row.remove();
+      this.rows.delete(key);
+    }
+    list.forEach(([key, data, marked], place) => {
+      const row = this.rows.get(key) ?? this.made(key);
+      row.classList.toggle("marked", Boolean(marked));
+      if (this.body.children[place] !== row) this.body.insertBefore(row, this.body.children[place] ?? null);
+      this.columns.forEach((column, at) => fill(row.cells[at], column.of(data)));
+    });
+  }
+
+  made(key) {
+    const row = make("tr", {}, this.columns.map((column) => make("td", { class: column.kind ?? false })));
+    this.rows.set(key, row);
+    return row;
+  }
+}
+
+function fill(cell, content) {
+  if (Array.isArray(content)) rewrite(cell, content[0], content[1]);
+  else write(cell, content);
+}
+
+/** A state as a badge. */
+function stateOf(row) {
+  return [[row.state, row.named], () => make("span", { class: `badge state ${row.state}${row.named ? " named" : ""}` }, row.state)];
+}
+
+function textOf(text) {
+  return [text, () => (text ? make("bdi", { class: "name", title: text }, text) : [])];
+}
+
+/** A share of time with a bar. */
+function shareOf(share) {
+  if (share === null || share === undefined) return "";
+  const rounded = Math.round(share * 100);
+  return [rounded, () => meter([{ share, tone: "--series-0" }], `${rounded} %`)];
+}
+
+const CROWD_COLUMNS = [
+  { name: "ranks", of: (crowd) => crowd.ranks },
+  { name: "", kind: "number", of: (crowd) => count(crowd.count) },
+  { name: "state", of: stateOf },
+  { name: "operation", of: (crowd) => textOf(crowd.operation) },
+  { name: "group", of: (crowd) => textOf(crowd.group) },
+  { name: "for", kind: "number", of: (crowd) => age(crowd.age_s) },
+  { name: "step", kind: "number", of: (crowd) => (crowd.steps[0] === crowd.steps[1] ? count(crowd.steps[0]) : `${count(crowd.steps[0])} to ${count(crowd.steps[1])}`) },
+];
+
+const RANK_COLUMNS = [
+  { name: "rank", kind: "number", of: (row) => String(row.rank) },
+  { name: "state", of: stateOf },
+  { name: "operation", of: (row) => textOf(row.operation) },
+  { name: "group", of: (row) => textOf(row.group) },
+  { name: "for", kind: "number", of: (row) => age(row.age_s) },
+  { name: "line", kind: "line", of: (row) => textOf(row.line) },
+  { name: "step", kind: "number", of: (row) => count(row.step) },
+  { name: "steps/s", kind: "number", of: (row) => (row.steps_per_s === null ? "" : row.steps_per_s.toFixed(1)) },
+  { name: "communicating", kind: "gauge", title: "share of the last 10 s with an operation in flight", of: (row) => shareOf(row.communicating) },
+  { name: "blocked", kind: "gauge", title: "share of the last 10 s with a thread inside a call or wait", of: (row) => shareOf(row.blocked) },
+  { name: "heartbeat", kind: "number", title: "since its Python threads last ran", of: (row) => (row.heartbeat_s === null ? "" : `${age(row.heartbeat_s)} ago`) },
+  { name: "node", of: (row) => textOf(row.host) },
+];
+
+const GROUP_COLUMNS = [
+  { name: "group", of: (group) => textOf(group.name) },
+  { name: "ranks", of: (group) => group.members },
+  { name: "size", kind: "number", of: (group) => (group.seen === group.size ? count(group.size) : `${count(group.seen)} of ${count(group.size)} seen`) },
+  { name: "backend", of: (group) => textOf(group.backend) },
+  { name: "entered by all", kind: "number", of: (group) => count(group.first) },
+  { name: "by any", kind: "number", of: (group) => count(group.last) },
+  { name: "ended", kind: "number", of: (group) => count(group.ended) },
+  { name: "behind", of: (group) => (group.behind ? `${ranksNamed(group.behind)}, ${counted(group.last - group.first, "call")}` : "") },
+];
+
+const LATE_COLUMNS = [
+  { name: "group", of: (one) => textOf(one.group) },
+  { name: "rank", kind: "number", of: (one) => String(one.rank) },
+  { name: "came last in", kind: "number", of: (one) => `${count(one.calls)} of ${counted(one.of, "call")}` },
+  { name: "others waited for it", kind: "number", of: (one) => age(one.late_s) },
+];

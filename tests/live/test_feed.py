@@ -1,0 +1,137 @@
+"""What the reader publishes for the live page: only while there are visitors, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.live import feed as feeding
+from otel_torchdist.live import recent
+from otel_torchdist.live.feed import LiveFeed
+from otel_torchdist.live.page import LivePage
+from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.verdict.rules import StallRules
+from tests.support.fake_tape import SECOND, FakeTape
+from tests.support.live_pages import FACTS
+
+
+class Reading:
+    """A reader's turns over some tapes, as `Reader` takes them.
+
+    Attributes:
+        feed: The feed under test.
+        tapes: The tapes.
+    """
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self.feed = LiveFeed(FACTS)
+        self.tapes = [FakeTape(directory, rank, size) for rank in range(size)]
+        self.metrics = NodeMetrics()
+        self._watch = StallWatch(StallRules(10 * SECOND))
+        self._ranks = {}
+        for tape in self.tapes:
+            self._watch.follow(tape.reader)
+            self._ranks[tape.reader.identity.nonce] = self.metrics.track(tape.reader)
+
+    def turn(self) -> None:
+        """Take a turn."""
+        for tape in self.tapes:
+            reader = tape.reader
+            batch, nonce = reader.poll(), reader.identity.nonce
+            self._watch.observe(nonce, batch)
+            self._ranks[nonce].consume(batch, reader.status(), 0)
+            if self.feed.is_watched:
+                self.feed.observe(reader, batch)
+        self._watch.check(1)
+        self.feed.end_turn(self._watch, [tape.reader for tape in self.tapes], self.metrics, True)
+
+    def bars(self) -> dict[int, int]:
+        """How many operations are published of each rank."""
+        snapshot = self.feed.visit()
+        assert snapshot is not None
+        return {tape.reader.identity.rank: len(snapshot.bars[tape.reader.identity.nonce]) for tape in self.tapes}
+
+
+@pytest.fixture
+def reading(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    """Two tapes, and snapshots as often as turns."""
+    monkeypatch.setattr(feeding, "PUBLISH_S", 0.0)
+    yield Reading(memory, 2)
+
+
+def test_nothing_without_visitors(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a visitor no snapshot is made; after the last one what was kept is dropped."""
+    reading.turn()
+    assert not reading.feed.is_watched
+    assert reading.feed.visit() is None
+    reading.turn()
+    assert reading.feed.is_watched
+    assert reading.feed.visit() is not None
+    monkeypatch.setattr(feeding, "WATCHED_S", -1.0)
+    reading.turn()
+    assert not reading.feed.is_watched
+    assert (reading.feed._snapshot, reading.feed._past) == (None, None)
+
+
+def test_what_came_before_the_visitor(reading: Reading) -> None:
+    """Operations that ended before the first visit are read from the ring, and none is counted twice."""
+    for sequence in range(1, 6):
+        reading.tapes[0].run(at=sequence * SECOND, lasts=1000, sequence=sequence)
+    reading.turn()
+    reading.feed.visit()
+    reading.turn()
+    assert reading.bars() == {0: 5, 1: 0}
+    reading.tapes[0].run(at=7 * SECOND, lasts=1000, sequence=6)
+    reading.tapes[1].run(at=7 * SECOND, lasts=1000, sequence=1)
+    reading.turn()
+    assert reading.bars() == {0: 6, 1: 1}
+    snapshot = reading.feed.visit()
+    assert snapshot is not None
+    assert [bar.name for bar in snapshot.bars[reading.tapes[0].reader.identity.nonce]] == ["all_reduce"] * 6
+
+
+def test_past_is_read_in_portions(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ranks there are, one turn reads the past of a few of them only; a few turns later all are there."""
+    monkeypatch.setattr(feeding, "PUBLISH_S", 0.0)
+    reading = Reading(memory, 8)
+    for tape in reading.tapes:
+        tape.run(sequence=1)
+    reading.turn()
+    reading.feed.visit()
+    monkeypatch.setattr(recent, "CATCH_UP_S", 0.0)
+    read: list[TapeReader] = []
+    another = TapeReader.another
+    monkeypatch.setattr(TapeReader, "another", lambda tape: read.append(tape) or another(tape))
+    reading.turn()
+    assert len(read) == 1
+    for _ in range(10):
+        reading.turn()
+    assert len(read) == 8
+    assert reading.bars() == dict.fromkeys(range(8), 1)
+
+
+def test_snapshots_are_bounded_in_time(memory: Path) -> None:
+    """However often the reader takes its turn, it publishes at most about twice a second."""
+    reading = Reading(memory, 2)
+    reading.feed.visit()
+    reading.turn()
+    first = reading.feed.visit()
+    reading.turn()
+    assert reading.feed.visit() is first
+
+
+def test_visitors_share_a_document(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document is made once for all visitors who want the same of one snapshot."""
+    page = LivePage(reading.feed)
+    assert b'"at":0.0' in page.document({}, None)
+    reading.turn()
+    first = page.document({}, None)
+    assert page.document({}, None) is first
+    assert page.document({"ranks": "1"}, None) is not first
+    assert page.document({}, 4711) is not first
+    reading.turn()
+    assert page.document({}, None) is not first
