@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.advice.advise import advise
+from otel_torchdist.advice.model import Advice
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.history.model import RankHistory
@@ -55,6 +57,7 @@ class Findings:
         statistics: The statistics.
         waits: Long waits that have ended, the longest first.
         path: The critical path; None if it is not known.
+        advice: What is worth looking into.
     """
 
     recorded: Recorded
@@ -62,6 +65,7 @@ class Findings:
     statistics: Statistics
     waits: Sequence[LongWait]
     path: CriticalPath | None
+    advice: Sequence[Advice]
 
 
 class _Collector:
@@ -97,12 +101,14 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
     calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
     counted, waits = read.counter.counted(), LongWaits(threshold_ns)
     statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
+    graph = graph_of(counted) if counted.groups else None
     return Findings(
         recorded=Recorded(calls, read.steps, read.until, Clocks.of(calls)),
-        graph=graph_of(counted) if counted.groups else None,
+        graph=graph,
         statistics=statistics,
         waits=waits.causes(),
         path=path,
+        advice=advise(graph, counted, path),
     )
 
 
@@ -178,8 +184,8 @@ def _window(
 
 
 def _path(span: Span, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
-    """The critical path, where all of it can be drawn: its ranks are shown, and all have one clock."""
-    if path is not None and path.has_steps and recorded.clocks.are_one:
+    """The critical path of steady steps, if all ranks have one clock, as far as its ranks are shown."""
+    if path is not None and path.has_steps and recorded.clocks.are_one and span.incident is None:
         pieces = pieces_in(path, recorded.clocks.offsets[path.ranks[0]], span.from_ns, span.until_ns)
         yield from (piece for piece in pieces if piece.rank in ranks)
 

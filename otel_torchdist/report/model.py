@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.report.figure_model import Calls, RankColumns, Skew, Steps
-from otel_torchdist.report.path_model import Path
+from otel_torchdist.report.path_model import Hint, Path
 from otel_torchdist.report.window_model import Window
 
 SCHEMA: Final = 1
@@ -210,6 +210,7 @@ class Report:
         skews_left_out: How many more groups there are.
         steps: Step times; None if there are no steps.
         path: The critical path; None if it is not known.
+        advice: What is worth looking into.
         notes: What could not be read, and why.
         schema: Of this document.
     """
@@ -228,5 +229,6 @@ class Report:
     skews_left_out: int
     steps: Steps | None
     path: Path | None
+    advice: tuple[Hint, ...]
     notes: tuple[str, ...]
     schema: int = SCHEMA

@@ -63,6 +63,23 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
+class Hint:
+    """Something worth looking into.
+
+    Attributes:
+        topic: What it is about.
+        text: What was measured.
+        check: How to check it.
+        page: The page of the documentation on it.
+    """
+
+    topic: str
+    text: str
+    check: str
+    page: str
+
+
+@dataclass(frozen=True, slots=True)
 class Path:
     """The critical path of steady steps.
 

@@ -132,6 +132,7 @@ def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
         shares = {row[0]: float(row[1].strip("< %")) for row in _cells(ranks)}
         assert max(shares, key=shares.__getitem__) == "3"
         assert shares["3"] >= 41
+        assert "rank 3" in page.locator("#advice").inner_text().lower()
         assert page.evaluate(_DRAWN)["path"] > 12
         assert _quiet(seen)
 

@@ -14,7 +14,7 @@ from typing import Final
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of, source_of_run
 from otel_torchdist.cli.report.conclusions import conclusions_of_dumps, conclusions_of_run
-from otel_torchdist.cli.report.path import path_section
+from otel_torchdist.cli.report.path import hints_in, path_section
 from otel_torchdist.cli.report.world import world_of
 from otel_torchdist.cli.stats.report import describe_difference
 from otel_torchdist.cli.targets import Target, chosen_run
@@ -115,6 +115,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
         skews_left_out=max(0, len(skews) - _MOST_SKEWS),
         steps=steps_of(steps),
         path=path_section(found.path) if found.path is not None else None,
+        advice=tuple(hints_in(found.advice, found.path)),
         notes=tuple(readable(note) for note in dict.fromkeys([*source.warnings, *subject.warnings, *_left_out(found)])),
     )
 

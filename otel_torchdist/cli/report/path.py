@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from otel_torchdist.advice.model import Advice
+from otel_torchdist.cli.advice.wording import PAGES, check, finding
 from otel_torchdist.cli.critical_path.wording import sentence
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.report.path_model import Gain, Path, PathPart, RankParts
+from otel_torchdist.report.path_model import Gain, Hint, Path, PathPart, RankParts
 from otel_torchdist.verdict.wording.sentence import describe_frame
 
 MOST_PARTS: Final = 100
@@ -40,6 +43,13 @@ def path_section(found: CriticalPath) -> Path:
         ),
         notes=found.notes,
     )
+
+
+def hints_in(found: Iterable[Advice], path: CriticalPath | None) -> Iterator[Hint]:
+    """Describe what is worth looking into."""
+    names = path.group_names if path is not None else dict[str, str]()
+    for one in found:
+        yield Hint(one.topic.value, finding(one, names), check(one), PAGES[one.topic])
 
 
 def _longest(found: CriticalPath) -> list[tuple[tuple[PathKind, int, Label | None], int]]:

@@ -2,6 +2,7 @@
 
 const LEAST_LABEL = 18;
 const LEAST_BETWEEN_MARKS = 24;
+const LEAST_PIECE = 8;
 
 /** Paint a timeline; returns what was drawn where, in CSS pixels. */
 function paintTimeline(timeline) {
@@ -172,7 +173,7 @@ function paintOpenEnd(context, right, top, height) {
 
 function paintPath(context, path, { x, laneHeight, left, right, view }) {
   const seen = path.filter((part) => part.end >= view.from && part.begin <= view.until);
-  if (!seen.length) return 0;
+  if (!seen.length || seen.length * LEAST_PIECE > right - left) return 0; // closer together it hides the bars
   context.save();
   context.beginPath();
   context.rect(left, 0, right - left + 8, context.canvas.height);

@@ -74,3 +74,14 @@ function partsMeter(row) {
     { share: row.computing_ns / whole, tone: "--series-2" }, { share: row.waiting_ns / whole, tone: "--series-4" }, { share: row.transfer_ns / whole, tone: "--series-0" },
   ], `${percent(row.computing_ns, whole)} computing, ${percent(row.waiting_ns, whole)} waiting`);
 }
+
+function adviceCard(report) {
+  if (!report.advice.length) return null;
+  return card("advice", "Worth looking into",
+    make("p", { class: "muted" }, "What was measured, and how to check it; what to use instead is not for a measurement to say."),
+    report.advice.map((hint) => make("div", { class: "axis-key", "--tone": "var(--warn)" },
+      make("h3", {}, capital(hint.topic)),
+      make("p", {}, named(capital(hint.text)), "."),
+      make("p", { class: "small" }, make("strong", {}, "Check: "), named(hint.check)),
+      make("p", { class: "small muted" }, `More: ${hint.page}`))));
+}

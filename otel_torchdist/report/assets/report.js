@@ -11,7 +11,7 @@ function capital(text) {
 }
 
 const SECTIONS = [
-  ["verdict", "Verdict"], ["incidents", "Long waits"], ["critical-path", "Critical path"], ["advice", "Advice"], ["timeline", "Timeline"], ["world", "Parallel world"],
+  ["verdict", "Verdict"], ["incidents", "Long waits"], ["timeline", "Timeline"], ["critical-path", "Critical path"], ["advice", "Advice"], ["world", "Parallel world"],
   ["traffic", "Traffic"], ["steps", "Steps"], ["ranks", "Ranks"], ["calls", "Calls"], ["groups", "Groups"],
 ];
 
@@ -22,7 +22,7 @@ async function showReport() {
   const show = (window) => timeline.show(window);
   document.getElementById("subject").append(named(report.heading.title));
   const cards = [
-    headingCard(report), ...conclusionCards(report), incidentCard(report, show), pathCard(report), timeline.card,
+    headingCard(report), ...conclusionCards(report), incidentCard(report, show), timeline.card, pathCard(report), adviceCard(report),
     worldCard(report), trafficCard(report), stepsCard(report), ranksCard(report), callsCard(report), groupsCard(report),
   ];
   main.replaceChildren(...cards.filter(Boolean));

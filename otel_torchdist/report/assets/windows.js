@@ -71,7 +71,7 @@ function legendOf(window) {
   return make("ul", { class: "legend", "aria-label": "Colours" },
     used.map((place) => make("li", {}, make("span", { class: "swatch", "--tone": `var(--series-${place})` }), place === 7 ? named(hasOther.slice(0, 4).join(", ")) : FAMILY_NAMES[place])),
     isWaiting && make("li", {}, make("span", { class: "swatch waiting" }), "waits for another rank"),
-    window.path.length > 0 && make("li", {}, make("span", { class: "swatch line" }), "critical path"),
+    window.path.length > 0 && make("li", {}, make("span", { class: "swatch line" }), "critical path, once zoomed in far enough"),
     isOpen && make("li", {}, make("span", { class: "swatch", "--tone": "var(--bad)" }), "no end recorded"));
 }
 
