@@ -11,7 +11,7 @@ from typing import Final
 from otel_torchdist.critical_path.causes import Causes
 from otel_torchdist.critical_path.clocks import ClockOffset, align
 from otel_torchdist.critical_path.meetings import Meetings
-from otel_torchdist.critical_path.model import CriticalPath, PathKind, Piece, RankTime, StepPath
+from otel_torchdist.critical_path.model import MOST_LONGEST, CriticalPath, PathKind, Piece, RankTime, StepPath
 from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.walk import Walker
 from otel_torchdist.critical_path.whatif import Replay
@@ -75,7 +75,8 @@ class _Analysis:
 
     def path(self) -> CriticalPath:
         """The path of the steady steps, or of all calls if there are none."""
-        numbers, unsteady = _steady(self._ends_of(self._steps()))
+        ended = self._ends_of(self._steps())
+        numbers, unsteady = _steady(ended)
         first, last = (numbers[0], numbers[-1]) if numbers else (None, None)
         begins, ends = self._limits(first, last)
         steps = self._paths(numbers, begins, ends)
@@ -97,7 +98,8 @@ class _Analysis:
             ranks=tuple(timeline.rank for timeline in self._timelines),
             has_steps=bool(numbers),
             steps=tuple(steps),
-            unsteady=unsteady,
+            unsteady=len(unsteady),
+            longest=tuple(self._longest(unsteady, ended)),
             step_ns=int(median(path.duration_ns for path in steps)),
             by_rank=tuple(
                 self._rank_time(rank, begins[rank], ends[rank], count, on_path) for rank in range(len(begins))
@@ -135,6 +137,11 @@ class _Analysis:
             return [StepPath(None, pieces[0].begin_ns if pieces else ends[last], ends[last], tuple(pieces))]
         ended = self._ends_of(steps)
         return list(_cut(pieces, steps, ended))
+
+    def _longest(self, unsteady: Sequence[int], ended: Mapping[int, int]) -> Iterator[StepPath]:
+        longest = sorted(unsteady, key=lambda step: ended[step - 1] - ended[step])[:MOST_LONGEST]
+        for step in sorted(longest):
+            yield from self._paths([step], *self._limits(step, step))
 
     def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
         """When each rank had ended the step before the first, and when it ended the last."""
@@ -184,23 +191,24 @@ class _Analysis:
                 yield f"ranks {compress_ranks(clock.ranks)} met no others: their times are compared by wall clocks"
 
 
-def _steady(ended: Mapping[int, int]) -> tuple[list[int], int]:
-    """The longest stretch of steps without one that takes unusually long, and how many do.
+def _steady(ended: Mapping[int, int]) -> tuple[list[int], list[int]]:
+    """The longest stretch of steps without one that takes unusually long, and those that do.
 
     Args:
         ended: When each step ended, in order, with the one before the first.
     """
     durations = {step: ended[step] - ended[step - 1] for step in list(ended)[1:]}
     if not durations:
-        return [], 0
+        return [], []
     limit_ns = UNSTEADY * median(durations.values())
+    unsteady = [step for step, duration_ns in durations.items() if duration_ns > limit_ns]
     stretches: list[list[int]] = [[]]
     for step, duration_ns in durations.items():
         if duration_ns > limit_ns:
             stretches.append([])
         else:
             stretches[-1].append(step)
-    return max(stretches, key=len), len(stretches) - 1
+    return max(stretches, key=len), unsteady
 
 
 def _cut(pieces: Sequence[Piece], steps: Sequence[int], ended: Mapping[int, int]) -> Iterator[StepPath]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from otel_torchdist.critical_path.clocks import ClockOffset
 from otel_torchdist.critical_path.timelines import Label
+
+MOST_LONGEST: Final = 3
 
 
 class PathKind(Enum):
@@ -63,6 +66,11 @@ class StepPath:
     def duration_ns(self) -> int:
         """How long the step took."""
         return self.end_ns - self.begin_ns
+
+    @property
+    def longest_piece(self) -> Piece | None:
+        """The longest piece of the path; None if it has none."""
+        return max(self.pieces, key=lambda piece: piece.duration_ns, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,7 @@ class CriticalPath:
         has_steps: Whether the sources record steps; if not, all calls count as one step.
         steps: The steady steps, in order.
         unsteady: Steps that were left out because they took more than twice the median.
+        longest: The longest of these, at most `MOST_LONGEST`, in order.
         step_ns: The median of the steps' durations.
         by_rank: What each rank did, ascending.
         by_kind: Length of the path by what happened, in an average step.
@@ -149,6 +158,7 @@ class CriticalPath:
     has_steps: bool
     steps: tuple[StepPath, ...]
     unsteady: int
+    longest: tuple[StepPath, ...]
     step_ns: int
     by_rank: tuple[RankTime, ...]
     by_kind: Mapping[PathKind, int]

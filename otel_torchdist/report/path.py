@@ -17,7 +17,7 @@ def pieces_in(found: CriticalPath, offset_ns: int, from_ns: int, until_ns: int) 
         from_ns: When the window begins, since the epoch.
         until_ns: When it ends.
     """
-    for step in found.steps:
+    for step in (*found.steps, *found.longest):
         for piece in step.pieces:
             begin_ns, end_ns = piece.begin_ns + offset_ns, piece.end_ns + offset_ns
             if end_ns > from_ns and begin_ns < until_ns:

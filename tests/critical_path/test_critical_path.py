@@ -205,6 +205,9 @@ def test_unsteady_steps_are_left_out() -> None:
         job.end_step()
     found = path_of(job)
     assert (found.unsteady, found.steps[0].step, found.steps[-1].step) == (1, 6, 19)
+    [longest] = found.longest
+    assert longest.longest_piece is not None
+    assert (longest.step, longest.longest_piece.duration_ns) == (5, 100 * MS)
 
 
 def test_chance_is_no_cause() -> None:

@@ -5,7 +5,7 @@ Keys are only ever added within a schema. Unknown values are null. Durations are
 - `schema`: 1.
 - `source`: `run` (32 hex digits, or null), `place`, `world_size`, `ranks`: those with records.
 - `steps`: `first`, `last` (null where no steps are recorded), `count`, `unsteady` (left out, because they took more
-  than twice the median), `median_ns`.
+  than twice the median), `median_ns`, and `longest`: of the longest of those left out `step`, `ns` and a `text`.
 - `path`: `computing_ns` and `transfer_ns` of the critical path, and its `pieces`: `kind`, `rank`, `call`, `ns`. The
   call (`operation`, `group`, `group_name`, `function`, `file`, `line`; null for the end of the step) is what the rank
   computed before, or what transferred.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_torchdist.cli.critical_path.wording import sentence
+from otel_torchdist.cli.critical_path.wording import left_out, sentence
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
@@ -45,6 +45,10 @@ def document_of(found: CriticalPath, source: Source) -> dict[str, Any]:
             "count": len(found.steps),
             "unsteady": found.unsteady,
             "median_ns": found.step_ns,
+            "longest": [
+                {"step": step.step, "ns": step.duration_ns, "text": left_out(step, found.group_names)}
+                for step in found.longest
+            ],
         },
         "path": {
             "computing_ns": found.by_kind[PathKind.COMPUTING],

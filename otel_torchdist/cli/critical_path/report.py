@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
-from otel_torchdist.cli.critical_path.wording import call_of, sentence
+from otel_torchdist.cli.critical_path.wording import call_of, left_out, sentence
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.units import duration, share
 from otel_torchdist.critical_path.clocks import ClockOffset
@@ -24,6 +24,7 @@ def lines_of(found: CriticalPath, source: Source) -> Iterator[Text]:
     yield Text(source.headline)
     yield Text()
     yield Text(_headline(found), style="bold")
+    yield from (Text(left_out(step, found.group_names)) for step in found.longest)
     yield from _causes(found)
     yield from _pieces(found)
     yield from _ranks(found)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from otel_torchdist.cli.units import duration
-from otel_torchdist.critical_path.model import Cause, CauseKind
+from otel_torchdist.cli.units import duration, share
+from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.naming import name_ranks, readable
 
@@ -24,6 +24,17 @@ def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
         return f"{ranks}, {verb} one stage of a pipeline, compute{'s' * (not plural)} {excess} longer than other stages"
     where = f"before {call_of(cause.label, group_names)}" if cause.kind is CauseKind.LINE else "before several calls"
     return f"{ranks} computes {excess} longer than its peers {where}"
+
+
+def left_out(step: StepPath, group_names: Mapping[str, str]) -> str:
+    """Say what took so long in a step that is not steady: `step 8 took 20.0 s: 99% of that is rank 2, computing …`."""
+    took = f"step {step.step} is left out, it took {duration(step.duration_ns)}"
+    piece = step.longest_piece
+    if piece is None:
+        return took
+    what = "computing before" if piece.kind is PathKind.COMPUTING else "transfer of"
+    part = share(piece.duration_ns, step.duration_ns)
+    return f"{took}: {part} of that is rank {piece.rank}, {what} {call_of(piece.label, group_names)}"
 
 
 def call_of(label: Label | None, group_names: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.advice.model import Advice
 from otel_torchdist.cli.advice.wording import PAGES, check, finding
-from otel_torchdist.cli.critical_path.wording import sentence
+from otel_torchdist.cli.critical_path.wording import left_out, sentence
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.naming import compress_ranks
@@ -41,7 +41,7 @@ def path_section(found: CriticalPath) -> Path:
             Gain(sentence(cause, found.group_names), compress_ranks(cause.ranks, 60), cause.gain_ns)
             for cause in found.causes[:MOST_GAINS]
         ),
-        notes=found.notes,
+        notes=(*(left_out(step, found.group_names) for step in found.longest), *found.notes),
     )
 
 
