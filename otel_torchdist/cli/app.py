@@ -83,6 +83,7 @@ app.command(
     epilog=exit_codes_help(
         ExitCode.NOTHING_FOUND,
         ExitCode.NO_DIRECTORY,
+        ExitCode.NOT_WRITTEN,
         ExitCode.INTERRUPTED,
         ExitCode.BROKEN_PIPE,
     )

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
-from otel_torchdist.cli.export.options import choice_of
+from otel_torchdist.cli.export.options import choice_of, steps_of, time_of
+from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.export.report import report
-from otel_torchdist.cli.options import RunDirectory
-from otel_torchdist.cli.targets import chosen_run, ranks_of, warn
+from otel_torchdist.cli.options import RunDirectory, RunOrDumps
+from otel_torchdist.cli.targets import chosen_run, ranks_of, target_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.export.choice import Choice
@@ -30,20 +30,21 @@ from otel_torchdist.naming import have, name_ranks, readable
 
 
 def export(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="The first digits of the run's id. Without it: the run that started last.",
-            autocompletion=complete_run,
-            show_default=False,
-        ),
-    ] = "",
+    target: RunOrDumps = None,
     flight_recorder: Annotated[
         Path | None,
         typer.Option(
             metavar="OUT",
             show_default=False,
             help="Write dumps of PyTorch's flight recorder into this folder, one for each rank, for `torchfrtrace`.",
+        ),
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Write a timeline into this file, for https://ui.perfetto.dev; compressed if its name ends in `.gz`.",
         ),
     ] = None,
     run_dir: RunDirectory = None,
@@ -66,20 +67,45 @@ def export(
             "the newest call, such as `60s`. What is open is always written.",
         ),
     ] = "",
+    steps: Annotated[
+        str, typer.Option(show_default=False, help="With --perfetto: steps to write, such as `100-120`.")
+    ] = "",
+    around: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="With --perfetto: write what is within this time of the stall, such as `60s`, or of the end if "
+            "nothing has stalled.",
+        ),
+    ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace dumps in OUT even if another program has written them.")
+        bool, typer.Option("--force", help="Replace what another program has written to OUT or FILE.")
     ] = False,
 ) -> None:
     """For other tools: write what ranks have called in a format that those open.
 
-    It reads the tapes of a run, whether that is running or has ended, in whatever way, and changes nothing there.
+    It reads the tapes of a run, whether that is running or has ended, in whatever way, and changes nothing there. A
+    timeline is also made of dumps.
     """
-    if flight_recorder is None:
-        raise typer.BadParameter("name what is to be written: --flight-recorder OUT", param_hint="export")
+    if (flight_recorder is None) == (perfetto is None):
+        raise typer.BadParameter("name one output: --flight-recorder OUT or --perfetto FILE", param_hint="export")
     choice, wanted = choice_of(kinds, last), ranks_of(ranks)
+    chosen_source = target_of(target or [], run_dir)
+    if perfetto is not None:
+        if kinds or last:
+            raise typer.BadParameter(
+                "they are for --flight-recorder; see --steps, --around", param_hint="--kinds, --last"
+            )
+        export_perfetto(chosen_source, perfetto, Limits(wanted, steps_of(steps), time_of(around)), force)
+        return
+    assert flight_recorder is not None
+    if steps or around:
+        raise typer.BadParameter("they are for --perfetto; see --last", param_hint="--steps, --around")
+    if chosen_source.paths:
+        raise typer.BadParameter("dumps are written from tapes, not from dumps", param_hint="--flight-recorder")
     try:
         check_folder(flight_recorder, force)
-        wanted_run = chosen_run(Config.from_environment(), run, run_dir)
+        wanted_run = chosen_run(Config.from_environment(), chosen_source.run, chosen_source.run_dir)
         warn(wanted_run.unreadable)
         chosen = wanted_run.run
         with without_collecting_garbage():
