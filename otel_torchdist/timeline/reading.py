@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import ActivityKind
+from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.timeline.model import (
     OPEN,
@@ -129,9 +129,11 @@ def _times(record: Operation, shift_ns: int) -> tuple[int, int]:
 
 
 def _wait_ns(record: Operation) -> int:
-    if record.wait_entered_ns is None or record.wait_returned_ns is None:
+    """How long a wait lasted. A wait that ended the operation is recorded as its end alone."""
+    returned_ns = record.completed_ns if record.how is How.WAIT else record.wait_returned_ns
+    if record.wait_entered_ns is None or returned_ns is None:
         return UNKNOWN
-    return max(record.wait_returned_ns - record.wait_entered_ns, 0)
+    return max(returned_ns - record.wait_entered_ns, 0)
 
 
 def _shapes(signature: SignatureName) -> str:

@@ -30,18 +30,21 @@ _ENDS: Final = {
 class TraceWriter:
     """Encodes timelines."""
 
-    def __init__(self, ranks: Sequence[RankTimeline], incident: Incident | None, description: str) -> None:
+    def __init__(
+        self, ranks: Sequence[RankTimeline], incident: Incident | None, description: str, moment_ns: int = 0
+    ) -> None:
         """Prepare a trace.
 
         Args:
             ranks: What is drawn, by ascending rank.
             incident: The stall; None if there is none.
             description: How clocks were aligned and whatever else is true of all ranks.
+            moment_ns: Up to when what is open is drawn of ranks without a last sign of life, at least.
         """
         self._ranks = ranks
         self._incident = incident
         self._description = description
-        self._newest_ns = max((rank.newest_ns for rank in ranks), default=0)
+        self._newest_ns = max([moment_ns, *(rank.newest_ns for rank in ranks)])
         self._tracks = count(2)
 
     def pieces(self) -> Iterator[bytes]:

@@ -22,11 +22,13 @@ class Judged:
     Attributes:
         source: The same target, such that it cannot be another run by now.
         incident: The stall; None if nothing has stalled.
-        centre_ns: When that began, else the last moment, since the epoch; None if that is not known.
+        moment_ns: The last moment, since the epoch; None if that is not known.
+        centre_ns: When the stall began, else the last moment, likewise.
     """
 
     source: Target
     incident: Incident | None
+    moment_ns: int | None
     centre_ns: int | None
 
 
@@ -43,23 +45,23 @@ def _judge_run(wanted: Target, config: Config, rules: StallRules) -> Judged:
     try:
         diagnosis = diagnose_run(run, rules)
     except TapeError:
-        return Judged(source, None, None)  # reading the same tapes reports why
-    verdict = diagnosis.found.verdict
+        return Judged(source, None, None, None)  # reading the same tapes reports why
+    verdict, moment_ns = diagnosis.found.verdict, diagnosis.wall_ns(diagnosis.moment_ns)
     if verdict is None:
-        return Judged(source, None, diagnosis.wall_ns(diagnosis.moment_ns))
+        return Judged(source, None, moment_ns, moment_ns)
     incident = _incident(verdict, diagnosis.verdict_text)
-    return Judged(source, incident, diagnosis.wall_ns(incident.since_ns))
+    return Judged(source, incident, moment_ns, diagnosis.wall_ns(incident.since_ns))
 
 
 def _judge_dumps(wanted: Target, rules: StallRules) -> Judged:
     dumps = read_dumps(wanted.paths).dumps
     if not dumps:
-        return Judged(wanted, None, None)
+        return Judged(wanted, None, None, None)
     found = judged(dumps, rules, 0)
     if not found.verdicts:
-        return Judged(wanted, None, found.moment_ns)
+        return Judged(wanted, None, found.moment_ns, found.moment_ns)
     incident = _incident(found.verdicts[0], found.text_of(found.verdicts[0]))
-    return Judged(wanted, incident, incident.since_ns)
+    return Judged(wanted, incident, found.moment_ns, incident.since_ns)
 
 
 def _incident(verdict: Verdict, text: str) -> Incident:

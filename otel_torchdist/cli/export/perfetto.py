@@ -53,7 +53,8 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
         source, clocks = source_of(found.source), Clocks()
         with without_collecting_garbage():
             ranks = _read(source, clocks, Selection(limits.ranks, limits.steps, window))
-            size = write_file(path, TraceWriter(ranks, found.incident, f"Clocks: {clocks.sentence}").pieces())
+            trace = TraceWriter(ranks, found.incident, f"Clocks: {clocks.sentence}", found.moment_ns or 0)
+            size = write_file(path, trace.pieces())
     except FileError as error:
         fail(str(error), ExitCode.NO_DIRECTORY)
     count = sum(rank.size for rank in ranks)
