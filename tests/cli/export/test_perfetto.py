@@ -84,8 +84,9 @@ def test_the_same_job_killed(job: GlooJobs, module_base: Path, tmp_path: Path) -
     assert ranks_in(some.slices) == [0, 3]
     assert (tmp_path / "killed.pftrace.gz").stat().st_size < (tmp_path / "killed.pftrace").stat().st_size / 3
     _, near = _draw(module_base, tmp_path / "near.pftrace", "--around", "1ms")
-    assert ranks_in(near.named("all_reduce (open)")) == [0, 1, 3]
-    assert len(near.slices) < 30
+    [first, *_] = near.named("all_reduce (open)")
+    assert abs(first.begin - near.named("stall")[0].begin) < 1_000_000
+    assert not [one for one in near.slices if one.arguments.get("step") == 1]
 
 
 def _of_dumps(base: Path, path: Path, *arguments: str | Path) -> Answer:
