@@ -99,6 +99,7 @@ app.command(
         ExitCode.NOTHING_FOUND,
         ExitCode.UNAVAILABLE,
         ExitCode.NO_DIRECTORY,
+        ExitCode.NOT_WRITTEN,
         ExitCode.INTERRUPTED,
         ExitCode.BROKEN_PIPE,
     )

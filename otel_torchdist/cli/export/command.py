@@ -13,8 +13,9 @@ import typer
 from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
-from otel_torchdist.cli.export.options import choice_of
+from otel_torchdist.cli.export.options import choice_of, steps_of, time_of
 from otel_torchdist.cli.export.parquet_command import export_parquet
+from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.export.report import report
 from otel_torchdist.cli.options import RunDirectory
 from otel_torchdist.cli.targets import chosen_run, ranks_of, target_of, warn
@@ -34,9 +35,9 @@ def export(
     target: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN|ARCHIVE]",
+            metavar="[RUN|PATH...]",
             help="The first digits of the run's id. Without it: the run that started last. Or an archive, with these "
-            "digits behind it if it has several runs.",
+            "digits behind it if it has several runs; for a timeline also dumps or traces.",
             autocompletion=complete_target,
             show_default=False,
         ),
@@ -47,6 +48,14 @@ def export(
             metavar="OUT",
             show_default=False,
             help="Write dumps of PyTorch's flight recorder into this folder, one for each rank, for `torchfrtrace`.",
+        ),
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Write a timeline into this file, for https://ui.perfetto.dev; compressed if its name ends in `.gz`.",
         ),
     ] = None,
     parquet: Annotated[
@@ -78,8 +87,19 @@ def export(
             "the newest call, such as `60s`. What is open is always written.",
         ),
     ] = "",
+    steps: Annotated[
+        str, typer.Option(show_default=False, help="With --perfetto: steps to write, such as `100-120`.")
+    ] = "",
+    around: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="With --perfetto: write what is within this time of the stall, such as `60s`, or of the end if "
+            "nothing has stalled.",
+        ),
+    ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Write into OUT even if another program has written files there.")
+        bool, typer.Option("--force", help="Write to OUT or FILE even if another program has written there.")
     ] = False,
 ) -> None:
     """For other tools: write what ranks have called in a format that those open.
@@ -87,18 +107,25 @@ def export(
     It reads the tapes of a run, whether that is running or has ended, in whatever way, or its archive, and changes
     nothing there.
     """
-    if (flight_recorder is None) == (parquet is None):
-        raise typer.BadParameter("name one output: --flight-recorder OUT or --parquet OUT", param_hint="export")
+    if sum(output is not None for output in (flight_recorder, perfetto, parquet)) != 1:
+        raise typer.BadParameter(
+            "name one output: --flight-recorder OUT, --perfetto FILE or --parquet OUT", param_hint="export"
+        )
     choice, wanted = choice_of(kinds, last), ranks_of(ranks)
     chosen_source = target_of(target or [], run_dir)
+    if flight_recorder is None and (kinds or last):
+        raise typer.BadParameter("they are for --flight-recorder", param_hint="--kinds, --last")
+    if perfetto is None and (steps or around):
+        raise typer.BadParameter("they are for --perfetto", param_hint="--steps, --around")
     if parquet is not None:
-        if kinds or last:
-            raise typer.BadParameter("tables have all calls; choose in your queries", param_hint="--kinds, --last")
         export_parquet(chosen_source, parquet, wanted, force)
+        return
+    if perfetto is not None:
+        export_perfetto(chosen_source, perfetto, Limits(wanted, steps_of(steps), time_of(around)), force)
         return
     assert flight_recorder is not None
     if chosen_source.paths:
-        raise typer.BadParameter("dumps are written from tapes, not from archives", param_hint="--flight-recorder")
+        raise typer.BadParameter("dumps are written from tapes alone", param_hint="--flight-recorder")
     try:
         check_folder(flight_recorder, force)
         wanted_run = chosen_run(Config.from_environment(), chosen_source.run, chosen_source.run_dir)

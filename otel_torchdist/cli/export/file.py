@@ -1,0 +1,82 @@
+"""Writes one file: all of it or nothing, and never over a file of others."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Final, cast
+
+from otel_torchdist.errors import TorchDistError
+
+_START_BYTES: Final = 256
+_LEVEL: Final = 6
+
+
+class FileError(TorchDistError):
+    """A file cannot be written, or is one of others; the message names it and says why."""
+
+
+def check_file(path: Path, mark: bytes, force: bool) -> None:
+    """Check that a file may be written: it is missing, empty, or one of ours.
+
+    Args:
+        path: The file.
+        mark: Stands in the first bytes of ours.
+        force: Whether a file of others may be replaced.
+
+    Raises:
+        FileError: It may not.
+    """
+    try:
+        if not path.exists():
+            return
+        if not path.is_file():
+            raise FileError(f"{path}: it is not a file; name another one")
+        if not force and path.stat().st_size and mark not in _start_of(path):
+            raise FileError(
+                f"{path}: no earlier export has written it; name another file, or use --force, which replaces it"
+            )
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from error
+
+
+def write_file(path: Path, pieces: Iterable[bytes]) -> int:
+    """Write a file, compressed if its name ends in `.gz`, in place of one that is there.
+
+    Returns:
+        Its size in bytes.
+
+    Raises:
+        FileError: It cannot be written; then it is as it was before.
+    """
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f".otel-torchdist-{os.getpid()}.part")
+    try:
+        with open(unfinished, "xb") as file:
+            if path.name.endswith(".gz"):
+                with gzip.GzipFile("", "wb", _LEVEL, cast("IO[bytes]", file), mtime=0) as packed:
+                    packed.writelines(pieces)
+            else:
+                file.writelines(pieces)
+            size = file.tell()
+        os.replace(unfinished, target)
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+    return size
+
+
+def _start_of(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        start = file.read(_START_BYTES)
+    if not start.startswith(b"\x1f\x8b"):
+        return start
+    with contextlib.suppress(zlib.error):
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start, _START_BYTES)
+    return b""

@@ -1,0 +1,94 @@
+"""`otel-torchdist export --perfetto`: writes a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.export.file import FileError, check_file, write_file
+from otel_torchdist.cli.export.incident import judge
+from otel_torchdist.cli.histories import Source, source_of
+from otel_torchdist.cli.targets import Target, warn
+from otel_torchdist.cli.text import fail, shown
+from otel_torchdist.garbage import without_collecting_garbage
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.timeline.clocks import Clocks
+from otel_torchdist.timeline.model import RankTimeline, Selection
+from otel_torchdist.timeline.reading import timeline_of
+from otel_torchdist.timeline.trace import MARK, TraceWriter
+
+MAX_SLICES: Final = 1_000_000
+"""More than that is some 100 MB, and Perfetto's UI holds ten times as much of it in a browser's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a user wants to see.
+
+    Attributes:
+        ranks: Ranks; None for all.
+        steps: First and last step; None for all.
+        around_ns: How far from the incident or the end; None for everything.
+    """
+
+    ranks: frozenset[int] | None
+    steps: tuple[int, int] | None
+    around_ns: int | None
+
+
+def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> None:
+    """Write a timeline; ends the command if that is not possible."""
+    try:
+        check_file(path, MARK.encode(), force)
+        found = judge(wanted)
+        if limits.around_ns is not None and found.centre_ns is None:
+            fail("--around: neither a stall nor the end of the job is known from this; use --steps", ExitCode.NOTHING_FOUND)
+        window = None
+        if limits.around_ns is not None and found.centre_ns is not None:
+            window = found.centre_ns - limits.around_ns, found.centre_ns + limits.around_ns
+        source, clocks = source_of(found.source), Clocks()
+        with without_collecting_garbage():
+            ranks = _read(source, clocks, Selection(limits.ranks, limits.steps, window))
+            trace = TraceWriter(ranks, found.incident, f"Clocks: {clocks.sentence}", found.moment_ns or 0)
+            size = write_file(path, trace.pieces())
+    except FileError as error:
+        fail(str(error), ExitCode.NO_DIRECTORY)
+    count = sum(rank.size for rank in ranks)
+    typer.echo(source.headline)
+    typer.echo(f"{shown(path)}: {count:,} slices of {name_ranks([rank.rank for rank in ranks])}, {size:,} bytes")
+    typer.echo(f"clocks: {clocks.sentence}")
+    if found.incident is not None:
+        typer.echo(f"incident: {found.incident.text}")
+    typer.echo("open it at https://ui.perfetto.dev, which keeps it in your browser")
+
+
+def _read(source: Source, clocks: Clocks, selection: Selection) -> list[RankTimeline]:
+    """Reduce one history after the other; beyond the limit they are only counted."""
+    ranks: list[RankTimeline] = []
+    total = 0
+    for history in source.histories:
+        if selection.ranks is not None and history.rank not in selection.ranks:
+            continue
+        timeline = timeline_of(history, clocks.shift_ns(history), selection)
+        total += timeline.size
+        if total > MAX_SLICES:
+            ranks.clear()
+        else:
+            ranks.append(timeline)
+    warn(source.warnings)
+    if total > MAX_SLICES:
+        fail(
+            f"{total:,} slices, more than the {MAX_SLICES:,} that Perfetto shows well; choose fewer with --ranks 0-7, "
+            "--steps 100-120 or --around 60s",
+            ExitCode.NOT_WRITTEN,
+        )
+    missing = sorted((selection.ranks or frozenset()).difference(rank.rank for rank in ranks))
+    if missing:
+        warn([f"--ranks: {name_ranks(missing)} {have(missing)} no calls here"])
+    if not total:
+        fail(f"{source.place}: no call that was asked for; nothing was written", ExitCode.NOTHING_FOUND)
+    return sorted(ranks, key=lambda rank: rank.rank)

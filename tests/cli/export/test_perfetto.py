@@ -1,0 +1,149 @@
+"""`otel-torchdist export --perfetto` over a job that hangs and is then killed, over dumps, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.cli.export import perfetto
+from otel_torchdist.job.directory import job_directories
+from tests.cli.asking import Answer, ask
+from tests.cli.gloo_jobs import GlooJobs
+from tests.cli.small_dumps import BEGUN_NS
+from tests.support.repository import REPOSITORY
+from tests.support.waiting import until
+from tests.timeline.checker import Timeline, ranks_in
+
+WORKER = Path(__file__).parent / "workers" / "drawn.py"
+DUMPS = REPOSITORY / "tests" / "flight" / "data" / "gpu_error_1st"
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def job(gloo: Callable[..., GlooJobs], module_base: Path) -> GlooJobs:
+    """Four ranks, three of which wait for rank 2 in the last all_reduce."""
+    job = gloo("hangs", reader="none", worker=WORKER)
+    until(job.all_are_there, 60)
+    # Long enough for a sign of life that shows the stall: it comes once a second.
+    until(lambda: "rank 2 has not" in ask(module_base, threshold_s=2.0).out, 30)
+    return job
+
+
+def _draw(base: Path, path: Path, *arguments: str) -> tuple[Answer, Timeline]:
+    [directory] = job_directories(base)
+    answer = ask(
+        base, "--perfetto", path, "--run-dir", directory, *arguments, command="export", threshold_s=0.5
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    return answer, Timeline.of(path)
+
+
+def _check(answer: Answer, timeline: Timeline) -> None:
+    assert answer.has("clocks: all ranks are on one monotonic clock")
+    assert answer.has("incident: rank 2 .*")
+    assert ranks_in(timeline.slices) == [0, 1, 2, 3]
+    calls = [one for one in timeline.named("all_reduce") if one.arguments["shapes"] == "[1024]"]
+    assert len(calls) == 4 * STEPS * 3
+    assert {one.path[-1] for one in calls} == {"lane 1", "lane 2", "lane 3"}
+    assert {(one.arguments["bytes"], one.arguments["dtype"], one.arguments["reduce op"]) for one in calls} == {
+        (4096, "float32", "sum")
+    }
+    assert all(one.arguments["site"][1].endswith("drawn.py") and one.arguments["wait ns"] >= 0 for one in calls)
+    waiting = timeline.named("all_reduce (open)")
+    assert ranks_in(waiting) == [0, 1, 3]
+    stalls = timeline.named("stall")
+    assert ranks_in(stalls) == [0, 1, 2, 3]
+    assert "rank 2" in stalls[0].arguments["verdict"]
+    assert [(start.rank, end.rank) for start, end in timeline.flows() if start.name == "stall"] == [
+        (2, 0), (2, 1), (2, 3),
+    ]  # fmt: skip
+    late = [start.rank for start, _ in timeline.flows() if start.arguments.get("shapes") == "[1024]"]
+    assert late.count(2) > len(late) / 2
+    assert all(start.name in ("send", "recv") for start, end in timeline.flows() if end.name in ("send", "recv"))
+    assert len(timeline.named("optimizer step")) == 4 * STEPS
+    assert {one.path[1] for one in timeline.named("step 2")} == {"steps"}
+
+
+@pytest.mark.process
+def test_a_job_that_hangs(job: GlooJobs, module_base: Path, tmp_path: Path) -> None:
+    """Asynchronous calls are in lanes, the late rank's flows lead to the others, and the stall is marked."""
+    _check(*_draw(module_base, tmp_path / "hang.pftrace"))
+
+
+@pytest.mark.process
+def test_the_same_job_killed(job: GlooJobs, module_base: Path, tmp_path: Path) -> None:
+    """After SIGKILL of all ranks the same is drawn, compressed too; steps and ranks are chosen."""
+    job.kill()
+    _check(*_draw(module_base, tmp_path / "killed.pftrace"))
+    _check(*_draw(module_base, tmp_path / "killed.pftrace.gz"))
+    _, some = _draw(module_base, tmp_path / "some.pftrace", "--steps", "2-3", "--ranks", "0,3")
+    assert {one.arguments["step"] for one in some.slices if one.name != "stall"} == {2, 3}
+    assert ranks_in(some.slices) == [0, 3]
+    assert (tmp_path / "killed.pftrace.gz").stat().st_size < (tmp_path / "killed.pftrace").stat().st_size / 3
+    _, near = _draw(module_base, tmp_path / "near.pftrace", "--around", "1ms")
+    [first, *_] = near.named("all_reduce (open)")
+    assert abs(first.begin - near.named("stall")[0].begin) < 1_000_000
+    assert not [one for one in near.slices if one.arguments.get("step") == 1]
+
+
+def _of_dumps(base: Path, path: Path, *arguments: str | Path) -> Answer:
+    return ask(base, "--perfetto", path, *arguments, command="export")
+
+
+def test_dumps(base: Path, tmp_path: Path) -> None:
+    """Dumps are drawn with the verdict on them."""
+    answer = _of_dumps(base, tmp_path / "dumps.pftrace", DUMPS)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.has("incident: ranks 12,14 have not come out of all_reduce.*")
+    timeline = Timeline.of(tmp_path / "dumps.pftrace")
+    assert ranks_in(timeline.slices) == list(range(16))
+    assert all(one.begin > BEGUN_NS // 2 for one in timeline.slices)
+
+
+def test_files_of_others(base: Path, tmp_path: Path) -> None:
+    """A file of somebody else stays; ours is replaced; nothing unfinished is left."""
+    path = tmp_path / "mine.txt"
+    path.write_text("my notes")
+    answer = _of_dumps(base, path, DUMPS)
+    assert answer.code == 73 and "no earlier export has written it" in answer.err
+    assert path.read_text() == "my notes"
+    assert _of_dumps(base, path, DUMPS, "--force").code == 0
+    assert _of_dumps(base, path, DUMPS).code == 0
+    assert _of_dumps(base, tmp_path / "a.gz", DUMPS).code == 0
+    assert _of_dumps(base, tmp_path / "a.gz", DUMPS, "--ranks", "0").code == 0
+    assert _of_dumps(base, tmp_path, DUMPS).code == 73
+    assert _of_dumps(base, tmp_path / "none" / "a", DUMPS).code == 73
+    assert sorted(os.listdir(tmp_path)) == ["a.gz", "mine.txt"]
+
+
+def test_too_many(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit nothing is written, and the sentence names number, limit and options."""
+    monkeypatch.setattr(perfetto, "MAX_SLICES", 100)
+    answer = _of_dumps(base, tmp_path / "a.pftrace", DUMPS)
+    assert answer.code == 74
+    assert "289 slices, more than the 100" in answer.err
+    assert all(option in answer.err for option in ("--ranks", "--steps", "--around"))
+    assert not os.listdir(tmp_path)
+    assert _of_dumps(base, tmp_path / "a.pftrace", DUMPS, "--ranks", "0-1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--steps", "9-3"], 64, "expected a step"),
+        (["--around", "60"], 64, "expected a time"),
+        (["--last", "3"], 64, "--around"),
+        (["--flight-recorder", "out"], 64, "name one output"),
+        (["--ranks", "99"], 2, "no call that was asked for"),
+        (["--steps", "999999"], 2, "no call that was asked for"),
+    ],
+)
+def test_wrong_options(base: Path, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    """Each gets a sentence, and no file."""
+    answer = _of_dumps(base, tmp_path / "a.pftrace", DUMPS, *arguments)
+    assert answer.code == code
+    assert message in " ".join(answer.err.replace("│", " ").split())
+    assert not os.listdir(tmp_path)

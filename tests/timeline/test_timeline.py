@@ -1,0 +1,149 @@
+"""What a timeline shows of histories, read back with Perfetto's own messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.tape.records import StepMark
+from otel_torchdist.timeline.clocks import Clocks
+from otel_torchdist.timeline.model import Selection
+from otel_torchdist.timeline.reading import timeline_of
+from otel_torchdist.timeline.trace import TraceWriter
+from otel_torchdist.timeline.wire import number, varint
+from tests.statistics.histories import MS, Ranks
+from tests.statistics.test_properties import runs
+from tests.timeline.checker import Timeline, ranks_in
+
+EVERYTHING = Selection()
+
+
+def drawn(histories: Sequence[RankHistory], selection: Selection = EVERYTHING) -> Timeline:
+    """The timeline of histories, checked."""
+    clocks = Clocks()
+    ranks = [timeline_of(history, clocks.shift_ns(history), selection) for history in histories]
+    return Timeline(b"".join(TraceWriter(ranks, None, clocks.sentence).pieces()))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Ranks]:
+    """Three ranks."""
+    ranks = Ranks(tmp_path)
+    yield ranks
+    ranks.close()
+
+
+@given(runs())
+def test_all_histories(histories: list[RankHistory]) -> None:
+    """Every call is one slice with its sequence, step, bytes and end, and the trace keeps the format's rules."""
+    timeline = drawn(histories)
+    for history in histories:
+        shown = sorted(
+            (one.begin, one.arguments["sequence"], one.arguments["bytes"])
+            for one in timeline.slices
+            if one.rank == history.rank
+        )
+        called = [(view.record, view.record.arrived_ns + history.wall_offset_ns) for view in history.operations]
+        assert shown == sorted((at, record.sequence, record.message_bytes) for record, at in called)
+
+
+@given(st.integers(min_value=0, max_value=(1 << 64) - 1))
+def test_numbers(value: int) -> None:
+    """Numbers are encoded as protobuf encodes them."""
+    assert messages.TrackEvent.FromString(number(11, value)).track_uuid == value
+    assert len(varint(value)) == max(1, -(-value.bit_length() // 7))
+
+
+def test_flows_lead_from_the_last_to_the_others(three: Ranks) -> None:
+    """The last to arrive is connected with the end of each other call; a meeting without one of them is not."""
+    for rank, at in ((0, 10), (1, 30), (2, 20)):
+        three.call(rank, at, 40)
+    three.call(0, 50, 60, sequence=2)
+    timeline = drawn(three.histories())
+    assert [(start.rank, end.rank) for start, end in timeline.flows()] == [(1, 0), (1, 2)]
+    assert not drawn(three.histories()[:2]).flows()
+
+
+def test_flows_of_many_ranks(tmp_path: Path) -> None:
+    """Of more than 16 members only the one that waited longest is connected."""
+    ranks = Ranks(tmp_path, 17)
+    for rank in range(17):
+        ranks.call(rank, 100 - rank, 200)
+    assert [(start.rank, end.rank) for start, end in drawn(ranks.histories()).flows()] == [(0, 16)]
+    ranks.close()
+
+
+def test_lanes(three: Ranks) -> None:
+    """Calls that overlap are in different lanes; a lane is used again as soon as it is free."""
+    three.call(0, 0, 30)
+    three.call(0, 10, 20, sequence=2)
+    three.call(0, 20, 25, sequence=3)
+    three.call(0, 40, 50, sequence=4)
+    timeline = drawn(three.histories()[:1])
+    assert [one.path[-1] for one in timeline.named("all_reduce")] == ["lane 1", "lane 2", "lane 2", "lane 1"]
+
+
+def test_open_calls_and_steps(three: Ranks) -> None:
+    """An open call lasts up to the last sign of life; each step up to its end, the first from the first call."""
+    three.call(0, 10, 20)
+    three.call(0, 50, sequence=2)
+    [history, *_] = three.histories()
+    history = dataclasses.replace(history, until_ns=90 * MS, steps=(StepMark(9, 30 * MS, 0, 1),), wall_offset_ns=0)
+    timeline = drawn([history])
+    [call] = timeline.named("all_reduce (open)")
+    assert (call.begin, call.end) == (50 * MS, 90 * MS)
+    assert call.arguments["end"] == "open; drawn up to the last sign of life"
+    steps = [(one.name, one.begin, one.end) for one in timeline.slices if one.path[1] == "steps"]
+    assert steps == [("step 0", 10 * MS, 30 * MS), ("step 1", 30 * MS, 90 * MS)]
+
+
+def test_clocks(three: Ranks) -> None:
+    """Ranks of a node keep their common clock whatever their wall clocks say; nodes are shifted, and that is said."""
+    for rank in range(3):
+        three.call(rank, 10, 20)
+    pairs = [("a", 1000 * MS), ("a", 1003 * MS), ("b", 2000 * MS)]
+    histories = [
+        dataclasses.replace(history, clock=clock, wall_offset_ns=offset)
+        for history, (clock, offset) in zip(three.histories(), pairs, strict=True)
+    ]
+    timeline = drawn(histories)
+    assert [one.begin for one in timeline.named("all_reduce")] == [1010 * MS, 1010 * MS, 2010 * MS]
+    [description] = timeline.descriptions
+    assert description.startswith("2 nodes are aligned by their wall clocks")
+    unnamed = [dataclasses.replace(history, clock="") for history in histories]
+    assert "does not record which of them share a clock" in str(drawn(unnamed).descriptions)
+    assert drawn(histories[:2]).descriptions == {"all ranks are on one monotonic clock"}
+
+
+def test_selection(three: Ranks) -> None:
+    """Steps and times choose calls; what reaches into the time is shown."""
+    for nth in range(4):
+        three.call(0, 10 * nth, 10 * nth + 5, sequence=nth + 1)
+    [history, *_] = three.histories()
+    operations = (
+        dataclasses.replace(view, record=dataclasses.replace(view.record, step=nth))
+        for nth, view in enumerate(history.operations)
+    )
+    history = dataclasses.replace(history, wall_offset_ns=0, operations=tuple(operations))
+
+    def sequences(selection: Selection) -> list[int]:
+        return [one.arguments["sequence"] for one in drawn([history], selection).named("all_reduce")]
+
+    assert sequences(Selection(steps=(1, 2))) == [2, 3]
+    assert sequences(Selection(window_ns=(4 * MS, 10 * MS))) == [1, 2]
+    assert sequences(Selection(steps=(7, 8))) == []
+
+
+def test_hostile_names(three: Ranks) -> None:
+    """A lone surrogate does not keep the rest from being written."""
+    three.call(0, 1, 2)
+    [history, *_] = three.histories()
+    timeline = drawn([dataclasses.replace(history, host="a\ud800b\x1b[31m")])
+    assert ranks_in(timeline.slices) == [0]
