@@ -46,7 +46,7 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
         check_file(path, MARK.encode(), force)
         found = judge(wanted)
         if limits.around_ns is not None and found.centre_ns is None:
-            fail("--around: neither a stall nor the end of the job is known from this; use --steps", ExitCode.NOTHING_FOUND)
+            fail("--around: neither a stall nor an end of the job is known from this", ExitCode.NOTHING_FOUND)
         window = None
         if limits.around_ns is not None and found.centre_ns is not None:
             window = found.centre_ns - limits.around_ns, found.centre_ns + limits.around_ns
