@@ -28,13 +28,15 @@ def test_version(start: Callable[..., Running]) -> None:
 def test_commands_in_the_order_of_use(base: Path) -> None:
     """`--help` lists the commands as people come to need them, each with when that is."""
     answer = ask_as_people_do(base, "--help")
-    found = re.findall(r"^│ (\w+) +([A-Z][\w ]+)[:,]", answer.out, re.MULTILINE)
+    found = re.findall(r"^│ ([\w-]+) +([A-Z][\w ]+)[:,]", answer.out, re.MULTILINE)
     assert found == [
         ("demo", "For a first look"),
         ("watch", "While a job runs on this node"),
         ("diagnose", "After a hang or a crash"),
         ("stats", "To see where communication time goes"),
         ("graph", "To see how the ranks share the work"),
+        ("critical-path", "To see what determines how long a step takes"),
+        ("advice", "To see what is worth looking into"),
         ("report", "To look instead of read"),
         ("import", "With dumps of a flight recorder"),
         ("export", "For other tools"),
@@ -59,6 +61,8 @@ def test_exit_codes_are_documented() -> None:
         ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
         ("stats", [0, 2, 64, 70, 130, 141]),
         ("graph", [0, 2, 64, 70, 130, 141]),
+        ("critical-path", [0, 2, 64, 70, 130, 141]),
+        ("advice", [0, 2, 64, 70, 130, 141]),
         ("report", [0, 2, 64, 70, 73, 74, 130, 141]),
         ("import", [0, 2, 64, 70, 74, 75, 130, 141]),
         ("export", [0, 2, 64, 69, 70, 73, 74, 130, 141]),
@@ -97,7 +101,10 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
     [
         (
             "otel-torchdist ",
-            {"agent", "demo", "diagnose", "export", "graph", "import", "report", "reproduce", "stats", "watch"},
+            {
+                *("advice", "agent", "critical-path", "demo", "diagnose", "export", "graph", "import"),
+                *("report", "reproduce", "stats", "watch"),
+            },
         ),
         ("otel-torchdist agent --ru", {"--run-dir"}),
     ],

@@ -18,7 +18,7 @@ from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import Columns
 from otel_torchdist.cli.export.tables import OPERATIONS, PLAN, ROW, STORED, TABLES, Column
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.tape.layout import How, RecordKind, TapeState
+from otel_torchdist.tape.layout import How, Phase, RecordKind, TapeState
 from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.records import GroupName
 
@@ -234,7 +234,7 @@ class _Tables:
 
 def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
     """Yield the row of a plan, see `PLAN`, without its number."""
-    kind, flags, group_id, signature_id, site_id, label, thread, failure, how, started_how = plan
+    kind, flags, group_id, signature_id, site_id, label, thread, failure, how, started_how, phase = plan
     group, signature, site = names.group(group_id), names.signature(signature_id), names.call_site(site_id)
     is_rendezvous = kind == RecordKind.RENDEZVOUS
     yield "rendezvous" if is_rendezvous else "operation"
@@ -253,6 +253,7 @@ def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
     yield names.text(failure)
     yield None if how is None else How(how).name.lower()
     yield None if started_how is None else How(started_how).name.lower()
+    yield None if phase == Phase.UNKNOWN else Phase(phase).name.lower()
 
 
 def _group(key: str, name: GroupName) -> tuple[Any, ...]:

@@ -50,7 +50,7 @@ PLAN: Final = {
     "plan": "BIGINT", "kind": "VARCHAR", "flags": "INTEGER", "operation": "VARCHAR", "reduce_op": "VARCHAR",
     "dtypes": "VARCHAR", "shapes": "VARCHAR", "device": "VARCHAR", "group_key": "VARCHAR", "function": "VARCHAR",
     "file": "VARCHAR", "line": "INTEGER", "label": "VARCHAR", "thread": "BIGINT", "failure": "VARCHAR",
-    "ended_how": "VARCHAR", "started_how": "VARCHAR",
+    "ended_how": "VARCHAR", "started_how": "VARCHAR", "phase": "VARCHAR",
 }  # fmt: skip
 
 _P2P: Final = _flag(Flag.POINT_TO_POINT)
@@ -89,6 +89,7 @@ OPERATIONS: Final = (
     Column("wait_returned_after_ns", "BIGINT", "Until a wait for it returned.", _after("wait_returned_ns")),
     Column("started_after_ns", "BIGINT", "Until its device started it.", _after("started_ns")),
     Column("started_how", "VARCHAR", "How that is known."),
+    Column("phase", "VARCHAR", "`backward`, `outside_backward`, or null where that is not known."),
     Column("is_async", "BOOLEAN", "Whether the call returned a Work.", _flag(Flag.ASYNC)),
     Column("is_on_device", "BOOLEAN", "Whether it ran on a device.", _flag(Flag.ON_DEVICE)),
     Column("function", "VARCHAR", "The function outside torch that called it; null if there is none."),

@@ -70,9 +70,13 @@ def test_without_the_private_function(jobs: Jobs) -> None:
 
 
 def test_in_callbacks(job: Job) -> None:
-    """Calls on gloo's threads have no known phase, although they belong to a backward pass; all others have one."""
+    """Calls on gloo's threads have no known phase, although they belong to a backward pass; all others have one.
+
+    If a future is done by the time at which its callback is added, that runs on the thread that adds it.
+    """
     found = calls_of(job, 0, "in_callbacks")
-    assert {one.raw.phase for one in found if one.name == REDUCE} == {IN, Phase.UNKNOWN}
+    phases = {one.raw.phase for one in found if one.name == REDUCE}
+    assert IN in phases and phases <= {IN, Phase.UNKNOWN}
     for tape in job.tapes:
         assert {one.raw.phase is Phase.UNKNOWN for one in tape.operations if one.line} == {False}
         assert tape.lost == 0

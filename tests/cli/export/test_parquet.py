@@ -132,7 +132,7 @@ def test_without_duckdb(base: Path, archive: Path, tmp_path: Path, monkeypatch: 
     [
         ((), "name one output"),
         (("--parquet", "a", "--flight-recorder", "b"), "name one output"),
-        (("--parquet", "a", "--last", "60s"), "tables have all calls"),
+        (("--parquet", "a", "--last", "60s"), "they are for --flight-recorder"),
     ],
 )
 def test_command_line(base: Path, arguments: tuple[str, ...], reason: str) -> None:

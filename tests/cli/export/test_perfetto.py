@@ -51,7 +51,9 @@ def _check(answer: Answer, timeline: Timeline) -> None:
     assert {(one.arguments["bytes"], one.arguments["dtype"], one.arguments["reduce op"]) for one in calls} == {
         (4096, "float32", "sum")
     }
-    assert all(one.arguments["site"][1].endswith("drawn.py") and one.arguments["wait ns"] >= 0 for one in calls)
+    assert all(one.arguments["site"][1].endswith("drawn.py") for one in calls)
+    waits = [one.arguments["wait ns"] for one in calls if "wait ns" in one.arguments]  # others were polled before
+    assert waits and min(waits) >= 0
     waiting = timeline.named("all_reduce (open)")
     assert ranks_in(waiting) == [0, 1, 3]
     stalls = timeline.named("stall")
@@ -135,7 +137,7 @@ def test_too_many(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         (["--steps", "9-3"], 64, "expected a step"),
         (["--around", "60"], 64, "expected a time"),
-        (["--last", "3"], 64, "--around"),
+        (["--last", "3"], 64, "they are for --flight-recorder"),
         (["--flight-recorder", "out"], 64, "name one output"),
         (["--ranks", "99"], 2, "no call that was asked for"),
         (["--steps", "999999"], 2, "no call that was asked for"),

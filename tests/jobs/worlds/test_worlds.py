@@ -31,7 +31,7 @@ class World:
     Attributes:
         name: Its function in the worker.
         ranks: Its ranks.
-        axes: Size and roles of each axis, the innermost first.
+        axes: Size and roles of each axis, the innermost first; without a role if its groups call nothing.
         everywhere: Roles of what all ranks do together, beyond that.
     """
 
@@ -54,15 +54,15 @@ WORLDS = (
     World("three_axes", 8, ((2, ("TP",)), (2, ("DP",)), (2, ("PP",)))),
     World("pipeline", 4, ((4, ("PP",)),)),
     World("interleaved", 4, ((4, ("PP",)),)),
-    World("expert", 4, ((2, ("EP",)),), ("DP",)),
+    World("expert", 4, ((2, ("EP",)), (2, ())), ("DP",)),
     World("expert_pipeline", 4, ((2, ("DP", "EP")), (2, ("PP",)))),
-    World("ulysses", 4, ((2, ("CP (Ulysses)",)),), ("DP",)),
-    World("fsdp_ulysses", 4, ((2, ("CP (Ulysses)",)),), ("FSDP",)),
-    World("ring", 8, ((4, ("CP (ring)",)),), ("DP",)),
+    World("ulysses", 4, ((2, ("CP (Ulysses)",)), (2, ())), ("DP",)),
+    World("fsdp_ulysses", 4, ((2, ("CP (Ulysses)",)), (2, ())), ("FSDP",)),
+    World("ring", 8, ((4, ("CP (ring)",)), (2, ())), ("DP",)),
     World("recommender", 4, ((4, ("DP", "EP")),)),
     World("hooked", 4, ((4, ("DP",)),)),
     World("one_by_one", 4, ((4, ("FSDP",)),)),
-    World("dispatched", 4, ((2, ("EP",)),), ("DP",)),
+    World("dispatched", 4, ((2, ("EP",)), (2, ())), ("DP",)),
 )
 
 
@@ -107,7 +107,7 @@ def test_world(graphs: dict[str, Graph], world: World) -> None:
 def test_balance_of_experts(graphs: dict[str, Graph]) -> None:
     """Bytes of uneven exchanges are those that were sent, and the expert with most of them is the one that has most."""
     graph = graphs["dispatched"]
-    [axis] = graph.axes
+    axis, _ = graph.axes
     steady, ways, row = range(2, 5), 2, 32 * 4
     sent = {(one, other): sum(tokens_of(one, other, nth) for nth in steady) for one in (0, 1) for other in (0, 1)}
     # Twice in each step there and back, in two pairs.
