@@ -6,6 +6,7 @@ passing values to DuckDB one by one takes a microsecond for each.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from array import array
@@ -87,8 +88,10 @@ def write_parquet(folder: Path, ranks: Iterable[Iterable[Columns]]) -> Written:
     except OSError as error:
         raise ParquetError(f"{folder}: {error.strerror}") from error
     try:
-        with duckdb.connect(str(unfinished / "work.duckdb")) as database:
-            tables = _Tables(database, unfinished)
+        with (
+            duckdb.connect(str(unfinished / "work.duckdb")) as database,
+            contextlib.closing(_Tables(database, unfinished)) as tables,
+        ):
             for segments in ranks:
                 tables.add_rank(segments)
             rows = tables.finish()
@@ -116,12 +119,16 @@ class _Tables:
         self._new_plans: list[tuple[Any, ...]] = []
         self._groups: set[str] = set()
         self._rows = 0
-        self._numbers = open(folder / "numbers.csv", "w")  # noqa: SIM115
+        self._numbers = open(folder / "numbers.csv", "w")  # noqa: SIM115  # see `close`
         database.execute("SET memory_limit = '1GB'")
         database.execute("SET preserve_insertion_order = false")
         database.execute(f"CREATE TABLE plans ({_declared(PLAN)})")
         for name, stored in STORED.items():
             database.execute(f"CREATE TABLE {name} ({_declared(stored)})")
+
+    def close(self) -> None:
+        """Close the file of rows; idempotent."""
+        self._numbers.close()
 
     def add_rank(self, segments: Iterable[Columns]) -> None:
         operations, names, last = 0, Names(), None
@@ -199,7 +206,7 @@ class _Tables:
         )
         self._copy(f"{_selected(OPERATIONS)} FROM {numbers} JOIN plans USING (plan)", part)
         self._parts.append(part)
-        self._numbers = open(self._numbers.name, "w")  # noqa: SIM115  # closed before the next part, and at the end
+        self._numbers = open(self._numbers.name, "w")  # noqa: SIM115  # see `close`
         self._rows = 0
 
     def finish(self) -> dict[str, int]:
