@@ -239,17 +239,17 @@ def test_dumps_without_times(browser: Browser, tmp_path: Path) -> None:
 @pytest.mark.large
 @pytest.mark.timeout(600)
 def test_thousands_of_ranks(browser: Browser, written: Callable[..., Path]) -> None:
-    """4,096 ranks fit in a few megabytes, and each of them can be found."""
-    world = WrittenWorld(ranks=4096, tensor=8, layers=1, steps=5, slow=1234, ranks_a_host=8)
+    """2,048 ranks fit in a few megabytes, and each of them can be found."""
+    world = WrittenWorld(ranks=2048, tensor=8, layers=1, steps=5, slow=1234, ranks_a_host=8)
     out = written(world, capacity=16)
     assert out.stat().st_size < 4 << 20
     with browser.page(out) as (page, seen):
         _ready(page)
-        assert page.locator("#heading dd").first.inner_text() == "4,096 of 4,096"
+        assert page.locator("#heading dd").first.inner_text() == "2,048 of 2,048"
         assert page.locator("#ranks tbody tr td").first.inner_text() != ""
         field = page.locator("#ranks input[type=search]")
-        field.fill("rank 4095 ")
-        assert [row[0] for row in _rows(page, "ranks")] == ["4095"]
+        field.fill("rank 2047 ")
+        assert [row[0] for row in _rows(page, "ranks")] == ["2047"]
         assert page.evaluate("document.querySelector('#traffic canvas').drawn()")["names"] == 256
         assert _quiet(seen)
 
