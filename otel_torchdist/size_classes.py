@@ -1,7 +1,9 @@
-"""Classes of message sizes: few enough for a label, and far enough apart for their latencies to differ."""
+"""Sizes of messages: of an element, and classes few enough for a label and far enough apart for latencies to differ."""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Final
 
 LARGER: Final = "larger"
@@ -17,3 +19,13 @@ _BY_BITS: Final = tuple(
 def size_class(size: int) -> str:
     """Return the class of a message of `size` bytes: `4KiB` has those of at most 4,096 bytes, and so on."""
     return _BY_BITS[min((size - 1).bit_length(), _MOST_BITS)]
+
+
+_BITS: Final = re.compile(r"\d+")
+
+
+@lru_cache(maxsize=1_024)
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element: torch's names of types have the bits in them, except for `bool`."""
+    bits = _BITS.search(dtype)
+    return max(int(bits[0]) // 8, 1) if bits is not None and len(bits[0]) < 4 else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.segments import MAX_ROWS, Columns, decode, encode
-from otel_torchdist.job.runs import POLL_LIMIT
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.reading.batch import TapeCursor
@@ -54,13 +53,10 @@ def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
     ended: list[Operation] = []
     steps: list[StepMark] = []
     activities: list[Activity] = []
-    for _ in range(2 + tape.capacity // POLL_LIMIT):
-        batch = tape.poll(POLL_LIMIT)
+    for batch in tape.rest():
         ended += batch.ended
         steps += batch.steps
         activities += batch.activities_ended
-        if batch.is_empty and not batch.lost:
-            break
     tape.names.refresh()
     status, cursor = tape.status(), tape.cursor
     origin, moment = origin_of(tape, status), moment_of(tape, status, cursor, now_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -101,6 +101,17 @@ def source_of_run(run: Run) -> Source:
     now_ns = time.monotonic_ns()
     source.histories = _tapes(run.tapes, source.warnings, now_ns)
     return source
+
+
+@contextlib.contextmanager
+def reopened(run: Run) -> Generator[Run]:
+    """Open the tapes of a run once more: a reader reads its tape once, and others may have to read it too."""
+    with contextlib.ExitStack() as stack:
+        tapes: list[TapeReader] = []
+        for tape in run.tapes:
+            with contextlib.suppress(TapeError):
+                tapes.append(stack.enter_context(contextlib.closing(TapeReader(tape.path))))
+        yield dataclasses.replace(run, tapes=tuple(tapes)) if tapes else run
 
 
 def _anew(tapes: Iterable[TapeReader], ranks: Collection[int]) -> Iterator[TapeReader]:

@@ -22,6 +22,7 @@ from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tap
 from otel_torchdist.naming import listed_ranks, readable
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
+_STEPS: Final = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
 _MAX_LISTED: Final = 16
 _LISTED: Final = "`otel-torchdist diagnose --list` lists all runs"
 
@@ -158,6 +159,23 @@ def ranks_of(text: str) -> frozenset[int] | None:
     if wrong is not None:
         raise typer.BadParameter(f"{wrong!r}: expected ranks such as 0-7,12", param_hint="--ranks")
     return frozenset(rank for part in parts for rank in listed_ranks(part))
+
+
+def steps_of(text: str) -> tuple[int, int] | None:
+    """Return the first and last step that `--steps` names, such as `100-110`; None for no choice.
+
+    Raises:
+        typer.BadParameter: It is no step and no range of steps.
+    """
+    if not text:
+        return None
+    found = _STEPS.fullmatch(text.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
+    if first > last:
+        raise typer.BadParameter(
+            f"{text!r}: expected a step or a range of steps, such as 100-110", param_hint="--steps"
+        )
+    return first, last
 
 
 def warn(lines: Iterable[str]) -> None:

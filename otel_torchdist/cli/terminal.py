@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -16,6 +18,13 @@ class CommandConsole(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error that rich has caught."""
         raise BrokenPipeError
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print lines as they are, of whatever length: a pipe must not wrap them."""
+    console = CommandConsole(highlight=False)
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def can_redraw(console: Console) -> bool:

@@ -17,10 +17,9 @@ from otel_torchdist.critical_path.walk import Walker
 from otel_torchdist.critical_path.whatif import Replay
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.naming import compress_ranks
+from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.statistics.labels import labels_of
 
-FIRST_STEADY: Final = 2
-"""Earlier steps create groups, broadcast weights and warm up."""
 UNSTEADY: Final = 2.0
 """A step that takes so many times the median saves a checkpoint, evaluates or compiles."""
 MOST_CALLS: Final = 400_000

@@ -146,7 +146,7 @@ class CriticalPath:
         step_ns: The median of the steps' durations.
         by_rank: What each rank did, ascending.
         by_kind: Length of the path by what happened, in an average step.
-        by_label: Length of the path by what happened, rank and call, in an average step.
+        by_label: Length of the path by what happened, rank and call, in an average step, the longest first.
         causes: What could be removed, the greatest gain first.
         clocks: How the clocks of nodes were aligned.
         group_names: By key, how groups are called.

@@ -100,10 +100,6 @@ class Replay:
         """How long a rank computed before a call, since its call before or since it was last held up."""
         return self._after[place].gap_ns
 
-    def transfer_ns(self, rank: int, block: int) -> int:
-        """How long a transfer that held a rank up took."""
-        return self._held[rank][block].transfer_ns
-
     def saved_ns(self, computing: Change = unchanged, transfer: Change = unchanged) -> int:
         """By how much all steps together would be shorter.
 

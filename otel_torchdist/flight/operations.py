@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import lru_cache
 from typing import Final
 
@@ -11,6 +10,7 @@ from otel_torchdist.flight.dump import FlightDump, FlightEntry
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.names import GLOO, called_name, dtype_name, takes_outputs
 from otel_torchdist.flight.numbering import Lane, NumberedEntry, is_open
+from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
 from otel_torchdist.tape.splits import Splits
@@ -150,9 +150,6 @@ def _signature(
     )
 
 
-_BITS: Final = re.compile(r"\d+")
-
-
 @lru_cache(maxsize=16_384)
 def _bytes_of(signature: SignatureName) -> int:
     """Bytes of the tensors that are described."""
@@ -160,12 +157,6 @@ def _bytes_of(signature: SignatureName) -> int:
     if len(dtypes) == 1:
         dtypes *= len(signature.shapes)
     return sum(math.prod(shape) * item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
-
-
-def item_bytes(dtype: str) -> int:
-    """Bytes of an element, by torch's name of its type: names have the bits in them, except for that of `bool`."""
-    bits = _BITS.search(dtype)
-    return int(bits[0]) // 8 if bits is not None and len(bits[0]) < 4 else 1
 
 
 def splits_of(entry: FlightEntry, operation: str) -> Splits | None:

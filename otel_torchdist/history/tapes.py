@@ -6,7 +6,7 @@ import time
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.job.runs import POLL_LIMIT, Run
+from otel_torchdist.job.runs import Run
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark
@@ -38,15 +38,12 @@ def history_of(tape: TapeReader) -> RankHistory:
     operations: dict[int, Operation] = {}
     activities: dict[int, Activity] = {}
     steps: list[StepMark] = []
-    for _ in range(2 + tape.capacity // POLL_LIMIT):
-        batch = tape.poll(POLL_LIMIT)
+    for batch in tape.rest():
         for operation in (*batch.entered, *batch.ended):
             operations[operation.number] = operation
         for activity in (*batch.activities_entered, *batch.activities_ended):
             activities[activity.number] = activity
         steps += batch.steps
-        if batch.is_empty and not batch.lost:
-            break
     names = ResolvedNames(tape.names, tape.identity.rank)
     tape.names.refresh()  # no record may have referred to any of them yet
     groups = map(names.group, tape.names.group_ids())

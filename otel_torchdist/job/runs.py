@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError, TorchDistError
@@ -18,8 +18,6 @@ from otel_torchdist.job.membership import Kin, Lifetime, Member, helped_runs, so
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
-
-POLL_LIMIT: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +124,7 @@ def _helpers_last(runs: Sequence[Run]) -> list[Run]:
 def _waited(tape: TapeReader) -> bool:
     """Whether a rank that is gone waited for an operation; uses a reader of its own."""
     with contextlib.closing(TapeReader(tape.path)) as again:
-        for _ in range(2 + again.capacity // POLL_LIMIT):
-            again.poll(POLL_LIMIT)
+        deque(again.rest(), maxlen=0)
         return any(operation.waiting_since_ns is not None for operation in again.open_operations())
 
 

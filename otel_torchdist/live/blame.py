@@ -130,9 +130,9 @@ class StallPart:
     left_out: int
 
 
-def stall_part(seen: RunSeen, trace_url: str, now_ns: int) -> StallPart | None:
-    """Describe the ongoing stall of a run; None if there is none."""
-    ruling, blame = seen.ruling, blame_in(seen)
+def stall_part(seen: RunSeen, blame: Blame | None, trace_url: str, now_ns: int) -> StallPart | None:
+    """Describe the ongoing stall of a run and what it is blamed on; None if there is none."""
+    ruling = seen.ruling
     if ruling is None or blame is None:
         return None
     located = _located(seen.world, seen.verdict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,6 @@ from otel_torchdist.live.texts import shown, shown_group
 from otel_torchdist.live.timeline import MAX_LANES, Timeline, timeline_of
 from otel_torchdist.naming import compress_ranks, listed_ranks, run_label
 from otel_torchdist.stall.peer_agents import JudgingAgent
-from otel_torchdist.world.model import WorldSnapshot
 
 MAX_LISTED: Final = 64
 """Runs in the list."""
@@ -220,7 +219,8 @@ def _item(run: LiveRun) -> RunItem:
 def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts, lanes: Collection[int]) -> RunPart:
     seen, world, now_ns = run.seen, run.seen.world, snapshot.taken_ns
     blame = blame_in(seen)
-    stall = stall_part(seen, facts.trace_url, now_ns)
+    stall = stall_part(seen, blame, facts.trace_url, now_ns)
+    names = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
     places = {one.rank: one.line for one in stall.stacks} if stall is not None else {}
     rows = rank_rows(world, blame, places, facts.threshold_s, snapshot.samples, now_ns)
     stalled = seen.ruling.operation_id.channel.group if seen.ruling is not None else ""
@@ -237,9 +237,9 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
         ranks=tuple(rows[:MAX_RANKS]),
         groups=groups,
         groups_left_out=left_out,
-        timeline=timeline_of(world, list(lanes) or _that_matter(rows), snapshot.bars, snapshot.samples, now_ns),
-        lateness=_lateness(run),
-        findings=_findings(run),
+        timeline=timeline_of(world, list(lanes) or _that_matter(rows), snapshot.bars, snapshot.samples, names, now_ns),
+        lateness=_lateness(run, names),
+        findings=_findings(run, names),
         records_lost=sum(snapshot.records_lost.get(view.nonce, 0) for view in world.ranks.values()),
     )
 
@@ -268,8 +268,7 @@ def chosen_lanes(text: str) -> tuple[int, ...]:
     return tuple(listed_ranks(text[:256])[:MAX_LANES])
 
 
-def _lateness(run: LiveRun) -> tuple[Lateness, ...]:
-    names = _group_names(run.seen.world)
+def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[Lateness, ...]:
     found: list[Lateness] = []
     for group, counts in run.findings.arrivals.items():
         worst = sorted(counts.late_s.items(), key=lambda one: -one[1])[:MAX_LATE]
@@ -278,13 +277,8 @@ def _lateness(run: LiveRun) -> tuple[Lateness, ...]:
     return tuple(sorted(found, key=lambda one: -max((late.late_s for late in one.late), default=0.0))[:MAX_LATE])
 
 
-def _findings(run: LiveRun) -> tuple[FindingPart, ...]:
-    names = _group_names(run.seen.world)
+def _findings(run: LiveRun, names: Mapping[str, str]) -> tuple[FindingPart, ...]:
     return tuple(
         FindingPart(one.verdict, one.ranks, shown(one.operation), names.get(one.group, shown(one.group)), one.trace_id)
         for one in run.findings.findings
     )
-
-
-def _group_names(world: WorldSnapshot) -> dict[str, str]:
-    return {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}

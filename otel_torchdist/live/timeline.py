@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Final
 
 from otel_torchdist.live.model import Bar, Sample
-from otel_torchdist.live.texts import shown, shown_group
+from otel_torchdist.live.texts import shown
+from otel_torchdist.statistics.intervals import joined
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 SECONDS: Final = 60
@@ -72,6 +73,7 @@ def timeline_of(
     chosen: Sequence[int],
     bars: Mapping[int, Sequence[Bar]],
     samples: Mapping[int, Sequence[Sample]],
+    groups: Mapping[str, str],
     now_ns: int,
 ) -> Timeline:
     """Describe the last minute of a run.
@@ -81,10 +83,11 @@ def timeline_of(
         chosen: Ranks that should have a lane, the most important first.
         bars: By nonce, the newest operations that have ended, oldest first.
         samples: By nonce, the samples of the last minute, oldest first.
+        groups: Names of groups, by their keys.
         now_ns: Monotonic time.
     """
     shown_ranks = [rank for rank in dict.fromkeys(chosen) if rank in world.ranks][:MAX_LANES]
-    names = _Names(world)
+    names = _Names(groups)
     lanes = tuple(
         _lane(world.ranks[rank], bars.get(world.ranks[rank].nonce, ()), names, now_ns) for rank in sorted(shown_ranks)
     )
@@ -98,8 +101,8 @@ def timeline_of(
 class _Names:
     """The names of bars: each is written once."""
 
-    def __init__(self, world: WorldSnapshot) -> None:
-        self._groups = {key: shown_group(group) for view in world.ranks.values() for key, group in view.groups.items()}
+    def __init__(self, groups: Mapping[str, str]) -> None:
+        self._groups = groups
         self._places: dict[tuple[str, str], int] = {}
         self.listed: list[tuple[str, str]] = []
 
@@ -155,23 +158,12 @@ def _fill_from_operations(cells: list[str], view: RankView, ended: Sequence[Bar]
     known_ns = min(ended[0].begin_ns if ended else until_ns, open_ns)
     intervals = [(bar.begin_ns, min(bar.end_ns, until_ns)) for bar in ended if bar.begin_ns < until_ns]
     busy_ns = [0] * SECONDS
-    for interval in _union([*intervals, (open_ns, until_ns)]):
+    for interval in joined([*intervals, (open_ns, until_ns)]):
         for second, part_ns in _seconds(*interval, begin_ns):
             busy_ns[second] += part_ns
     for second, part_ns in _seconds(known_ns, until_ns, begin_ns):
         if part_ns > _SECOND_NS // 4:
             cells[second] = _DIGITS[min(round(9 * busy_ns[second] / part_ns), 9)]
-
-
-def _union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join intervals that overlap."""
-    found: list[tuple[int, int]] = []
-    for begin, end in sorted(one for one in intervals if one[0] < one[1]):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((begin, end))
-    return found
 
 
 def _seconds(from_ns: int, until_ns: int, begin_ns: int) -> Iterable[tuple[int, int]]:

@@ -13,7 +13,8 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.parallelism.families import Members
 from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.parallelism.sent_bytes import sent_bytes
-from otel_torchdist.statistics.traffic import item_bytes, kind_of
+from otel_torchdist.size_classes import item_bytes
+from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.model import GroupView, OperationView

@@ -9,9 +9,9 @@ from typing import Final
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.profiles.groups import JobGroups
-from otel_torchdist.profiles.names import item_bytes
 from otel_torchdist.profiles.positions import Positions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
+from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records import Operation, SignatureName, StepMark
 from otel_torchdist.tape.splits import MAX_LISTED, Splits

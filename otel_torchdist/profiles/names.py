@@ -41,7 +41,6 @@ _C_TYPES: Final = {
     "unsigned char": "uint8", "char": "int8", "bool": "bool", "c10::complex<float>": "complex64",
     "c10::complex<double>": "complex128", "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
 }  # fmt: skip
-_BITS: Final = re.compile(r"\d+")
 
 
 @lru_cache(maxsize=1_024)
@@ -75,10 +74,3 @@ def dtype_of(recorded: str) -> str:
     """Return torch's own name of a type: `float32` for `Float`, `float` and `Tensor(float)`."""
     inner = recorded.removeprefix("Tensor(").removesuffix(")") if recorded.startswith("Tensor(") else recorded
     return _C_TYPES.get(inner) or dtype_name(inner)
-
-
-@lru_cache(maxsize=1_024)
-def item_bytes(dtype: str) -> int:
-    """Bytes of an element: torch's names of types have the bits in them, except for `bool`."""
-    bits = _BITS.search(dtype)
-    return max(int(bits[0]) // 8, 1) if bits is not None and len(bits[0]) < 4 else 1

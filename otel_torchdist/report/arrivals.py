@@ -7,8 +7,7 @@ from typing import Final
 
 from otel_torchdist.statistics.calls import UNKNOWN, RankCalls
 from otel_torchdist.statistics.meetings import SharedChannel, shared_channels
-from otel_torchdist.statistics.splitting import awaited_arrivals
-from otel_torchdist.statistics.waiting import Waiting, waiting_in
+from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
 from otel_torchdist.world.model import Channel, OperationView
 
 _NOT_KNOWN: Final = -1
@@ -49,10 +48,9 @@ class Arrivals:
             return {}
         meeting = shared.meeting_at(sequence)
         arrived = [member.calls.arrived[place] for member, place in meeting.calls]
-        waiting = {waiting_in(member.kind(place).operation) for member, place in meeting.calls}
-        if meeting.missing or UNKNOWN in arrived or len(waiting) != 1 or Waiting.UNKNOWN in waiting:
+        if meeting.missing or UNKNOWN in arrived:
             return {}
-        awaited = awaited_arrivals(meeting, waiting.pop(), arrived)
+        awaited = awaited_arrivals(meeting, waiting_at(meeting), arrived)
         return {
             member.rank.rank: until_ns
             for (member, _), until_ns in zip(meeting.calls, awaited, strict=True)

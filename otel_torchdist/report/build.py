@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.advice.advise import advise
 from otel_torchdist.advice.model import Advice
-from otel_torchdist.critical_path.analysis import critical_path_of
+from otel_torchdist.critical_path.analysis import PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.naming import compress_ranks
@@ -69,24 +67,29 @@ class Findings:
 
 
 class _Collector:
-    """Keeps what is needed of histories while something else reads them, so that they are read once."""
+    """Keeps what is needed of histories, so that each is read once."""
 
     def __init__(self) -> None:
         self.counter = CallCounter()
+        self.finder = PathFinder()
         self.world_size = 0
         self.calls: dict[int, RankCalls] = {}
         self.steps: dict[int, RankSteps] = {}
         self.until: dict[int, int] = {}
 
-    def through(self, histories: Iterable[RankHistory]) -> Iterator[RankHistory]:
-        """Yield histories as they come."""
-        for history in histories:
-            self.world_size = max(self.world_size, history.world_size)
-            self.counter.add(history)
-            self.calls[history.rank] = RankCalls(history)
-            self.steps[history.rank] = steps_in(history)
-            self.until[history.rank] = history.until_ns
-            yield history
+    def add(self, history: RankHistory) -> None:
+        """Take the history of another rank."""
+        self.world_size = max(self.world_size, history.world_size)
+        self.counter.add(history)
+        if self.world_size <= MOST_PATH_RANKS:
+            self.finder.add(history)
+        self.calls[history.rank] = RankCalls(history)
+        self.steps[history.rank] = steps_in(history)
+        self.until[history.rank] = history.until_ns
+
+    def path(self) -> CriticalPath | None:
+        """The critical path, unless there are too many ranks."""
+        return self.finder.path() if self.world_size <= MOST_PATH_RANKS else None
 
 
 def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
@@ -97,7 +100,9 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         threshold_ns: How long a wait is at least that counts as an incident.
     """
     read = _Collector()
-    path = _path_of(read, histories)
+    for history in histories:
+        read.add(history)
+    path = read.path()
     calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
     counted, waits = read.counter.counted(), LongWaits(threshold_ns)
     statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
@@ -110,17 +115,6 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         path=path,
         advice=advise(graph, counted, path),
     )
-
-
-def _path_of(read: _Collector, histories: Iterable[RankHistory]) -> CriticalPath | None:
-    """Read all histories; returns the critical path, unless there are too many ranks."""
-    histories = iter(histories)
-    first = list(itertools.islice(histories, 1))
-    through = read.through(itertools.chain(first, histories))
-    if any(history.world_size > MOST_PATH_RANKS for history in first):
-        deque(through, maxlen=0)
-        return None
-    return critical_path_of(through)
 
 
 def windows_of(

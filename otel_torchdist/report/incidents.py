@@ -12,8 +12,7 @@ from otel_torchdist.report.model import Incident
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import UNKNOWN
 from otel_torchdist.statistics.meetings import Meeting, Member, SharedChannel
-from otel_torchdist.statistics.splitting import awaited_arrivals
-from otel_torchdist.statistics.waiting import waiting_in
+from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
 from otel_torchdist.world.model import OperationId
 
@@ -78,10 +77,7 @@ class LongWaits:
         arrived = [member.calls.arrived[place] for member, place in meeting.calls]
         if max(arrived) - min(arrived) < self._threshold_ns or UNKNOWN in arrived:
             return
-        waiting = {waiting_in(member.kind(place).operation) for member, place in meeting.calls}
-        if len(waiting) != 1:
-            return
-        awaited = awaited_arrivals(meeting, waiting.pop(), arrived)
+        awaited = awaited_arrivals(meeting, waiting_at(meeting), arrived)
         waits = {
             member.rank.rank: from_ns
             for (member, _), from_ns, until_ns in zip(meeting.calls, arrived, awaited, strict=True)
@@ -95,7 +91,7 @@ class LongWaits:
     def causes(self) -> list[LongWait]:
         """Those of ranks that did not wait themselves, the longest first; each has all ranks that waited because of it.
 
-        A rank that came late because it waited elsewhere is not to blame: whoever that rank waited for is.
+        A rank that came late because it waited elsewhere is not to blame: the rank that it waited for is.
         """
         causes: list[LongWait] = []
         held_up: dict[int, list[tuple[int, int, LongWait]]] = {}

@@ -12,6 +12,7 @@ from otel_torchdist.report.window_model import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.records import Operation
+from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.sentence import describe_frame
 from otel_torchdist.world.model import OperationView
 
@@ -34,8 +35,8 @@ class _Bar(NamedTuple):
     is_loose: bool
 
     @property
-    def end(self) -> float:
-        return float("inf") if self.length == OPEN else self.begin + self.length
+    def end(self) -> int | None:
+        return None if self.length == OPEN else self.begin + self.length
 
 
 @dataclass(slots=True)
@@ -131,16 +132,10 @@ class Lanes:
 
     def _stack(self, rank: int, group: int, bars: Iterable[_Bar]) -> None:
         """Put bars into as few lanes as they need."""
-        rows: list[list[_Bar]] = []
-        for bar in sorted(bars):
-            row = next((row for row in rows if row[-1].end <= bar.begin), None)
-            if row is not None:
-                row.append(bar)
-            elif len(rows) < MOST_LANES:
-                rows.append([bar])
-            else:
-                self.left_out += 1
-        self.lanes.extend(_lane(rank, group, row) for row in rows)
+        ordered = sorted(bars)
+        lanes = lanes_of(range(len(ordered)), [bar.begin for bar in ordered], [bar.end for bar in ordered])
+        self.left_out += sum(map(len, lanes[MOST_LANES:]))
+        self.lanes.extend(_lane(rank, group, [ordered[place] for place in lane]) for lane in lanes[:MOST_LANES])
 
 
 def _lane(rank: int, group: int, bars: list[_Bar]) -> Lane:

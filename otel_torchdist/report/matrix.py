@@ -1,4 +1,4 @@
-"""What moves between ranks; between hosts or sets of neighbouring ranks, where there are too many to be told apart."""
+"""What moves between ranks; between hosts or sets of neighbouring ranks, where there are too many to show."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.history.clocks import WallClocks
+from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.report.incidents import LongWait
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import RankCalls
@@ -19,7 +21,6 @@ DEFAULT_RANKS: Final = 32
 MOST_RANKS: Final = 256
 MOST_INCIDENTS: Final = 3
 LEAST_MARGIN_NS: Final = 1_000_000
-FIRST_STEADY: Final = 2
 _AROUND: Final = 0.15
 
 
@@ -38,12 +39,9 @@ class Clocks:
     @classmethod
     def of(cls, ranks: Mapping[int, RankCalls]) -> Clocks:
         """Read the clocks: their offsets were noted at different times, and the wall clock may have been set since."""
-        first: dict[str, int] = {}
-        for rank in ranks.values():
-            if rank.clock:
-                first.setdefault(rank.clock, rank.wall_offset_ns)
-        offsets = {rank.rank: first.get(rank.clock, rank.wall_offset_ns) for rank in ranks.values()}
-        return cls(offsets, len(first) == 1 and all(rank.clock for rank in ranks.values()))
+        wall = WallClocks()
+        offsets = {rank.rank: wall.offset_ns(rank.clock, rank.wall_offset_ns) for rank in ranks.values()}
+        return cls(offsets, wall.named == 1 and not wall.unnamed)
 
 
 @dataclass(frozen=True, slots=True)

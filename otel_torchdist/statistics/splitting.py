@@ -121,6 +121,12 @@ def _row_of(kind: CallKind, tally: Tally | None) -> _Row:
     return _Row(tally, waiting_in(kind.operation), kind.size, bus_factor(kind.operation, kind.members))
 
 
+def waiting_at(meeting: Meeting) -> Waiting:
+    """Which rank waits for which; nothing is known about members that called different operations."""
+    found = {waiting_in(member.kind(place).operation) for member, place in meeting.calls}
+    return found.pop() if len(found) == 1 else Waiting.UNKNOWN
+
+
 def awaited_arrivals(meeting: Meeting, waiting: Waiting, arrived: Sequence[int]) -> list[int | None]:
     """For each rank when the one arrived for which it waits; None if it waits for none."""
     last_ns = max(arrived)

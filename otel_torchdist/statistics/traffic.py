@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.world.model import OperationView
@@ -110,12 +111,3 @@ def described_bytes(signature: SignatureName | None) -> int | None:
     if len(dtypes) == 1:
         dtypes *= signature.tensors
     return sum(math.prod(shape) * item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
-
-
-_BITS: Final = re.compile(r"\d+")
-
-
-def item_bytes(dtype: str) -> int:
-    """Bytes of an element: torch's names of types have the bits in them, except for `bool`."""
-    bits = _BITS.search(dtype)
-    return max(int(bits[0]) // 8, 1) if bits is not None else 1

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from otel_torchdist.timeline.model import OPEN
 
 
-def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int]) -> list[list[int]]:
+def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int | None]) -> list[list[int]]:
     """Put each slice into the first lane that is free when it begins.
 
     Args:
         places: Which slices, by ascending begin.
         begin: When each of all slices begins.
-        end: When each ends, or `OPEN`.
+        end: When each ends; `OPEN` or None if it has not.
 
     Returns:
         The places in each lane, in order.
@@ -30,6 +30,7 @@ def lanes_of(places: Iterable[int], begin: Sequence[int], end: Sequence[int]) ->
             lanes.append([])
         lane = heapq.heappop(free)
         lanes[lane].append(place)
-        if end[place] != OPEN:  # a lane with an open slice is never free again
-            heapq.heappush(busy, (end[place], lane))
+        end_ns = end[place]
+        if end_ns is not None and end_ns != OPEN:  # a lane with an open slice is never free again
+            heapq.heappush(busy, (end_ns, lane))
     return lanes

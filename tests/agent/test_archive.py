@@ -15,7 +15,7 @@ from tests.agent.training import RANKS, WORKERS, Training, environment
 from tests.archive.opened import histories_in, run_in, times_archived
 from tests.support.waiting import until
 
-NOBODY = {"OTEL_PYTHON_TORCHDIST_READER": "none"}
+NO_READER = {"OTEL_PYTHON_TORCHDIST_READER": "none"}
 ARCHIVE = "OTEL_PYTHON_TORCHDIST_ARCHIVE"
 
 
@@ -56,7 +56,7 @@ def check_like_tapes(base: Path, archive: Path) -> None:
 def test_killed_agents_and_ranks(train: Callable[..., Training], tmp_path: Path) -> None:
     """Two agents in a row are killed, then all ranks: the last agent leaves an archive of every operation, once."""
     archive = tmp_path / "archive"
-    training = train(environ=NOBODY, pause_s=0.005)
+    training = train(environ=NO_READER, pause_s=0.005)
     training.joined_at()
     written = 0
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_killed_agents_and_ranks(train: Callable[..., Training], tmp_path: Path)
 def test_both_killed_at_once(train: Callable[..., Training], tmp_path: Path) -> None:
     """If agent and ranks are killed together, everything up to the last segment is there; an agent adds the rest."""
     archive = tmp_path / "archive"
-    training = train(environ=NOBODY, pause_s=0.005)
+    training = train(environ=NO_READER, pause_s=0.005)
     training.joined_at()
     agent = archiving_agent(training, archive)
     until(lambda: segments(archive) > 6)

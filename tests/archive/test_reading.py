@@ -44,7 +44,7 @@ def _file(archive: Path) -> Path:
 
 
 def _numbers(archive: Path) -> tuple[list[int], list[str]]:
-    """The numbers of the operations that can be read, and what is said about the rest."""
+    """The numbers of the operations that can be read, and what is reported about the rest."""
     runs, notes = runs_in([archive])
     found = [history_of(rank, notes) for run in runs for rank in run.ranks]
     return [view.record.number for one in found if one is not None for view in one.operations], notes

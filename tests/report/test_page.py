@@ -205,7 +205,7 @@ def test_every_control_is_reached_by_keyboard(browser: Browser, written: Callabl
     ],
 )
 def test_small_worlds(browser: Browser, written: Callable[..., Path], world: WrittenWorld, text: str) -> None:
-    """What is missing is said, and whatever can still be drawn is drawn."""
+    """What is missing is reported, and what remains is drawn."""
     with browser.page(written(world)) as (page, seen):
         _ready(page)
         assert text in page.locator("#main").inner_text()

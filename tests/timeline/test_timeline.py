@@ -105,7 +105,7 @@ def test_open_calls_and_steps(three: Ranks) -> None:
 
 
 def test_clocks(three: Ranks) -> None:
-    """Ranks of a node keep their common clock whatever their wall clocks say; nodes are shifted, and that is said."""
+    """Ranks of a node keep their common clock whatever their wall clocks say; nodes are shifted, which is reported."""
     for rank in range(3):
         three.call(rank, 10, 20)
     pairs = [("a", 1000 * MS), ("a", 1003 * MS), ("b", 2000 * MS)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,13 +16,12 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps
 from otel_torchdist.cli.targets import target_of, warn
-from otel_torchdist.cli.terminal import CommandConsole
+from otel_torchdist.cli.terminal import print_lines
 from otel_torchdist.cli.text import fail
-from otel_torchdist.critical_path.analysis import MOST_CALLS, PathFinder
+from otel_torchdist.critical_path.analysis import PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.garbage import without_collecting_garbage
-from otel_torchdist.history.model import RankHistory
-from otel_torchdist.parallelism.calls import calls_of
+from otel_torchdist.parallelism.calls import CallCounter
 from otel_torchdist.parallelism.graph import graph_of
 
 SCHEMA: Final = 1
@@ -38,10 +37,12 @@ def advice(
     Nothing is recommended instead of anything else: it reports what was measured.
     """
     source = source_of(target_of(target or [], run_dir))
-    finder = PathFinder(MOST_CALLS)
+    counter, finder = CallCounter(), PathFinder()
     with without_collecting_garbage():
-        calls = calls_of(_added(source.histories, finder))
-        path = finder.path()
+        for history in source.histories:
+            counter.add(history)
+            finder.add(history)
+        calls, path = counter.counted(), finder.path()
         found = advise(graph_of(calls) if calls.groups else None, calls, path)
     warn(source.warnings)
     if path is None and not calls.groups:
@@ -50,20 +51,11 @@ def advice(
     if as_json:
         typer.echo(json.dumps({"schema": SCHEMA, "advice": [_document(one, names) for one in found]}, indent=2))
         return
-    console = CommandConsole(highlight=False)
-    for line in _lines(found, source, path):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(_lines(found, source, path))
 
 
 def _names(path: CriticalPath | None) -> Mapping[str, str]:
     return path.group_names if path is not None else dict[str, str]()
-
-
-def _added(histories: Iterable[RankHistory], finder: PathFinder) -> Iterator[RankHistory]:
-    """Yield histories, each of which is read once, after the finder has seen them."""
-    for history in histories:
-        finder.add(history)
-        yield history
 
 
 def _lines(found: list[Advice], source: Source, path: CriticalPath | None) -> Iterator[Text]:

@@ -13,7 +13,7 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import source_of
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps
 from otel_torchdist.cli.targets import target_of, warn
-from otel_torchdist.cli.terminal import CommandConsole
+from otel_torchdist.cli.terminal import print_lines
 from otel_torchdist.cli.text import fail
 from otel_torchdist.critical_path.analysis import MOST_CALLS, critical_path_of
 from otel_torchdist.garbage import without_collecting_garbage
@@ -41,6 +41,4 @@ def critical_path(
     if as_json:
         typer.echo(json.dumps(document_of(found, source), indent=2))
         return
-    console = CommandConsole(highlight=False)
-    for line in lines_of(found, source):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(lines_of(found, source))

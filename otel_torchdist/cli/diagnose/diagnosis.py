@@ -12,7 +12,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import read_agents_verdict
 from otel_torchdist.job.deaths import read_death
 from otel_torchdist.job.lives import RankLife
-from otel_torchdist.job.runs import POLL_LIMIT, Run
+from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.tape.layout import LiveWord
@@ -168,10 +168,9 @@ def diagnose_run(run: Run, rules: StallRules) -> Diagnosis:
 
 
 def _read_all(tape: TapeReader) -> TapeFollower:
-    """Poll until everything that was there is read; following what a live rank writes meanwhile would never end."""
     follower = TapeFollower(tape)
-    for _ in range(2 + tape.capacity // POLL_LIMIT):
-        follower.observe(tape.poll(POLL_LIMIT))
+    for batch in tape.rest():
+        follower.observe(batch)
     return follower
 
 

@@ -13,12 +13,12 @@ import typer
 from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
-from otel_torchdist.cli.export.options import choice_of, steps_of, time_of
+from otel_torchdist.cli.export.options import choice_of, time_of
 from otel_torchdist.cli.export.parquet_command import export_parquet
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.export.report import report
 from otel_torchdist.cli.options import RunDirectory
-from otel_torchdist.cli.targets import chosen_run, ranks_of, target_of, warn
+from otel_torchdist.cli.targets import chosen_run, ranks_of, steps_of, target_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.export.choice import Choice

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import judged
+from otel_torchdist.cli.histories import Source, reopened, source_of, source_of_run
 from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -21,13 +22,13 @@ class Judged:
     """What is known about the end of a job.
 
     Attributes:
-        source: The same target, such that it cannot be another run by now.
+        source: Its calls.
         incident: The stall; None if nothing has stalled.
         moment_ns: The last moment, since the epoch; None if that is not known.
         centre_ns: When the stall began, else the last moment, likewise.
     """
 
-    source: Target
+    source: Source
     incident: Incident | None
     moment_ns: int | None
     centre_ns: int | None
@@ -37,16 +38,18 @@ def judge(wanted: Target) -> Judged:
     """Judge a run or dumps; ends the command if there is no such run. Archives and traces hold no state of a hang."""
     config = Config.from_environment()
     if wanted.paths and all(map(is_archive, wanted.paths)):
-        return Judged(wanted, None, None, None)
+        return Judged(source_of(wanted), None, None, None)
     rules = StallRules.from_config(config, None)
     return _judge_dumps(wanted, rules) if wanted.paths else _judge_run(wanted, config, rules)
 
 
 def _judge_run(wanted: Target, config: Config, rules: StallRules) -> Judged:
-    run = chosen_run(config, wanted.run, wanted.run_dir).run
-    source = Target(f"{run.run_id:032x}" if run.run_id else "", run.directory)
+    chosen = chosen_run(config, wanted.run, wanted.run_dir)
+    source = source_of_run(chosen.run)
+    source.warnings.extend(chosen.unreadable)
     try:
-        diagnosis = diagnose_run(run, rules)
+        with reopened(chosen.run) as anew:
+            diagnosis = diagnose_run(anew, rules)
     except TapeError:
         return Judged(source, None, None, None)  # reading the same tapes reports why
     verdict, moment_ns = diagnosis.found.verdict, diagnosis.wall_ns(diagnosis.moment_ns)
@@ -58,13 +61,14 @@ def _judge_run(wanted: Target, config: Config, rules: StallRules) -> Judged:
 
 def _judge_dumps(wanted: Target, rules: StallRules) -> Judged:
     dumps = read_dumps(wanted.paths).dumps
+    source = source_of(wanted)
     if not dumps:
-        return Judged(wanted, None, None, None)
+        return Judged(source, None, None, None)
     found = judged(dumps, rules, 0)
     if not found.verdicts:
-        return Judged(wanted, None, found.moment_ns, found.moment_ns)
+        return Judged(source, None, found.moment_ns, found.moment_ns)
     incident = _incident(found.verdicts[0], found.text_of(found.verdicts[0]))
-    return Judged(wanted, incident, found.moment_ns, incident.since_ns)
+    return Judged(source, incident, found.moment_ns, incident.since_ns)
 
 
 def _incident(verdict: Verdict, text: str) -> Incident:

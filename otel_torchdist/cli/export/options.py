@@ -10,7 +10,6 @@ import typer
 from otel_torchdist.flight.export.choice import Choice
 
 _LAST: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h)?")
-_STEPS: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 
 
@@ -32,23 +31,6 @@ def choice_of(kinds: str, last: str) -> Choice:
     if found[2] is None:
         return Choice(names, newest=int(found[1]))
     return Choice(names, within_ns=int(found[1]) * _UNITS_NS[found[2]])
-
-
-def steps_of(text: str) -> tuple[int, int] | None:
-    """Return the first and last step that `--steps` chooses; None for all.
-
-    Raises:
-        typer.BadParameter: It is no step and no range of steps.
-    """
-    if not text:
-        return None
-    found = _STEPS.fullmatch(text.strip())
-    first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
-    if first > last:
-        raise typer.BadParameter(
-            f"{text!r}: expected a step, such as 100, or steps, such as 100-120", param_hint="--steps"
-        )
-    return first, last
 
 
 def time_of(text: str) -> int | None:

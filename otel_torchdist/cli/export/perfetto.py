@@ -11,7 +11,7 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.file import FileError, check_file, write_file
 from otel_torchdist.cli.export.incident import judge
-from otel_torchdist.cli.histories import Source, source_of
+from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.targets import Target, warn
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.garbage import without_collecting_garbage
@@ -50,15 +50,15 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
         window = None
         if limits.around_ns is not None and found.centre_ns is not None:
             window = found.centre_ns - limits.around_ns, found.centre_ns + limits.around_ns
-        source, clocks = source_of(found.source), Clocks()
+        clocks = Clocks()
         with without_collecting_garbage():
-            ranks = _read(source, clocks, Selection(limits.ranks, limits.steps, window))
+            ranks = _read(found.source, clocks, Selection(limits.ranks, limits.steps, window))
             trace = TraceWriter(ranks, found.incident, f"Clocks: {clocks.sentence}", found.moment_ns or 0)
             size = write_file(path, trace.pieces())
     except FileError as error:
         fail(str(error), ExitCode.NO_DIRECTORY)
     count = sum(rank.size for rank in ranks)
-    typer.echo(source.headline)
+    typer.echo(found.source.headline)
     typer.echo(f"{shown(path)}: {count:,} slices of {name_ranks([rank.rank for rank in ranks])}, {size:,} bytes")
     typer.echo(f"clocks: {clocks.sentence}")
     if found.incident is not None:

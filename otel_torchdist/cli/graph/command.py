@@ -13,7 +13,7 @@ from otel_torchdist.cli.graph.report import lines_of
 from otel_torchdist.cli.histories import source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
 from otel_torchdist.cli.targets import target_of, warn
-from otel_torchdist.cli.terminal import CommandConsole
+from otel_torchdist.cli.terminal import print_lines
 from otel_torchdist.cli.text import fail
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.parallelism.calls import calls_of
@@ -40,6 +40,4 @@ def graph(
     if as_json:
         typer.echo(json.dumps(document_of(found, source), indent=2))
         return
-    console = CommandConsole(highlight=False)
-    for line in lines_of(found, source):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(lines_of(found, source))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -12,15 +11,13 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold
 from otel_torchdist.cli.report.file import ReportFileError, check_file, write_file
 from otel_torchdist.cli.report.gather import Subject, report_of, subject_of
-from otel_torchdist.cli.targets import ranks_of, target_of, warn
+from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.cli.units import amount
 from otel_torchdist.config import Config
 from otel_torchdist.report.build import Choice
 from otel_torchdist.report.page import html_of_report
 from otel_torchdist.verdict.rules import StallRules
-
-_STEPS: Final = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?")
 
 
 def report(
@@ -55,7 +52,8 @@ def report(
     statistics of all ranks. It reads the tapes of a run, whether that is running or has ended, in whatever way, or
     dumps of PyTorch's flight recorder.
     """
-    choice = Choice(ranks_of(ranks), _steps(steps))
+    wanted = steps_of(steps)
+    choice = Choice(ranks_of(ranks), range(wanted[0], wanted[1] + 1) if wanted is not None else None)
     rules = StallRules.from_config(Config.from_environment(), threshold)
     try:
         check_file(out, force)
@@ -79,20 +77,3 @@ def write_report(out: Path, subject: Subject, rules: StallRules, choice: Choice)
     except ReportFileError as error:
         fail(str(error), ExitCode.NOT_WRITTEN)
     return f"{shown(out)}: {made.heading.title}, {amount(len(content))}"
-
-
-def _steps(text: str) -> range | None:
-    """The steps that `--steps` names; None for a choice of our own.
-
-    Raises:
-        typer.BadParameter: It is no step and no range of steps.
-    """
-    if not text.strip():
-        return None
-    found = _STEPS.fullmatch(text.strip())
-    first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
-    if first > last:
-        raise typer.BadParameter(
-            f"{text!r}: expected a step or a range of steps, such as 100-110", param_hint="--steps"
-        )
-    return range(first, last + 1)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import Source, source_of, source_of_run
+from otel_torchdist.cli.histories import Source, reopened, source_of, source_of_run
 from otel_torchdist.cli.report.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.report.path import hints_in, path_section
 from otel_torchdist.cli.report.world import world_of
@@ -20,7 +18,6 @@ from otel_torchdist.cli.stats.report import describe_difference
 from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
-from otel_torchdist.errors import TapeError
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
@@ -33,7 +30,6 @@ from otel_torchdist.report.model import Conclusion, Heading, Report
 from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.counts import CountDifference
 from otel_torchdist.statistics.model import Statistics
-from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 
 _MOST_SKEWS: Final = 200
@@ -78,7 +74,7 @@ def subject_of(wanted: Target, rules: StallRules) -> Subject:
 
 def subject_of_run(run: Run, helpers: Sequence[Run], rules: StallRules) -> Subject:
     """A run that was recorded, and the runs of processes that its ranks have started."""
-    with _reopened(run) as anew:  # a reader reads its tape once, and both the judge and the histories need it
+    with reopened(run) as anew:  # a reader reads its tape once, and both the judge and the histories need it
         conclusions, warnings = conclusions_of_run(anew, helpers, rules)
     source = source_of_run(run)
     title = f"run {run.label}" if run.label else "a run without an id"
@@ -158,16 +154,6 @@ def _differences(found: Sequence[CountDifference]) -> list[str]:
     sentences = [describe_difference(one) for one in found[:_MOST_DIFFERENCES]]
     more = len(found) - len(sentences)
     return [*sentences, f"and {more:,} more; `otel-torchdist stats` lists them"] if more else sentences
-
-
-@contextlib.contextmanager
-def _reopened(run: Run) -> Generator[Run]:
-    with contextlib.ExitStack() as stack:
-        tapes: list[TapeReader] = []
-        for tape in run.tapes:
-            with contextlib.suppress(TapeError):
-                tapes.append(stack.enter_context(contextlib.closing(TapeReader(tape.path))))
-        yield dataclasses.replace(run, tapes=tuple(tapes)) if tapes else run
 
 
 def _shown(wall_ns: int) -> str:

@@ -23,7 +23,8 @@ def path_section(found: CriticalPath) -> Path:
     steps = [one.step for one in found.steps]
     parts = [
         PathPart(kind.value, rank, *_named(found, label), length_ns)
-        for (kind, rank, label), length_ns in _longest(found)
+        for (kind, rank, label), length_ns in found.by_label.items()
+        if length_ns
     ]
     return Path(
         first_step=steps[0],
@@ -50,10 +51,6 @@ def hints_in(found: Iterable[Advice], path: CriticalPath | None) -> Iterator[Hin
     names = path.group_names if path is not None else dict[str, str]()
     for one in found:
         yield Hint(one.topic.value, finding(one, names), check(one), PAGES[one.topic])
-
-
-def _longest(found: CriticalPath) -> list[tuple[tuple[PathKind, int, Label | None], int]]:
-    return sorted(((key, length) for key, length in found.by_label.items() if length), key=lambda one: -one[1])
 
 
 def _ranks(found: CriticalPath) -> RankParts:

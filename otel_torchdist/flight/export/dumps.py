@@ -14,8 +14,8 @@ from otel_torchdist.flight.export.positions import Positions, in_order
 from otel_torchdist.flight.export.sizes import NOTHING, Sides, exchanged, sides_of
 from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
 from otel_torchdist.flight.names import recorded_dtype
-from otel_torchdist.flight.operations import item_bytes
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.world.model import Channel, OperationId, OperationView
 

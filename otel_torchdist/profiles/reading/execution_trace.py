@@ -71,7 +71,7 @@ def decode_execution_trace(document: TraceDocument, path: str, rank: int | None)
     """Decode a trace; the arguments are those of `decode_profile`.
 
     Raises:
-        TraceError: It is none of a rank that can be told.
+        TraceError: It does not show of which rank it is.
     """
     nodes = _Nodes(items_of(document.nodes))
     own = nodes.own_rank if nodes.own_rank is not None else rank  # anyone may have changed the name

@@ -30,7 +30,7 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
         rank: The rank that the name states; None if it states none.
 
     Raises:
-        TraceError: It is none of a rank that can be told.
+        TraceError: It does not show of which rank it is.
     """
     base_ns = decoded(document.baseTimeNanoseconds, int, 0)
     events = events_of(items_of(document.traceEvents), base_ns if 0 <= base_ns <= MAX_TIME_NS else 0)

@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ UNCOMMITTED_BOUND_S: Final = 1.0
 """A number reserved but not committed for this long belongs to a thread that died in between."""
 COPIED_AT_ONCE: Final = 256
 """Records copied by one system call."""
+POLL_LIMIT: Final = 50_000
 MAX_CANDIDATES: Final = 4096
 LONG_SCAN_S: Final = 0.005
 SCANS_OF_A_POLL: Final = 8
@@ -99,7 +100,15 @@ class TapeReader(MappedTape):
         """Return the activities that had not ended at the last poll, oldest first."""
         return [one for _, one in sorted(self._open.items()) if isinstance(one, Activity)]
 
-    def poll(self, limit: int = 50_000) -> Batch:
+    def rest(self) -> Iterator[Batch]:
+        """Poll until everything that was there is read; following what a live rank writes meanwhile would never end.
+
+        Raises:
+            TapeError: The file has become too short.
+        """
+        return (self.poll() for _ in range(2 + self.capacity // POLL_LIMIT))
+
+    def poll(self, limit: int = POLL_LIMIT) -> Batch:
         """Read new records, at most `limit`, and check again everything that was open.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Calls of backward passes are told apart from all others, whoever makes them: C++, hooks, compiled code, threads."""
+"""Calls of backward passes are distinguished from all others: those of C++, hooks, compiled code and threads."""
 
 from __future__ import annotations
 
