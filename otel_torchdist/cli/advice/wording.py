@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_torchdist.advice.model import Advice, Topic
-from otel_torchdist.cli.critical_path.wording import call_of
-from otel_torchdist.cli.units import amount, duration
+from otel_torchdist.critical_path.wording import call_of
 from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.units import amount, duration
 
 Names = Mapping[str, str]
 PAGES: Final = {

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_torchdist.cli.critical_path.wording import left_out, sentence
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
+from otel_torchdist.critical_path.wording import left_out, sentence
 
 SCHEMA: Final = 1
 

@@ -9,11 +9,11 @@ from typing import Final
 from rich.text import Text
 
 from otel_torchdist.cli.histories import Source
-from otel_torchdist.cli.units import amount, share
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.parallelism.calls import MAX_SPREAD
 from otel_torchdist.parallelism.graph import Graph, Groups
 from otel_torchdist.parallelism.roles import Role
+from otel_torchdist.units import amount, share
 
 TIMES: Final = " \N{MULTIPLICATION SIGN} "
 UNKNOWN: Final = "unclear"

@@ -13,10 +13,10 @@ from otel_torchdist.cli.report.file import ReportFileError, check_file, write_fi
 from otel_torchdist.cli.report.gather import Subject, report_of, subject_of
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn
 from otel_torchdist.cli.text import fail, shown
-from otel_torchdist.cli.units import amount
 from otel_torchdist.config import Config
 from otel_torchdist.report.build import Choice
 from otel_torchdist.report.page import html_of_report
+from otel_torchdist.units import amount
 from otel_torchdist.verdict.rules import StallRules
 
 

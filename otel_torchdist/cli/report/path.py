@@ -7,9 +7,9 @@ from typing import Final
 
 from otel_torchdist.advice.model import Advice
 from otel_torchdist.cli.advice.wording import PAGES, check, finding
-from otel_torchdist.cli.critical_path.wording import left_out, sentence
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
+from otel_torchdist.critical_path.wording import left_out, sentence
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.report.path_model import Gain, Hint, Path, PathPart, RankParts
 from otel_torchdist.verdict.wording.sentence import describe_frame

@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 from rich.text import Text
 
 from otel_torchdist.cli.stats.fitting import Column
-from otel_torchdist.cli.units import amount, duration, per_second, share
 from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, RankTotals, Row
+from otel_torchdist.units import amount, duration, per_second, share
 
 UNEQUAL: Final = "≠"
 AT_LEAST: Final = "≥"

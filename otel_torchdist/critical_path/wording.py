@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from otel_torchdist.cli.units import duration, share
 from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.units import duration, share
 
 
 def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
