@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall
 from otel_torchdist.stall.reporter import StallReporter
+from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
@@ -236,10 +237,7 @@ class Reader:
         self.incidents = []
         if watches:
             self.incidents = self._watch.check(time.monotonic_ns(), is_last)
-            for event in self.incidents:
-                with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
-                    self._reporter.report([event])
-                    show(event, self.metrics)
+            self.report(self.incidents)
             self.failed |= self._watch.failed
         else:
             self._watch.stand_down()
@@ -248,6 +246,18 @@ class Reader:
         if self._live is not None:
             with guard.guarded("the live page"):
                 self._live.end_turn(self._watch, self.tapes, self.metrics, watches)
+
+    def report(self, events: Iterable[Event]) -> None:
+        """Report what was found, here or elsewhere, in spans, logs and metrics."""
+        for event in events:
+            with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
+                self._reporter.report([event])
+                show(event, self.metrics)
+
+    @property
+    def seen(self) -> list[RunSeen]:
+        """What was seen of each run in the last turn."""
+        return self._watch.seen
 
     def _read(self, nonce: int, now_ns: int) -> None:
         rank = self._ranks[nonce]

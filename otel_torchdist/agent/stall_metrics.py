@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections import Counter
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import compress_ranks
 from otel_torchdist.stall.events import (
     ArrivalsCompared,
     Event,
     IncidentHandedOver,
     IncidentResolved,
     MismatchFound,
+    PathMeasured,
+    SlowFound,
+    SlowGone,
     StragglerFound,
     StragglerGone,
     VerdictGiven,
 )
+from otel_torchdist.stall.findings.slow import PathLengths
+from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
-from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
@@ -36,8 +42,17 @@ def show(event: Event, metrics: NodeMetrics) -> None:
         )
     elif isinstance(event, IncidentResolved | IncidentHandedOver):
         metrics.clear_stall(event.incident.run)
+    elif isinstance(event, PathMeasured):
+        metrics.set_path(event.run, _path_of(event.lengths))
     else:
         _show_finding(event, metrics)
+
+
+def _path_of(lengths: PathLengths) -> PathSnapshot:
+    gains: dict[tuple[str, str, str], float] = {}
+    for gain in lengths.gains:  # the greatest comes first; two lines of one rank may differ only in their place
+        gains.setdefault((gain.cause, compress_ranks(gain.ranks), label_value(gain.operation)), gain.seconds)
+    return PathSnapshot(lengths.kinds, lengths.ranks, gains)
 
 
 def _show_finding(event: Event, metrics: NodeMetrics) -> None:
@@ -52,6 +67,11 @@ def _show_finding(event: Event, metrics: NodeMetrics) -> None:
         metrics.add_finding(
             FindingStatus(run, late.group.key, late.operation, semconv.STRAGGLER, (late.rank,), trace_id)
         )
+    elif isinstance(event, SlowFound):
+        part, run, trace_id = event.part, event.incident.run, event.incident.trace_id
+        metrics.add_finding(FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id))
+    elif isinstance(event, SlowGone):
+        metrics.drop_finding(event.run, event.part.group, event.part.kind.value, event.part.ranks)
     elif isinstance(event, StragglerGone):
         metrics.drop_finding(event.run, event.group, semconv.STRAGGLER, (event.rank,))
     elif isinstance(event, ArrivalsCompared):

@@ -142,6 +142,21 @@ class FindingSnapshot:
     trace_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class PathSnapshot:
+    """The critical path of a run's newest steps, in seconds of an average step.
+
+    Attributes:
+        kinds: Its length, by what happens on it.
+        ranks: How long ranks compute on it.
+        gains: What a step would be shorter at most, by kind of cause, ranks and operation, as labels.
+    """
+
+    kinds: Mapping[str, float]
+    ranks: Mapping[int, float]
+    gains: Mapping[tuple[str, str, str], float]
+
+
 @dataclass(slots=True)
 class ArrivalCounts:
     """Which ranks came last in the calls of a group, as far as ranks were compared.
@@ -175,6 +190,7 @@ class RunSnapshot:
         stalled_groups: Groups that have had an incident.
         findings: Findings that are not stalls and still hold.
         arrivals: Which ranks came last, by label of the group.
+        path: Its critical path; None if it is not known here.
     """
 
     timed: Mapping[tuple[str, str, str], TimedMessages]
@@ -184,6 +200,7 @@ class RunSnapshot:
     stalled_groups: frozenset[str]
     findings: tuple[FindingSnapshot, ...] = ()
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
+    path: PathSnapshot | None = None
 
 
 class RankTimes(NamedTuple):
