@@ -6,9 +6,11 @@ from collections import Counter
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks
+from otel_torchdist.stall.attributes import describe_finding
 from otel_torchdist.stall.events import (
     ArrivalsCompared,
     Event,
+    Finding,
     IncidentHandedOver,
     IncidentResolved,
     MismatchFound,
@@ -56,20 +58,8 @@ def _path_of(lengths: PathLengths) -> PathSnapshot:
 
 
 def _show_finding(event: Event, metrics: NodeMetrics) -> None:
-    if isinstance(event, MismatchFound):
-        found = event.mismatch
-        run, trace_id = event.incident.run, event.incident.trace_id
-        group = found.operation_id.channel.group
-        metrics.add_finding(FindingStatus(run, group, found.operation, semconv.MISMATCHED, found.ranks, trace_id))
-    elif isinstance(event, StragglerFound):
-        late = event.straggler
-        run, trace_id = event.incident.run, event.incident.trace_id
-        metrics.add_finding(
-            FindingStatus(run, late.group.key, late.operation, semconv.STRAGGLER, (late.rank,), trace_id)
-        )
-    elif isinstance(event, SlowFound):
-        part, run, trace_id = event.part, event.incident.run, event.incident.trace_id
-        metrics.add_finding(FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id))
+    if isinstance(event, MismatchFound | StragglerFound | SlowFound):
+        metrics.add_finding(_status_of(event))
     elif isinstance(event, SlowGone):
         metrics.drop_finding(event.run, event.part.group, event.part.kind.value, event.part.ranks)
     elif isinstance(event, StragglerGone):
@@ -79,3 +69,16 @@ def _show_finding(event: Event, metrics: NodeMetrics) -> None:
             late_s = {rank: late_ns / 1e9 for rank, late_ns in one.late_ns.items()}
             counts = ArrivalCounts(one.calls, one.waited_ns / 1e9, Counter(one.last), late_s)
             metrics.add_arrivals(event.run, one.group, counts)
+
+
+def _status_of(event: Finding) -> FindingStatus:
+    run, trace_id, text = event.incident.run, event.incident.trace_id, describe_finding(event)
+    if isinstance(event, MismatchFound):
+        found = event.mismatch
+        group = found.operation_id.channel.group
+        return FindingStatus(run, group, found.operation, semconv.MISMATCHED, found.ranks, trace_id, text)
+    if isinstance(event, StragglerFound):
+        late = event.straggler
+        return FindingStatus(run, late.group.key, late.operation, semconv.STRAGGLER, (late.rank,), trace_id, text)
+    part = event.part
+    return FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id, text)

@@ -69,7 +69,7 @@ def test_an_agent_that_does_not_answer_in_time(three: Agents) -> None:
     """The deadline holds for all together, and what came in time is used."""
     gate = threading.Event()
     three.nodes[1].steps = lambda run, question: b"calls"
-    three.nodes[2].steps = lambda run, question: (gate.wait(30) and b"late") if question else b""
+    three.nodes[2].steps = lambda run, question: b"late" if not question or gate.wait(30) else None
     meet(three)
     began = time.monotonic()
     assert exchange_of(three, 0).ask_for_steps(b"7 22", 0.5) == [(b"calls", 2), (b"", 2)]

@@ -60,7 +60,7 @@ class StallStatus:
 
 @dataclass(frozen=True, slots=True)
 class FindingStatus:
-    """A finding in a run that is not a stall; attributes as in `StallStatus`."""
+    """A finding in a run that is not a stall; attributes as in `StallStatus`, and a sentence."""
 
     run_id: int
     group_key: str
@@ -68,6 +68,7 @@ class FindingStatus:
     verdict: str
     ranks: tuple[int, ...]
     trace_id: int
+    text: str = ""
 
 
 @dataclass(slots=True)
@@ -211,6 +212,7 @@ class NodeMetrics:
             verdict=label_value(status.verdict),
             ranks=compress_ranks(status.ranks),
             trace_id=f"{status.trace_id:032x}",
+            text=status.text,
         )
         with self._lock:
             run = self._runs.setdefault(label, _Run())

@@ -133,13 +133,14 @@ class StallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FindingSnapshot:
-    """A finding in a run that is not a stall, as labels."""
+    """A finding in a run that is not a stall: labels, and a sentence for pages."""
 
     group: str
     operation: str
     verdict: str
     ranks: str
     trace_id: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
