@@ -14,13 +14,13 @@ from otel_torchdist.archive.segments import Columns
 from otel_torchdist.archive.tapes import segments_of_tape
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.parquet import ParquetError, check_place, write_parquet
-from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run, warn
+from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run, warn, without_calls
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import Run
-from otel_torchdist.naming import have, name_ranks, readable
+from otel_torchdist.naming import readable
 
 
 def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, force: bool) -> None:
@@ -51,9 +51,7 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
             notes.extend(chosen.unreadable)
             label, known = chosen.run.label or "-", set(chosen.run.ranks)
             segments = _of_tapes(chosen.run, ranks, notes)
-        missing = sorted((ranks or frozenset()) - known)
-        if missing:
-            notes.append(f"{name_ranks(missing)} {have(missing)} no records here")
+        notes.extend(without_calls(ranks, known))
         with without_collecting_garbage():
             written = write_parquet(folder, segments)
     except ParquetError as error:
