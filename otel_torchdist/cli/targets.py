@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
-from otel_torchdist.naming import listed_ranks, readable
+from otel_torchdist.naming import have, listed_ranks, name_ranks, readable
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 _STEPS: Final = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
@@ -159,6 +159,17 @@ def ranks_of(text: str) -> frozenset[int] | None:
     if wrong is not None:
         raise typer.BadParameter(f"{wrong!r}: expected ranks such as 0-7,12", param_hint="--ranks")
     return frozenset(rank for part in parts for rank in listed_ranks(part))
+
+
+def without_calls(wanted: Collection[int] | None, known: Iterable[int]) -> list[str]:
+    """Return a warning of the ranks that `--ranks` lists and that have no calls; no line if there are none.
+
+    Args:
+        wanted: The ranks that it lists; None for all.
+        known: Those with calls.
+    """
+    missing = sorted({*(wanted or ())}.difference(known))
+    return [f"--ranks: {name_ranks(missing)} {have(missing)} no calls here"] if missing else []
 
 
 def steps_of(text: str) -> tuple[int, int] | None:

@@ -1,10 +1,15 @@
-"""Writes one file: all of it or nothing, and never over a file of others."""
+"""Writes the file that a user has asked for: all of it or nothing, and never over a file of another program.
+
+A link is followed: what it leads to is replaced, and the link stays. Pipes and devices are refused, as they cannot be
+replaced.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import os
+import secrets
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,45 +21,50 @@ _START_BYTES: Final = 256
 _LEVEL: Final = 6
 
 
-class FileError(TorchDistError):
-    """A file cannot be written, or is one of others; the message names it and says why."""
+class OutputError(TorchDistError):
+    """A file cannot be written, or is one of another program; the message names it and says why."""
 
 
-def check_file(path: Path, mark: bytes, force: bool) -> None:
-    """Check that a file may be written: it is missing, empty, or one of ours.
+def check_output(path: Path, mark: bytes, force: bool) -> None:
+    """Check that a file may be written: its directory exists, and it is missing, empty, or one of ours.
 
     Args:
         path: The file.
         mark: Stands in the first bytes of ours.
-        force: Whether a file of others may be replaced.
+        force: Whether a file of another program may be replaced.
 
     Raises:
-        FileError: It may not.
+        OutputError: It may not.
     """
     try:
-        if not path.exists():
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise OutputError(f"{path}: it is a directory; name a file")
+        if not target.parent.is_dir():
+            raise OutputError(f"{path.parent}: no such directory")
+        if not target.exists():
             return
-        if not path.is_file():
-            raise FileError(f"{path}: it is not a file; name another one")
-        if not force and path.stat().st_size and mark not in _start_of(path):
-            raise FileError(
-                f"{path}: no earlier export has written it; name another file, or use --force, which replaces it"
+        if not target.is_file():
+            raise OutputError(f"{path}: it is not a file that can be replaced; name another one")
+        if not force and target.stat().st_size and mark not in _start_of(target):
+            raise OutputError(
+                f"{path}: otel-torchdist has not written it; name another file, or use --force, which replaces it"
             )
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror}") from error
+        raise OutputError(f"{path}: {error.strerror}") from error
 
 
-def write_file(path: Path, pieces: Iterable[bytes]) -> int:
+def write_output(path: Path, pieces: Iterable[bytes]) -> int:
     """Write a file, compressed if its name ends in `.gz`, in place of one that is there.
 
     Returns:
         Its size in bytes.
 
     Raises:
-        FileError: It cannot be written; then it is as it was before.
+        OutputError: It cannot be written; then it is as it was before.
     """
     target = Path(os.path.realpath(path))
-    unfinished = target.with_name(f".otel-torchdist-{os.getpid()}.part")
+    unfinished = target.with_name(f".otel-torchdist-{secrets.token_hex(8)}.part")
     try:
         with open(unfinished, "xb") as file:
             if path.name.endswith(".gz"):
@@ -65,7 +75,7 @@ def write_file(path: Path, pieces: Iterable[bytes]) -> int:
             size = file.tell()
         os.replace(unfinished, target)
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}") from error
+        raise OutputError(f"{path}: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()

@@ -265,9 +265,9 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     out.write_text("<html>mine</html>")
     answer = refused(tmp_path, out)
     assert (answer.code, out.read_text()) == (73, "<html>mine</html>")
-    assert (
-        answer.err
-        == f"otel-torchdist: {out}: it is no report of ours; name another file, or use --force, which replaces it\n"
+    assert answer.err == (
+        f"otel-torchdist: {out}: otel-torchdist has not written it; name another file, or use --force, which replaces "
+        "it\n"
     )
     assert refused(tmp_path, out, "--force").code == 0
     before = out.stat().st_ino

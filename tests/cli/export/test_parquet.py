@@ -69,7 +69,7 @@ def test_other_commands_take_it(base: Path, archive: Path) -> None:
 def test_ranks(base: Path, archive: Path, tmp_path: Path) -> None:
     """`--ranks` chooses; ranks that are not there are named."""
     answer = export(base, archive, "1234", "--parquet", tmp_path / "out", "--ranks", "1,5")
-    assert (answer.code, answer.err) == (0, "otel-torchdist: warning: rank 5 has no records here\n")
+    assert (answer.code, answer.err) == (0, "otel-torchdist: warning: --ranks: rank 5 has no calls here\n")
     assert asked(f"SELECT DISTINCT rank FROM '{tmp_path}/out/operations.parquet'") == [(1,)]
 
 
