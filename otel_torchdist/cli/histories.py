@@ -87,6 +87,16 @@ def source_of(wanted: Target) -> Source:
     return source
 
 
+def timed_source_of(wanted: Target) -> Source:
+    """Read what `source_of` reads; ends the command if its calls have no times."""
+    source = source_of(wanted)
+    if not source.has_times:
+        fail(
+            f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND
+        )
+    return source
+
+
 def _source_of_paths(paths: Sequence[Path]) -> Source:
     kinds = kinds_in(paths)
     if kinds.traces and kinds.dumps:

@@ -37,16 +37,13 @@ def check_output(path: Path, mark: bytes, force: bool) -> None:
         OutputError: It may not.
     """
     try:
-        target = Path(os.path.realpath(path))
-        if target.is_dir():
+        if path.is_dir():
             raise OutputError(f"{path}: it is a directory; name a file")
-        if not target.parent.is_dir():
-            raise OutputError(f"{path.parent}: no such directory")
-        if not target.exists():
-            return
-        if not target.is_file():
+        if path.exists() and not path.is_file():
             raise OutputError(f"{path}: it is not a file that can be replaced; name another one")
-        if not force and target.stat().st_size and mark not in _start_of(target):
+        if not Path(os.path.realpath(path)).parent.is_dir():
+            raise OutputError(f"{path.parent}: no such directory")
+        if path.exists() and path.stat().st_size and not force and mark not in _start_of(path):
             raise OutputError(
                 f"{path}: otel-torchdist has not written it; name another file, or use --force, which replaces it"
             )

@@ -58,8 +58,12 @@ def test_pipes_and_devices_stay(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     link = tmp_path / "link"
     link.symlink_to(pipe)
-    for path in (pipe, link, Path("/dev/null")):
+    own, other = os.pipe()
+    open_pipe = Path(f"/dev/fd/{other}")  # as /dev/stdout in a pipeline: a link that leads to no path
+    for path in (pipe, link, open_pipe, Path("/dev/null")):
         assert refusal(path, force=True) == f"{path}: it is not a file that can be replaced; name another one"
+    os.close(own)
+    os.close(other)
 
 
 def test_links(tmp_path: Path) -> None:

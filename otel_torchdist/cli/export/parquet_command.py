@@ -52,12 +52,17 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
             label, known = chosen.run.label or "-", set(chosen.run.ranks)
             segments = _of_tapes(chosen.run, ranks, notes)
         notes.extend(without_calls(ranks, known))
+        if ranks is not None and not ranks & known:
+            warn(notes)
+            fail(f"run {label}: no call that was asked for; nothing was written", ExitCode.NOTHING_FOUND)
         with without_collecting_garbage():
             written = write_parquet(folder, segments)
     except ParquetError as error:
         fail(readable(str(error)), ExitCode.NO_DIRECTORY)
     warn(notes)
-    counts = ", ".join(f"{rows:,} {name}" for name, rows in written.rows.items())
+    counts = ", ".join(
+        f"{rows:,} {name.removesuffix('s') if rows == 1 else name}" for name, rows in written.rows.items()
+    )
     typer.echo(f"run {label} in {shown(folder)}: {counts}; {written.bytes:,} bytes")
     typer.echo(f"query with: duckdb -c \"SELECT * FROM '{shown(folder)}/operations.parquet' LIMIT 10\"")
 

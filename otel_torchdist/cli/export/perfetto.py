@@ -72,8 +72,9 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
 def _read(source: Source, clocks: Clocks, selection: Selection) -> list[RankTimeline]:
     """Reduce one history after the other; beyond the limit they are only counted."""
     ranks: list[RankTimeline] = []
-    total = 0
+    total = known = 0
     for history in source.histories:
+        known += 1
         if selection.ranks is not None and history.rank not in selection.ranks:
             continue
         timeline = timeline_of(history, clocks.shift_ns(history), selection)
@@ -91,5 +92,6 @@ def _read(source: Source, clocks: Clocks, selection: Selection) -> list[RankTime
         )
     warn(without_calls(selection.ranks, (rank.rank for rank in ranks)))
     if not total:
-        fail(f"{source.place}: no call that was asked for; nothing was written", ExitCode.NOTHING_FOUND)
+        what = "no call that was asked for; nothing was written" if known else source.emptiness
+        fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
     return sorted(ranks, key=lambda rank: rank.rank)

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import Source, source_of, source_of_run
+from otel_torchdist.cli.histories import Source, source_of_run, timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
 from otel_torchdist.cli.stats.choices import parts_of
 from otel_torchdist.cli.stats.document import document_of
@@ -56,11 +56,7 @@ def stats(
     if as_json and as_csv:
         raise typer.BadParameter("either this or --csv", param_hint="--json")
     parts, only = parts_of(by), ranks_of(ranks)
-    source = source_of(target_of(target or [], run_dir))
-    if not source.has_times:
-        fail(
-            f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND
-        )
+    source = timed_source_of(target_of(target or [], run_dir))
     found = _statistics(source, parts, only)
     warn(without_calls(only, (rank.rank for rank in found.ranks)))
     if not found.ranks:

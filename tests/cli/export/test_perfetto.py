@@ -136,7 +136,8 @@ def test_a_file_that_cannot_be_completed(base: Path, tmp_path: Path, command: st
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert (answer.code, answer.err) == (74, f"otel-torchdist: {path}: File too large\n")
+    assert answer.code == 74
+    assert answer.err.endswith(f"otel-torchdist: {path}: File too large\n")
     assert os.listdir(tmp_path) == []
 
 
@@ -168,3 +169,18 @@ def test_wrong_options(base: Path, tmp_path: Path, arguments: list[str], code: i
     assert answer.code == code
     assert message in " ".join(answer.err.replace("│", " ").split())
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["report", "export", "critical-path", "advice", "graph", "stats"])
+def test_a_folder_of_something_else(base: Path, tmp_path: Path, command: str) -> None:
+    """All commands that read calls say of other files that none of them can be read, and write nothing."""
+    (tmp_path / "notes.txt").write_text("my notes")
+    option = ["--perfetto"] if command == "export" else []
+    out: list[str | Path] = [tmp_path / "out"] if command in ("report", "export") else []
+    answer = ask(base, *option, *out, tmp_path, command=command)
+    assert answer.code == 2
+    assert answer.err.endswith(
+        f"otel-torchdist: {tmp_path}: no dump of the flight recorder and no trace of PyTorch's profiler that can be "
+        "read\n"
+    )
+    assert os.listdir(tmp_path) == ["notes.txt"]
