@@ -118,7 +118,7 @@ def source_of_run(run: Run) -> Source:
     source = Source(
         headline=f"run {label}, started {begun} on {run.host}, {len(run.ranks)} of {run.world_size} ranks report",
         run_id=f"{run.run_id:032x}" if run.run_id else None,
-        place=str(run.directory),
+        place=readable(str(run.directory)),
         histories=iter(()),
         again=lambda ranks: _tapes(_anew(run.tapes, ranks), [], now_ns),
     )

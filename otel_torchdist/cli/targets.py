@@ -14,7 +14,7 @@ import typer
 from otel_torchdist.archive.reading import ArchivedRun, is_archive, runs_in
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
-from otel_torchdist.cli.text import day_and_time, fail
+from otel_torchdist.cli.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
@@ -190,6 +190,6 @@ def steps_of(text: str) -> tuple[int, int] | None:
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Print warnings."""
+    """Print warnings, in a line each whatever names of files are in them."""
     for line in lines:
-        typer.echo(f"otel-torchdist: warning: {line}", err=True)
+        typer.echo(f"otel-torchdist: warning: {readable(line, MAX_LINE)}", err=True)

@@ -58,7 +58,7 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
         with without_collecting_garbage():
             written = write_parquet(folder, segments)
     except ParquetError as error:
-        fail(readable(str(error)), ExitCode.NO_DIRECTORY)
+        fail(str(error), ExitCode.NO_DIRECTORY)
     warn(notes)
     counts = ", ".join(
         f"{rows:,} {name.removesuffix('s') if rows == 1 else name}" for name, rows in written.rows.items()
