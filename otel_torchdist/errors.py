@@ -5,8 +5,7 @@
   + TapeError               errors                         a tape or its directory cannot be created or read
   + SeveralRunsError        job.runs                       the first digits of a run's id match more than one run
   + FolderError             cli.export.folder              dumps cannot be written, or would replace files of others
-  + FileError               cli.export.file                a timeline cannot be written, or would replace another file
-  + ReportFileError         cli.report.file                a report cannot be written, or would replace another file
+  + OutputError             files.outputs                  a file cannot be written, or would replace one of others
   + ParquetError            cli.export.parquet             tables cannot be written, or would be among files of others
   + NotReproducibleError    reproducer.model               no script can show what has happened
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process

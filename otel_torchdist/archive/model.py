@@ -119,6 +119,7 @@ class Place:
         operations: How many operations ended in it.
         through: As in `Moment`.
         begun_ns: As in `Origin`.
+        checksum: Of the body: equal segments are copies.
     """
 
     path: Path
@@ -130,3 +131,4 @@ class Place:
     operations: int
     through: int
     begun_ns: int
+    checksum: int

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.archive.heads import HEAD_SIZE, MAGIC, Head, decode_head
 from otel_torchdist.archive.model import Origin, Place
-from otel_torchdist.archive.segments import HEAD_SIZE, MAGIC, decode_head
 from otel_torchdist.files.others import open_regular
 
 SUFFIX: Final = ".segments"
+_SEARCHED_FIRST: Final = 256
 _SEARCHED_AT_ONCE: Final = 1 << 20
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9.-]")
 _MAX_HOST: Final = 64
@@ -57,24 +58,31 @@ def segments_in(path: Path, notes: list[str]) -> Iterator[Place]:
         damaged_from: int | None = None
         is_cut_off = False
         while offset < size:
-            place = decode_head(os.pread(file, HEAD_SIZE, offset), path, offset)
-            if place is not None and offset + HEAD_SIZE + place.size <= size:
+            head = decode_head(os.pread(file, HEAD_SIZE, offset))
+            if head is not None and offset + HEAD_SIZE + head.size <= size:
                 if damaged_from is not None:
                     lost = offset - damaged_from
                     notes.append(f"{path}: {lost:,} bytes from byte {damaged_from:,} on are damaged: skipped")
                     damaged_from = None
-                yield place
-                offset += HEAD_SIZE + place.size
+                yield _place(head, path, offset)
+                offset += HEAD_SIZE + head.size
                 continue
             if damaged_from is None:
                 damaged_from = offset
-                is_cut_off = place is not None or size - offset < HEAD_SIZE
+                is_cut_off = head is not None or size - offset < HEAD_SIZE
             offset = _next_magic(file, offset + 1, size)
         if damaged_from is not None:
             what = "its last segment is cut off" if is_cut_off else "damaged"
             notes.append(f"{path}: {what}: {size - damaged_from:,} bytes at its end are skipped")
     finally:
         os.close(file)
+
+
+def _place(head: Head, path: Path, offset: int) -> Place:
+    return Place(
+        path, offset, head.size, head.nonce, head.run_id, head.rank, head.rows[0], head.through, head.begun_ns,
+        head.checksum,
+    )  # fmt: skip
 
 
 def read_segment(place: Place) -> bytes:
@@ -91,13 +99,18 @@ def read_segment(place: Place) -> bytes:
 
 
 def _next_magic(file: int, offset: int, size: int) -> int:
-    """Return where the next segment may begin; the size of the file if none does."""
+    """Return where the next segment may begin; the size of the file if none does.
+
+    More and more is read at once: a forged file may seem to have a segment at every eighth byte.
+    """
+    ahead = _SEARCHED_FIRST
     while offset < size:
-        content = os.pread(file, _SEARCHED_AT_ONCE + len(MAGIC), offset)
+        content = os.pread(file, ahead + len(MAGIC), offset)
         found = content.find(MAGIC)
         if found >= 0:
             return offset + found
-        if len(content) <= _SEARCHED_AT_ONCE:
+        if len(content) <= ahead:
             break
-        offset += _SEARCHED_AT_ONCE
+        offset += ahead
+        ahead = min(2 * ahead, _SEARCHED_AT_ONCE)
     return size

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError
+from otel_torchdist.archive.heads import MAGIC
 from otel_torchdist.archive.model import Archived, Origin, Place
 from otel_torchdist.archive.places import SUFFIX, read_segment, segments_in
-from otel_torchdist.archive.segments import MAGIC, Columns, decode
+from otel_torchdist.archive.segments import Columns, decode
 from otel_torchdist.files.others import read_part, reason
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.naming import readable, run_label
@@ -126,9 +127,12 @@ def _files_below(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 def segments_of(rank: ArchivedRank, notes: list[str]) -> Iterator[Columns]:
     """Yield the segments of a rank in their order, those of a copy once; what cannot be read is noted in a line."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int, int]] = set()
     skipped = 0
     for place in rank.places:
+        identity = place.through, place.size, place.checksum
+        if identity in seen:
+            continue
         try:
             columns = decode(read_segment(place))
         except (OSError, DamagedSegmentError) as error:
@@ -137,10 +141,8 @@ def segments_of(rank: ArchivedRank, notes: list[str]) -> Iterator[Columns]:
                 why = reason(error) if isinstance(error, OSError) else f"{error}: skipped"
                 notes.append(readable(f"{place.path}: the segment at byte {place.offset:,}: {why}"))
             continue
-        first = columns.ended[0][0] if columns.ended[0] else 0
-        if (first, place.through) not in seen:
-            seen.add((first, place.through))
-            yield columns
+        seen.add(identity)
+        yield columns
     if skipped > _MAX_NOTES:
         notes.append(f"rank {rank.rank}: {skipped - _MAX_NOTES:,} more segments cannot be read")
 
@@ -247,7 +249,9 @@ def fresh_rows(segments: Iterable[Columns]) -> Iterator[tuple[Columns, list[bool
         if held is not None:
             yield (*held, False)
         held = columns, [not before.has(number) for number in columns.ended[0]]
-        if columns.moment.through >= before.through:
+        if columns.moment.through > before.through:
             before = Archived(columns.moment.through, columns.open_numbers)
+        else:
+            before = Archived(before.through, before.open.difference(columns.ended[0]))
     if held is not None:
         yield (*held, True)

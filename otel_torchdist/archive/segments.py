@@ -19,33 +19,24 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
-from otel_torchdist.archive.model import Moment, Origin, Place, Segment
+from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encode_head
+from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.decoding import DecodingError, decode_json
-from otel_torchdist.tape.layout import MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind
+from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind
 from otel_torchdist.tape.names import MAX_TEXT, Name, Names, decode_line, encode_line
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.tape.splits import Splits
 
-MAGIC: Final = b"OTDARCH\x01"
-MAX_ROWS: Final = 131_072
-MAX_BODY: Final = 32 << 20
-"""Bytes of a body, compressed or not: names are at most 4 MiB, and rows of 13 columns at most 14 MiB."""
-
 _LEVEL: Final = 5
 """Level 6 takes almost twice the time for less than 1 % of the size."""
-_HEAD_BEGIN: Final = struct.Struct("<8sI")
-_HEAD_REST: Final = struct.Struct("<IIIQ16sIIIIIQQ")
-"""Sizes and checksum of the body; nonce, run, rank; rows of the four tables; through and begun_ns."""
-HEAD_SIZE: Final = _HEAD_BEGIN.size + _HEAD_REST.size
 _PARTS: Final = struct.Struct("<II")
 
 OPERATION_COLUMNS: Final = (
@@ -59,6 +50,7 @@ ACTIVITY_COLUMNS: Final = (
 PLAN: Final = (
     "kind", "flags", "group", "signature", "call_site", "label", "thread", "failure", "how", "started_how", "phase"
 )  # fmt: skip
+_TABLES: Final = (OPERATION_COLUMNS, OPERATION_COLUMNS, STEP_COLUMNS, ACTIVITY_COLUMNS)
 _LATER: Final = OPERATION_COLUMNS[8:]
 _GROWING: Final = frozenset({"number", "entered_ns", "ended_ns", "step", "sequence"})
 _plan_of: Final = attrgetter(*PLAN)
@@ -78,7 +70,7 @@ _Plan = tuple[_Code, _Code, _Small, _Small, _Small, _Small, _Small, _Small, _Cod
 class _Described:
     """The document in a body; see `Origin`, `Moment` and `PLAN`."""
 
-    world_size: Annotated[int, Meta(ge=0, lt=1 << 31)]
+    world_size: Annotated[int, Meta(ge=0, le=MAX_RANKS)]
     host: str
     boot_id: _Hex
     taken_ns: _Count
@@ -118,13 +110,8 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
     document = json.dumps(_described(segment, list(plans), splits), separators=(",", ":")).encode()
     raw = b"".join([_PARTS.pack(len(document), len(lines)), document, lines, *tables])
     body = zlib.compress(raw, _LEVEL)
-    origin, moment = segment.origin, segment.moment
-    rest = _HEAD_REST.pack(
-        len(body), len(raw), zlib.crc32(body), origin.nonce, origin.run_id.to_bytes(16, "little"), origin.rank,
-        len(segment.ended), len(segment.open), len(segment.steps), len(segment.activities),
-        moment.through, origin.begun_ns,
-    )  # fmt: skip
-    return _HEAD_BEGIN.pack(MAGIC, zlib.crc32(rest)) + rest + body
+    rows = len(segment.ended), len(segment.open), len(segment.steps), len(segment.activities)
+    return encode_head(segment.origin, segment.moment, rows, body, len(raw)) + body
 
 
 def _described(segment: Segment, plans: list[tuple[Any, ...]], splits: Sequence[tuple[int, Splits]]) -> dict[str, Any]:
@@ -177,20 +164,6 @@ def _activity_columns(activities: Sequence[Activity]) -> Iterable[bytes]:
 
 def _packed(rows: Sequence[object], columns: Iterable[str]) -> Iterable[bytes]:
     return [pack(list(map(attrgetter(column), rows)), grows=column in _GROWING) for column in columns]
-
-
-def decode_head(content: bytes, path: Path, offset: int) -> Place | None:
-    """Return where a segment is, from the bytes of its head; None if they are not those of one."""
-    if len(content) < HEAD_SIZE:
-        return None
-    magic, checksum = _HEAD_BEGIN.unpack_from(content)
-    rest = content[_HEAD_BEGIN.size : HEAD_SIZE]
-    if magic != MAGIC or checksum != zlib.crc32(rest):
-        return None
-    size, raw_size, _, nonce, run_id, rank, *rows, through, begun_ns = _HEAD_REST.unpack(rest)
-    if size > MAX_BODY or raw_size > MAX_BODY or max(rows) > MAX_ROWS or rank > 1 << 31 or begun_ns >> 63:
-        return None
-    return Place(path, offset, size, nonce, int.from_bytes(run_id, "little"), rank, rows[0], through, begun_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,24 +227,19 @@ def decode(content: bytes) -> Columns:
     Raises:
         DamagedSegmentError: It is cut off, or its checksum or its content is wrong.
     """
-    place = decode_head(content[:HEAD_SIZE], Path(), 0)
-    if place is None:
+    head = decode_head(content)
+    if head is None:
         raise DamagedSegmentError("it does not begin with a segment's head")
-    _, raw_size, checksum, *_, ended, open_, steps, activities, through, begun_ns = _HEAD_REST.unpack_from(
-        content, _HEAD_BEGIN.size
-    )
-    body = content[HEAD_SIZE : HEAD_SIZE + place.size]
-    if len(body) < place.size:
+    body = content[HEAD_SIZE : HEAD_SIZE + head.size]
+    if len(body) < head.size:
         raise DamagedSegmentError("it is cut off")
-    if zlib.crc32(body) != checksum:
+    if zlib.crc32(body) != head.checksum:
         raise DamagedSegmentError("its checksum is wrong")
-    raw = _inflated(body, raw_size)
+    raw = _inflated(body, head.raw_size)
     described, names, offset = _described_in(raw)
     view = memoryview(raw)
     tables: list[list[array[int]]] = []
-    for count, columns in (
-        (ended, OPERATION_COLUMNS), (open_, OPERATION_COLUMNS), (steps, STEP_COLUMNS), (activities, ACTIVITY_COLUMNS),
-    ):  # fmt: skip
+    for count, columns in zip(head.rows, _TABLES, strict=True):
         table: list[array[int]] = []
         for name in columns:
             column, offset = unpack(view, offset, count)
@@ -282,18 +250,18 @@ def decode(content: bytes) -> Columns:
             raise DamagedSegmentError("an operation refers to no plan")
         tables.append(table)
     origin = Origin(
-        nonce=place.nonce,
-        run_id=place.run_id,
-        rank=place.rank,
+        nonce=head.nonce,
+        run_id=head.run_id,
+        rank=head.rank,
         world_size=described.world_size,
         host=readable(described.host, MAX_TEXT),
         boot_id=int(described.boot_id, 16),
-        begun_ns=begun_ns,
+        begun_ns=head.begun_ns,
     )
     moment = Moment(
         taken_ns=described.taken_ns,
         wall_offset_ns=described.wall_offset_ns,
-        through=through,
+        through=head.through,
         lost=described.lost,
         state=described.state,
         failure=readable(described.failure, MAX_TEXT),

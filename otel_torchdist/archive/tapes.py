@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from otel_torchdist.archive.model import Moment, Origin, Segment
-from otel_torchdist.archive.segments import MAX_ROWS, Columns, decode, encode
+from otel_torchdist.archive.model import Archived, Moment, Origin, Segment
+from otel_torchdist.archive.parts import parts_of
+from otel_torchdist.archive.segments import Columns, decode, encode
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.reading.batch import TapeCursor
@@ -60,12 +61,6 @@ def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
     tape.names.refresh()
     status, cursor = tape.status(), tape.cursor
     origin, moment = origin_of(tape, status), moment_of(tape, status, cursor, now_ns)
-    ended.sort(key=lambda operation: operation.number)
     groups = tape.names.group_ids()
-    parts = [
-        Segment(origin, moment, len(ended), ended[first : first + MAX_ROWS])
-        for first in range(0, len(ended) - MAX_ROWS, MAX_ROWS)
-    ]
-    rest = ended[len(parts) * MAX_ROWS :]
-    parts.append(Segment(origin, moment, len(ended), rest, cursor.open, steps, [*activities, *cursor.open_activities]))
-    return [decode(encode(part, tape.names, groups)) for part in parts]
+    whole = Segment(origin, moment, 0, ended, cursor.open, steps, [*activities, *cursor.open_activities])
+    return [decode(encode(part, tape.names, groups)) for part in parts_of(whole, Archived())]

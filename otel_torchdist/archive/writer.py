@@ -21,11 +21,12 @@ from typing import Final
 from otel_torchdist import guard
 from otel_torchdist.archive.columns import DamagedSegmentError
 from otel_torchdist.archive.model import Archived, Origin, Segment
+from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.places import files_in, folder_of, new_file, read_segment, segments_in
-from otel_torchdist.archive.segments import MAX_ROWS, decode, encode
+from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.config import Config
 from otel_torchdist.files.others import reason
-from otel_torchdist.tape.names import Names, NamesReader
+from otel_torchdist.tape.names import NamesReader
 
 MAX_QUEUED_ROWS: Final = 131_072
 """About 80 MB as objects, if the file system does not answer at all."""
@@ -184,7 +185,8 @@ class ArchiveWriter:
             tape.archived,
             Archived(segment.moment.through, segment.open_numbers, tape.archived.operations + len(segment.ended)),
         )
-        content = _encoded(segment, before, names, groups)
+        *parts, rest = parts_of(segment, before)
+        content = b"".join([*(encode(part, names) for part in parts), encode(rest, names, groups)])
         self._waiting.append(_Waiting(folder, content, len(segment.ended)))
         self._waiting_bytes += len(content)
         while self._waiting_bytes > MAX_WAITING_BYTES and len(self._waiting) > 1:
@@ -269,18 +271,6 @@ def _write_all(file: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]
-
-
-def _encoded(segment: Segment, before: Archived, names: Names, groups: set[int]) -> bytes:
-    """Encode a segment; one with too many rows as several, of which only the last says what is archived."""
-    ended = sorted(segment.ended, key=lambda operation: operation.number)
-    parts: list[bytes] = []
-    while len(ended) > MAX_ROWS:
-        moment = dataclasses.replace(segment.moment, through=before.through)
-        parts.append(encode(Segment(segment.origin, moment, before.operations, ended[:MAX_ROWS]), names))
-        ended = ended[MAX_ROWS:]
-    rest = dataclasses.replace(segment, ended=ended, archived=before.operations + len(segment.ended))
-    return b"".join([*parts, encode(rest, names, groups)])
 
 
 def _without(segment: Segment, archived: Archived) -> Segment:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from otel_torchdist.archive.reading import ArchivedRank, is_archive
 from otel_torchdist.archive.reading import history_of as history_of_archive
@@ -60,6 +60,20 @@ class Source:
     has_times: bool = True
     emptiness: str = "no calls of any rank"
 
+    def described(self, world_size: int, unknown: Iterable[int]) -> dict[str, Any]:
+        """Describe it in a JSON document.
+
+        Args:
+            world_size: Ranks of the job; 0 if that is not known.
+            unknown: Ranks of the job whose calls are not known.
+        """
+        return {
+            "run": self.run_id,
+            "place": self.place,
+            "world_size": world_size or None,
+            "unknown_ranks": list(unknown),
+        }
+
 
 def source_of(wanted: Target) -> Source:
     """Read a run, an archive, dumps or traces; ends the command if there is no such run, or if it is unclear which."""
@@ -70,6 +84,16 @@ def source_of(wanted: Target) -> Source:
     chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
     source = source_of_run(chosen.run)
     source.warnings.extend(chosen.unreadable)
+    return source
+
+
+def timed_source_of(wanted: Target) -> Source:
+    """Read what `source_of` reads; ends the command if its calls have no times."""
+    source = source_of(wanted)
+    if not source.has_times:
+        fail(
+            f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND
+        )
     return source
 
 
@@ -94,7 +118,7 @@ def source_of_run(run: Run) -> Source:
     source = Source(
         headline=f"run {label}, started {begun} on {run.host}, {len(run.ranks)} of {run.world_size} ranks report",
         run_id=f"{run.run_id:032x}" if run.run_id else None,
-        place=str(run.directory),
+        place=readable(str(run.directory)),
         histories=iter(()),
         again=lambda ranks: _tapes(_anew(run.tapes, ranks), [], now_ns),
     )

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from otel_torchdist.cli.completion import complete_target
-from otel_torchdist.flight.reading.decoding import MAX_RANK
+from otel_torchdist.tape.layout import MAX_RANKS
 
 RunOrDumps: TypeAlias = Annotated[
     list[str] | None,
@@ -47,7 +47,7 @@ WorldSize: TypeAlias = Annotated[
     int,
     typer.Option(
         min=0,
-        max=MAX_RANK,
+        max=MAX_RANKS,
         help="Ranks of the job, for dumps that do not show it, as those of gloo.",
         show_default=False,
     ),

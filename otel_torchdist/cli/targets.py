@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,12 @@ import typer
 from otel_torchdist.archive.reading import ArchivedRun, is_archive, runs_in
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
-from otel_torchdist.cli.text import day_and_time, fail
+from otel_torchdist.cli.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
-from otel_torchdist.naming import listed_ranks, readable
+from otel_torchdist.naming import have, listed_ranks, name_ranks, readable
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 _STEPS: Final = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
@@ -161,6 +161,17 @@ def ranks_of(text: str) -> frozenset[int] | None:
     return frozenset(rank for part in parts for rank in listed_ranks(part))
 
 
+def without_calls(wanted: Collection[int] | None, known: Iterable[int]) -> list[str]:
+    """Return a warning of the ranks that `--ranks` lists and that have no calls; no line if there are none.
+
+    Args:
+        wanted: The ranks that it lists; None for all.
+        known: Those with calls.
+    """
+    missing = sorted({*(wanted or ())}.difference(known))
+    return [f"--ranks: {name_ranks(missing)} {have(missing)} no calls here"] if missing else []
+
+
 def steps_of(text: str) -> tuple[int, int] | None:
     """Return the first and last step that `--steps` names, such as `100-110`; None for no choice.
 
@@ -179,6 +190,6 @@ def steps_of(text: str) -> tuple[int, int] | None:
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Print warnings."""
+    """Print warnings, in a line each whatever names of files are in them."""
     for line in lines:
-        typer.echo(f"otel-torchdist: warning: {line}", err=True)
+        typer.echo(f"otel-torchdist: warning: {readable(line, MAX_LINE)}", err=True)

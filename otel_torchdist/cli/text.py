@@ -13,8 +13,11 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.job.lives import RankLife
-from otel_torchdist.naming import name_ranks
+from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.world.model import RankView, life_in
+
+MAX_LINE: Final = 65_536
+"""Characters of a message to which names of files may add; longer than any of ours."""
 
 
 def day_and_time(wall_ns: int) -> str:
@@ -54,8 +57,9 @@ def shown(path: Path | str) -> str:
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:
-    """Print one line on stderr and end with an exit code."""
-    typer.echo(f"otel-torchdist: {message}", err=True)
+    """Print what is wrong on stderr, mostly in one line, and end with an exit code."""
+    lines = (readable(line, MAX_LINE) for line in message.split("\n"))
+    typer.echo("\n".join(["otel-torchdist: " + next(lines), *lines]), err=True)
     raise typer.Exit(code)
 
 

@@ -92,7 +92,8 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         raise TapeError(f"{where}: damaged: the identity block does not match its checksum")
     if not layout.is_ring_capacity(capacity):
         raise TapeError(f"{where}: damaged: a ring cannot hold {capacity} records")
-    if max(pid, rank, local_rank, world_size) > layout.MAX_COUNT or min(rank, local_rank, world_size) < -1:
+    is_rank = -1 <= min(rank, local_rank, world_size) <= max(rank, local_rank, world_size) <= layout.MAX_RANKS
+    if pid > layout.MAX_COUNT or not is_rank:
         raise TapeError(f"{where}: damaged: rank {rank} of {world_size} in process {pid} cannot be")
     if max(monotonic_ns, realtime_ns) > layout.MAX_TIME_NS:
         raise TapeError(f"{where}: damaged: its clocks are out of range")

@@ -66,7 +66,9 @@ MAX_CAPACITY: Final = 1 << 21
 MAX_TIME_NS: Final = (1 << 62) - 1
 """146 years. The sum of two still fits OTLP's 64-bit times."""
 MAX_COUNT: Final = (1 << 31) - 1
-"""Upper bound of ranks, world sizes and process ids."""
+"""Upper bound of process ids."""
+MAX_RANKS: Final = 1 << 20
+"""Upper bound of ranks and world sizes: readers list the ranks of a job that are not there."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
 
 

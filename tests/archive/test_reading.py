@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,12 @@ from otel_torchdist.archive.places import segments_in
 from otel_torchdist.archive.reading import ArchivedRank, fresh_rows, history_of, is_archive, runs_in, segments_of
 from otel_torchdist.archive.segments import encode
 from otel_torchdist.archive.writer import ArchiveWriter
+from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.layout import ActivityKind, How, TapeState
 from otel_torchdist.tape.names import NamesReader
 from tests.archive.made import names_beside, operations, segment
 from tests.archive.opened import histories_in
+from tests.support.fake_tape import SECOND
 
 SEGMENTS, ROWS = 5, 50
 
@@ -106,6 +111,15 @@ def test_random_files(tmp_path: Path) -> None:
         assert notes == ([f"{path}: damaged: {len(piece):,} bytes at its end are skipped"] if piece else [])
 
 
+def test_a_forged_file_takes_no_time(tmp_path: Path) -> None:
+    """Beginnings of segments all over a file of 8 MB are skipped in seconds: each costs no search of a megabyte."""
+    path = tmp_path / "x.segments"
+    path.write_bytes(b"OTDARCH\x01" * (1 << 20))
+    began = time.process_time()
+    assert list(segments_in(path, [])) == []
+    assert time.process_time() - began < 30
+
+
 def test_many_damaged_segments(tmp_path: Path, names: NamesReader) -> None:
     """A thousand segments that cannot be read are a few lines, not a thousand."""
     content = bytearray(encode(segment(operations(1, 3), 4), names))
@@ -152,6 +166,46 @@ def test_copies(archive: Path, tmp_path: Path) -> None:
     assert sum(len(columns.ended[0]) for columns in segments_of(runs[0].ranks[0], [])) == SEGMENTS * ROWS
 
 
+def _fresh(places: tuple[Place, ...]) -> list[int]:
+    """The numbers of operations that no earlier segment had."""
+    return [
+        number
+        for columns, is_fresh, _ in fresh_rows(segments_of(ArchivedRank(0, places), []))
+        for number, new in zip(columns.ended[0], is_fresh, strict=True)
+        if new
+    ]
+
+
+def test_rows_that_had_not_ended(tmp_path: Path, names: NamesReader) -> None:
+    """Operations that were open are counted when they end, also if that takes several segments that are equally far."""
+    every = operations(1, 100)
+    path = tmp_path / "x.segments"
+    opened = replace(segment([*every[:20], *every[22:60]], 61), open=every[20:22])
+    path.write_bytes(
+        encode(opened, names)
+        + encode(segment([every[20]], 61), names)  # does not know of the other one
+        + encode(segment([every[21]], 61), names)
+        + encode(segment(every[60:], 101), names)
+    )
+    assert sorted(_fresh(tuple(segments_in(path, [])))) == list(range(1, 101))
+
+
+def test_the_last_state_of_a_rank(tmp_path: Path, names: NamesReader) -> None:
+    """Segments in which nothing has ended are no copies of each other: the last one has the rank's last state."""
+    path = tmp_path / "x.segments"
+    first = segment([], 61)
+    computing = replace(first, activities=[Activity(60, ActivityKind.OPTIMIZER_STEP, 5, 1, 0, 1, None, None, 0)])
+    ended = replace(first, activities=[Activity(60, ActivityKind.OPTIMIZER_STEP, 5, 1, 0, 1, 9, How.CALL, 0)])
+    finished = replace(first, moment=replace(first.moment, state=TapeState.FINISHED, taken_ns=2_001 * SECOND))
+    path.write_bytes(b"".join(encode(one, names) for one in (computing, ended, finished)))
+    places = tuple(segments_in(path, []))
+    rank = ArchivedRank(0, places)
+    assert [one.moment.state for one in segments_of(rank, [])][-1] == TapeState.FINISHED
+    history = history_of(rank, [])
+    assert history is not None and [one.completed_ns for one in history.activities] == [9]
+    assert history.until_ns == 2_001 * SECOND
+
+
 def test_rows_that_were_written_again(tmp_path: Path, names: NamesReader) -> None:
     """What an agent wrote again because it could not read the archive is counted once."""
     every = operations(1, 100)
@@ -161,14 +215,7 @@ def test_rows_that_were_written_again(tmp_path: Path, names: NamesReader) -> Non
         + encode(segment(every[:80], 81), names)
         + encode(segment(every[80:], 101), names)
     )
-    places = tuple(segments_in(path, []))
-    fresh = [
-        number
-        for columns, is_fresh, _ in fresh_rows(segments_of(ArchivedRank(0, places), []))
-        for number, new in zip(columns.ended[0], is_fresh, strict=True)
-        if new
-    ]
-    assert fresh == list(range(1, 101))
+    assert _fresh(tuple(segments_in(path, []))) == list(range(1, 101))
 
 
 def test_file_that_shrinks(archive: Path) -> None:

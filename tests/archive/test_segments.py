@@ -7,15 +7,18 @@ import struct
 import time
 import zlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from otel_torchdist.archive import parts
 from otel_torchdist.archive.columns import MAX_VALUE, MIN_VALUE, DamagedSegmentError, pack, unpack
-from otel_torchdist.archive.model import Moment, Segment
-from otel_torchdist.archive.segments import HEAD_SIZE, MAX_ROWS, decode, decode_head, encode
+from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head
+from otel_torchdist.archive.model import Archived, Moment, Segment
+from otel_torchdist.archive.parts import parts_of
+from otel_torchdist.archive.reading import fresh_rows
+from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import MAX_TIME_NS, ActivityKind, Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.names import Names
@@ -88,6 +91,29 @@ def test_round_trip(made: Segment) -> None:
     assert found == replace(made, names={one: NAMES[one - 1] for one in referred - {0}})
 
 
+def test_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment with too many rows becomes several with each row once, and only the last one says what is archived."""
+    monkeypatch.setattr(parts, "MAX_ROWS", 20)
+    made = operations(1, 60)
+    steps = [StepMark(number, number, number, 0) for number in range(70)]
+    activities = [
+        Activity(number, ActivityKind.OPTIMIZER_STEP, 5, 1, 0, 1, None if number % 9 == 0 else 9, None, 0)
+        for number in range(100, 130)
+    ]
+    whole = replace(segment(made[5:50], 61), open=made[50:], steps=steps, activities=activities)
+    before = Archived(11, frozenset([6, 7, 8, 9, 10]), 5)
+    found = [decode(encode(part, _names)) for part in parts_of(whole, before)]
+    assert [len(one.ended[0]) for one in found] == [20, 20, 5, 0]
+    assert [number for one in found for number in one.steps[0]] == list(range(70))
+    assert sorted(number for one in found for number in one.activities[0]) == list(range(100, 130))
+    assert [(one.moment.through, one.archived, len(one.open_numbers)) for one in found] == [
+        (11, 5, 0), (11, 5, 0), (11, 5, 0), (61, 50, 10 + 3),
+    ]  # fmt: skip
+    predecessor = decode(encode(replace(segment(made[:5], 11), open=made[5:10]), _names))
+    fresh = [number for one, new, _ in fresh_rows([predecessor, *found]) for number in one.ended[0] if all(new)]
+    assert fresh == list(range(1, 51))
+
+
 def test_groups_without_calls() -> None:
     """Groups that are asked for are in it even if no record refers to them."""
     assert decode(encode(segment([], 1), _names, groups=[1])).names == {1: NAMES[0]}
@@ -147,7 +173,7 @@ def test_bomb() -> None:
     with pytest.raises(DamagedSegmentError, match="another size"):
         decode(content[:8] + struct.pack("<I", zlib.crc32(rest)) + rest + bomb)
     rows = content[12:52] + struct.pack("<I", MAX_ROWS + 1) + content[56:HEAD_SIZE]
-    assert decode_head(content[:8] + struct.pack("<I", zlib.crc32(rows)) + rows, Path(), 0) is None
+    assert decode_head(content[:8] + struct.pack("<I", zlib.crc32(rows)) + rows) is None
 
 
 def test_impossible_numbers() -> None:

@@ -31,7 +31,11 @@ def critical_path(base: Path, *arguments: str | Path) -> Answer:
 def test_the_delay_is_the_greatest_cause(ended: Path) -> None:
     """The late rank and its line are named with what a step would gain, and the path is mostly on that rank."""
     document = critical_path(ended, "--json").document
-    assert (document["source"]["ranks"], document["notes"], document["warnings"]) == ([0, 1, 2, 3], [], [])
+    source = document["source"]
+    assert (source["world_size"], source["unknown_ranks"]) == (4, [])
+    assert source == ask(ended, "--json", command="graph").document["source"]
+    assert source == ask(ended, "--json", command="stats").document["source"]
+    assert (document["notes"], document["warnings"]) == ([], [])
     assert (document["steps"]["last"], document["steps"]["count"] > 8) == (19, True)
     cause = next(one for one in document["causes"] if one["kind"] == "line")
     assert (cause["ranks"], cause["call"]["line"], cause["call"]["operation"]) == ([2], LINE, "all_reduce")

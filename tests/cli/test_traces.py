@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from otel_torchdist.cli.graph.report import TIMES
 from tests.cli.asking import ask
 from tests.cli.small_dumps import dump_of
@@ -127,13 +129,17 @@ def test_a_job_without_communication(base: Path, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_execution_traces_have_no_times(base: Path, tmp_path: Path) -> None:
-    """Statistics of times need times; the graph needs none."""
+@pytest.mark.parametrize("command", ["stats", "critical-path", "report", "export"])
+def test_execution_traces_have_no_times(base: Path, tmp_path: Path, command: str) -> None:
+    """What shows times needs times: ids of nodes are not drawn as such; the graph needs none."""
+    out: list[str | Path] = [tmp_path / "out"] if command in ("report", "export") else []
+    option = ["--perfetto"] if command == "export" else []
     nodes = [{"id": 3, "name": "c10d::allreduce_", "inputs": {"values": [], "shapes": [], "types": []}}]
     (tmp_path / "et_rank_0.json").write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
-    answer = ask(base, tmp_path, command="stats")
-    assert (answer.code, answer.err) == (
-        2, f"otel-torchdist: {tmp_path}: execution traces have no times; `otel-torchdist graph` reads them\n"
+    answer = ask(base, *option, *out, tmp_path / "et_rank_0.json", command=command)
+    assert (answer.code, answer.out, answer.err) == (
+        2, "", f"otel-torchdist: {tmp_path}/et_rank_0.json: execution traces have no times; `otel-torchdist graph` "
+        "reads them\n"
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -265,9 +266,9 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     out.write_text("<html>mine</html>")
     answer = refused(tmp_path, out)
     assert (answer.code, out.read_text()) == (73, "<html>mine</html>")
-    assert (
-        answer.err
-        == f"otel-torchdist: {out}: it is no report of ours; name another file, or use --force, which replaces it\n"
+    assert answer.err == (
+        f"otel-torchdist: {out}: otel-torchdist has not written it; name another file, or use --force, which replaces "
+        "it\n"
     )
     assert refused(tmp_path, out, "--force").code == 0
     before = out.stat().st_ino
@@ -289,3 +290,19 @@ def test_steps_that_do_not_exist(written: Callable[..., Path], tmp_path: Path) -
     answer = refused(tmp_path, tmp_path / "a.html", "--steps", "7-9")
     assert answer.code == 0
     assert "--steps: no rank has recorded the steps 7-9 to their ends" in answer.err
+
+
+@pytest.mark.parametrize("name", ["evil\n\u202e\a.tape", os.fsdecode(b"evil\xff.tape")])
+@pytest.mark.parametrize("command", ["report", "stats", "critical-path"])
+def test_names_of_files(tmp_path: Path, name: str, command: str) -> None:
+    """A file with a name that forges lines, or that is no text, is reported in one line, and the others are read."""
+    out = [tmp_path / "report.html"] if command == "report" else []
+    with memory_directory() as base:
+        job = base / "job-0"
+        WrittenWorld(steps=3).write(job)
+        (job / name).write_text("junk")
+        answer = ask(base, *out, job, command=command)
+    assert answer.code == 0
+    [line] = answer.err.split("\n")[:-1]
+    shown = name.encode("unicode_escape").decode()
+    assert line.startswith(f"otel-torchdist: warning: {job}/{shown}: truncated")

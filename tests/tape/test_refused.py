@@ -59,6 +59,13 @@ def test_impossible_capacity(memory: Path, capacity: int) -> None:
     assert_refused(forged(memory, offset, struct.pack("=Q", capacity)), f"cannot hold {capacity} records")
 
 
+def test_impossible_world(memory: Path) -> None:
+    """A world of more ranks than any job has is damage: readers list the ranks that are missing."""
+    offset = struct.calcsize("=QIIQQQQQQqq")  # the field before the capacity
+    assert TapeReader(forged(memory, offset, struct.pack("=Q", layout.MAX_RANKS))).identity.world_size == 1 << 20
+    assert_refused(forged(memory, offset, struct.pack("=Q", layout.MAX_RANKS + 1)), "of 1048577 in process")
+
+
 def test_empty_file(memory: Path) -> None:
     """An empty file is truncated."""
     path = memory / "empty.tape"

@@ -46,7 +46,7 @@ def advice(
         found = advise(graph_of(calls) if calls.groups else None, calls, path)
     warn(source.warnings)
     if path is None and not calls.groups:
-        fail(f"{source.place}: no calls of any rank", ExitCode.NOTHING_FOUND)
+        fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
     names = _names(path)
     if as_json:
         typer.echo(json.dumps({"schema": SCHEMA, "advice": [_document(one, names) for one in found]}, indent=2))

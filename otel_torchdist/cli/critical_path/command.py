@@ -10,7 +10,7 @@ import typer
 from otel_torchdist.cli.critical_path.document import document_of
 from otel_torchdist.cli.critical_path.report import lines_of
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import source_of
+from otel_torchdist.cli.histories import timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps
 from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.cli.terminal import print_lines
@@ -32,12 +32,12 @@ def critical_path(
     For what makes steps longer than they need to be, the recorded calls are replayed without it: so the gain is what a
     step would be shorter at most.
     """
-    source = source_of(target_of(target or [], run_dir))
+    source = timed_source_of(target_of(target or [], run_dir))
     with without_collecting_garbage():
         found = critical_path_of(source.histories, calls)
     warn(source.warnings)
     if found is None:
-        fail(f"{source.place}: no calls of any rank", ExitCode.NOTHING_FOUND)
+        fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
     if as_json:
         typer.echo(json.dumps(document_of(found, source), indent=2))
         return

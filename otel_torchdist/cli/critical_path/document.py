@@ -3,7 +3,8 @@
 Keys are only ever added within a schema. Unknown values are null. Durations are nanoseconds of an average steady step.
 
 - `schema`: 1.
-- `source`: `run` (32 hex digits, or null), `place`, `world_size`, `ranks`: those with records.
+- `source`: `run` (32 hex digits, or null), `place`, `world_size`, `unknown_ranks`: ranks of the job whose calls are not
+  known.
 - `steps`: `first`, `last` (null where no steps are recorded), `count`, `unsteady` (left out, because they took more
   than twice the median), `median_ns`, and `longest`: of the longest of those left out `step`, `ns` and a `text`.
 - `path`: `computing_ns` and `transfer_ns` of the critical path, and its `pieces`: `kind`, `rank`, `call`, `ns`. The
@@ -33,12 +34,7 @@ def document_of(found: CriticalPath, source: Source) -> dict[str, Any]:
     """Build the document."""
     return {
         "schema": SCHEMA,
-        "source": {
-            "run": source.run_id,
-            "place": source.place,
-            "world_size": found.world_size,
-            "ranks": list(found.ranks),
-        },
+        "source": source.described(found.world_size, sorted({*range(found.world_size)}.difference(found.ranks))),
         "steps": {
             "first": found.steps[0].step,
             "last": found.steps[-1].step,

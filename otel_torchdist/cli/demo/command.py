@@ -20,15 +20,16 @@ from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.demo.views import LiveView, PlainView, View
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.report.command import write_report
-from otel_torchdist.cli.report.file import ReportFileError, check_file
 from otel_torchdist.cli.report.gather import subject_of_run
 from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
+from otel_torchdist.files.outputs import OutputError, check_output
 from otel_torchdist.job.directory import base_directory, job_directories
 from otel_torchdist.job.runs import index_of
 from otel_torchdist.report.build import Choice
+from otel_torchdist.report.page import MARKER
 from otel_torchdist.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 
@@ -118,8 +119,8 @@ def _check(options: DemoOptions) -> None:
         )
     try:
         if options.report is not None:
-            check_file(options.report, force=False)
-    except ReportFileError as error:
+            check_output(options.report, MARKER.encode(), force=False)
+    except OutputError as error:
         raise typer.BadParameter(str(error), param_hint="--report") from error
     try:
         options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from otel_torchdist.cli.export.parquet_command import export_parquet
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.export.report import report
 from otel_torchdist.cli.options import RunDirectory
-from otel_torchdist.cli.targets import chosen_run, ranks_of, steps_of, target_of, warn
+from otel_torchdist.cli.targets import chosen_run, ranks_of, steps_of, target_of, warn, without_calls
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.export.choice import Choice
@@ -28,7 +28,7 @@ from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs import Run
-from otel_torchdist.naming import have, name_ranks, readable
+from otel_torchdist.naming import readable
 
 
 def export(
@@ -149,9 +149,7 @@ def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
     else:
         tapes = tuple(tape for tape in run.tapes if tape.identity.rank in wanted)
         histories, unreadable = histories_of(dataclasses.replace(run, tapes=tapes))
-        missing = sorted(wanted.difference(run.ranks))
-        if missing:
-            unreadable.append(f"{name_ranks(missing)} {have(missing)} no tape here")
+        unreadable.extend(without_calls(wanted, run.ranks))
     warn(unreadable)
     if not histories:
         fail(f"{run.directory}: no tape of the ranks that were asked for can be read", ExitCode.NOTHING_FOUND)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import judged
-from otel_torchdist.cli.histories import Source, reopened, source_of, source_of_run
+from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
 from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -38,7 +38,7 @@ def judge(wanted: Target) -> Judged:
     """Judge a run or dumps; ends the command if there is no such run. Archives and traces hold no state of a hang."""
     config = Config.from_environment()
     if wanted.paths and all(map(is_archive, wanted.paths)):
-        return Judged(source_of(wanted), None, None, None)
+        return Judged(timed_source_of(wanted), None, None, None)
     rules = StallRules.from_config(config, None)
     return _judge_dumps(wanted, rules) if wanted.paths else _judge_run(wanted, config, rules)
 
@@ -61,7 +61,7 @@ def _judge_run(wanted: Target, config: Config, rules: StallRules) -> Judged:
 
 def _judge_dumps(wanted: Target, rules: StallRules) -> Judged:
     dumps = read_dumps(wanted.paths).dumps
-    source = source_of(wanted)
+    source = timed_source_of(wanted)
     if not dumps:
         return Judged(source, None, None, None)
     found = judged(dumps, rules, 0)

@@ -14,13 +14,13 @@ from otel_torchdist.archive.segments import Columns
 from otel_torchdist.archive.tapes import segments_of_tape
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.parquet import ParquetError, check_place, write_parquet
-from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run, warn
+from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run, warn, without_calls
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import Run
-from otel_torchdist.naming import have, name_ranks, readable
+from otel_torchdist.naming import readable
 
 
 def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, force: bool) -> None:
@@ -51,15 +51,18 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
             notes.extend(chosen.unreadable)
             label, known = chosen.run.label or "-", set(chosen.run.ranks)
             segments = _of_tapes(chosen.run, ranks, notes)
-        missing = sorted((ranks or frozenset()) - known)
-        if missing:
-            notes.append(f"{name_ranks(missing)} {have(missing)} no records here")
+        notes.extend(without_calls(ranks, known))
+        if ranks is not None and not ranks & known:
+            warn(notes)
+            fail(f"run {label}: no call that was asked for; nothing was written", ExitCode.NOTHING_FOUND)
         with without_collecting_garbage():
             written = write_parquet(folder, segments)
     except ParquetError as error:
-        fail(readable(str(error)), ExitCode.NO_DIRECTORY)
+        fail(str(error), ExitCode.NO_DIRECTORY)
     warn(notes)
-    counts = ", ".join(f"{rows:,} {name}" for name, rows in written.rows.items())
+    counts = ", ".join(
+        f"{rows:,} {name.removesuffix('s') if rows == 1 else name}" for name, rows in written.rows.items()
+    )
     typer.echo(f"run {label} in {shown(folder)}: {counts}; {written.bytes:,} bytes")
     typer.echo(f"query with: duckdb -c \"SELECT * FROM '{shown(folder)}/operations.parquet' LIMIT 10\"")
 

@@ -9,13 +9,13 @@ from typing import Final
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.export.file import FileError, check_file, write_file
 from otel_torchdist.cli.export.incident import judge
 from otel_torchdist.cli.histories import Source
-from otel_torchdist.cli.targets import Target, warn
+from otel_torchdist.cli.targets import Target, warn, without_calls
 from otel_torchdist.cli.text import fail, shown
+from otel_torchdist.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.garbage import without_collecting_garbage
-from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.naming import name_ranks
 from otel_torchdist.timeline.clocks import Clocks
 from otel_torchdist.timeline.model import RankTimeline, Selection
 from otel_torchdist.timeline.reading import timeline_of
@@ -43,20 +43,23 @@ class Limits:
 def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> None:
     """Write a timeline; ends the command if that is not possible."""
     try:
-        check_file(path, MARK.encode(), force)
-        found = judge(wanted)
-        if limits.around_ns is not None and found.centre_ns is None:
-            fail("--around: neither a stall nor an end of the job is known from this", ExitCode.NOTHING_FOUND)
-        window = None
-        if limits.around_ns is not None and found.centre_ns is not None:
-            window = found.centre_ns - limits.around_ns, found.centre_ns + limits.around_ns
-        clocks = Clocks()
+        check_output(path, MARK.encode(), force)
+    except OutputError as error:
+        fail(str(error), ExitCode.NO_DIRECTORY)
+    found = judge(wanted)
+    if limits.around_ns is not None and found.centre_ns is None:
+        fail("--around: neither a stall nor an end of the job is known from this", ExitCode.NOTHING_FOUND)
+    window = None
+    if limits.around_ns is not None and found.centre_ns is not None:
+        window = found.centre_ns - limits.around_ns, found.centre_ns + limits.around_ns
+    clocks = Clocks()
+    try:
         with without_collecting_garbage():
             ranks = _read(found.source, clocks, Selection(limits.ranks, limits.steps, window))
             trace = TraceWriter(ranks, found.incident, f"Clocks: {clocks.sentence}", found.moment_ns or 0)
-            size = write_file(path, trace.pieces())
-    except FileError as error:
-        fail(str(error), ExitCode.NO_DIRECTORY)
+            size = write_output(path, trace.pieces())
+    except OutputError as error:
+        fail(str(error), ExitCode.NOT_WRITTEN)
     count = sum(rank.size for rank in ranks)
     typer.echo(found.source.headline)
     typer.echo(f"{shown(path)}: {count:,} slices of {name_ranks([rank.rank for rank in ranks])}, {size:,} bytes")
@@ -69,8 +72,9 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
 def _read(source: Source, clocks: Clocks, selection: Selection) -> list[RankTimeline]:
     """Reduce one history after the other; beyond the limit they are only counted."""
     ranks: list[RankTimeline] = []
-    total = 0
+    total = known = 0
     for history in source.histories:
+        known += 1
         if selection.ranks is not None and history.rank not in selection.ranks:
             continue
         timeline = timeline_of(history, clocks.shift_ns(history), selection)
@@ -86,9 +90,8 @@ def _read(source: Source, clocks: Clocks, selection: Selection) -> list[RankTime
             "--steps 100-120 or --around 60s",
             ExitCode.NOT_WRITTEN,
         )
-    missing = sorted((selection.ranks or frozenset()).difference(rank.rank for rank in ranks))
-    if missing:
-        warn([f"--ranks: {name_ranks(missing)} {have(missing)} no calls here"])
+    warn(without_calls(selection.ranks, (rank.rank for rank in ranks)))
     if not total:
-        fail(f"{source.place}: no call that was asked for; nothing was written", ExitCode.NOTHING_FOUND)
+        what = "no call that was asked for; nothing was written" if known else source.emptiness
+        fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
     return sorted(ranks, key=lambda rank: rank.rank)

@@ -3,7 +3,8 @@
 Keys are only ever added within a schema. Unknown values are null.
 
 - `schema`: 1.
-- `source`: `run` (32 hex digits, or null), `place`, `world_size`, `unknown_ranks`: ranks whose calls are not known.
+- `source`: `run` (32 hex digits, or null), `place`, `world_size`, `unknown_ranks`: ranks of the job whose calls are not
+  known.
 - `steady`: whether only calls from the third step on were counted; otherwise all were.
 - `axes`: the axes of the grid, the one with the nearest neighbours first: `size`, `stride` (null if it is not the same
   everywhere), and the keys of groups.
@@ -37,12 +38,7 @@ def document_of(found: Graph, source: Source) -> dict[str, Any]:
     """Build the document."""
     return {
         "schema": SCHEMA,
-        "source": {
-            "run": source.run_id,
-            "place": source.place,
-            "world_size": found.world_size,
-            "unknown_ranks": list(found.unseen),
-        },
+        "source": source.described(found.world_size, found.unseen),
         "steady": found.has_steps,
         "axes": [
             {"size": family.size, "stride": family.stride, **_groups(axis)}

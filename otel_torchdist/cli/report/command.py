@@ -9,13 +9,13 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold
-from otel_torchdist.cli.report.file import ReportFileError, check_file, write_file
 from otel_torchdist.cli.report.gather import Subject, report_of, subject_of
-from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn
+from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
+from otel_torchdist.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.report.build import Choice
-from otel_torchdist.report.page import html_of_report
+from otel_torchdist.report.page import MARKER, html_of_report
 from otel_torchdist.units import amount
 from otel_torchdist.verdict.rules import StallRules
 
@@ -56,8 +56,8 @@ def report(
     choice = Choice(ranks_of(ranks), range(wanted[0], wanted[1] + 1) if wanted is not None else None)
     rules = StallRules.from_config(Config.from_environment(), threshold)
     try:
-        check_file(out, force)
-    except ReportFileError as error:
+        check_output(out, MARKER.encode(), force)
+    except OutputError as error:
         fail(str(error), ExitCode.NO_DIRECTORY)
     typer.echo(write_report(out, subject_of(target_of(target or [], run_dir), rules), rules, choice))
 
@@ -68,12 +68,9 @@ def write_report(out: Path, subject: Subject, rules: StallRules, choice: Choice)
     warn(made.notes)
     if choice.steps is not None and not made.windows:
         warn([f"--steps: no rank has recorded the steps {choice.steps.start}-{choice.steps.stop - 1} to their ends"])
-    missing = sorted({*(choice.ranks or ())} - {*made.ranks.rank})
-    if missing:
-        warn([f"--ranks: no calls of {', '.join(map(str, missing[:20]))}{', …' if len(missing) > 20 else ''}"])
-    content = html_of_report(made).encode()
+    warn(without_calls(choice.ranks, made.ranks.rank))
     try:
-        write_file(out, content)
-    except ReportFileError as error:
+        size = write_output(out, [html_of_report(made).encode()])
+    except OutputError as error:
         fail(str(error), ExitCode.NOT_WRITTEN)
-    return f"{shown(out)}: {made.heading.title}, {amount(len(content))}"
+    return f"{shown(out)}: {made.heading.title}, {amount(size)}"

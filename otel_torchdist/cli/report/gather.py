@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
+from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import Source, reopened, source_of, source_of_run
+from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
 from otel_torchdist.cli.report.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.report.path import hints_in, path_section
 from otel_torchdist.cli.report.world import world_of
@@ -58,10 +59,10 @@ class Subject:
 def subject_of(wanted: Target, rules: StallRules) -> Subject:
     """Find what a report is asked for; ends the command if there is no such run."""
     if wanted.paths:
-        source = source_of(wanted)
-        # A profiler's trace is of calls that have ended: there is nothing to judge.
-        is_trace = bool(kinds_in(wanted.paths).traces)
-        conclusions, notes = ([], []) if is_trace else conclusions_of_dumps(wanted.paths, rules)
+        source = timed_source_of(wanted)
+        # Archives and traces hold no state of a hang: there is nothing to judge.
+        is_judged = not all(map(is_archive, wanted.paths)) and not kinds_in(wanted.paths).traces
+        conclusions, notes = conclusions_of_dumps(wanted.paths, rules) if is_judged else ([], [])
         return Subject(
             source.headline, "", source, conclusions, [note for note in notes if note not in source.warnings]
         )

@@ -11,14 +11,14 @@ from typing import Annotated, Final
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.histories import Source, source_of, source_of_run
+from otel_torchdist.cli.histories import Source, source_of_run, timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
 from otel_torchdist.cli.stats.choices import parts_of
 from otel_torchdist.cli.stats.document import document_of
 from otel_torchdist.cli.stats.order import Order, ordered
 from otel_torchdist.cli.stats.report import Report
 from otel_torchdist.cli.stats.spreadsheet import csv_of
-from otel_torchdist.cli.targets import ranks_of, target_of, warn
+from otel_torchdist.cli.targets import ranks_of, target_of, warn, without_calls
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.garbage import without_collecting_garbage
@@ -56,14 +56,11 @@ def stats(
     if as_json and as_csv:
         raise typer.BadParameter("either this or --csv", param_hint="--json")
     parts, only = parts_of(by), ranks_of(ranks)
-    source = source_of(target_of(target or [], run_dir))
-    if not source.has_times:
-        fail(
-            f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND
-        )
+    source = timed_source_of(target_of(target or [], run_dir))
     found = _statistics(source, parts, only)
+    warn(without_calls(only, (rank.rank for rank in found.ranks)))
     if not found.ranks:
-        what = f"no calls of ranks {ranks}" if ranks else source.emptiness
+        what = "no calls of the ranks that were asked for" if only is not None else source.emptiness
         fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
     if as_json:
         typer.echo(json.dumps(document_of(found, source, sort), indent=2))

@@ -47,12 +47,7 @@ def document_of(found: Statistics, source: Source, order: Order) -> Json:
     """Build the document."""
     return {
         "schema": SCHEMA,
-        "source": {
-            "run": source.run_id,
-            "place": source.place,
-            "world_size": found.world_size or None,
-            "unknown_ranks": list(found.unknown),
-        },
+        "source": source.described(found.world_size, found.unknown),
         "by": [part.value for part in found.parts],
         "differences": [_difference(one) for one in found.differences],
         "rows": [_row(row) for row in ordered(found.rows, order)],

@@ -16,11 +16,10 @@ from otel_torchdist.errors import TorchDistError
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
 from otel_torchdist.flight.reading.pickles import MAX_OBJECTS, PickleError, load
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.layout import MAX_TIME_NS
+from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS
 from otel_torchdist.tape.records import CallSiteName
 
 PICKLE: Final = b"\x80"
-MAX_RANK: Final = 1 << 20
 MAX_NAME: Final = 256
 MAJOR: Final = 2
 MAX_ENTRIES: Final = 1_000_000
@@ -169,7 +168,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
         entries=_entries(document.get("entries"), faults),
         until_ns=until_ns if type(until_ns) is int and 0 < until_ns <= MAX_TIME_NS else None,
     )
-    is_rank = type(own_rank) is int and 0 <= own_rank < MAX_RANK
+    is_rank = type(own_rank) is int and 0 <= own_rank < MAX_RANKS
     return DecodedDump(dump, faults.count, faults.first, own_rank if is_rank else None)
 
 
@@ -283,7 +282,7 @@ def _ranks(text: str) -> tuple[int, ...]:
     if found is None or not found[1]:
         return ()
     ranks = {int(rank) for rank in found[1].split(",")}
-    return tuple(sorted(ranks)) if max(ranks) < MAX_RANK else ()
+    return tuple(sorted(ranks)) if max(ranks) < MAX_RANKS else ()
 
 
 @lru_cache(maxsize=16_384)

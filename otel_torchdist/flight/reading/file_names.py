@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from otel_torchdist.flight.reading.decoding import MAX_RANK
+from otel_torchdist.tape.layout import MAX_RANKS
 
 _ENDINGS: Final = re.compile(r"(\.(json|pkl|pickle|p|bin|pt|dump|trace|log|txt|gz|fr))+$", re.IGNORECASE)
 _PATTERNS: Final = (
@@ -21,6 +21,6 @@ def rank_in(name: str) -> int | None:
     stem = _ENDINGS.sub("", name)
     for pattern in _PATTERNS:
         found = pattern.findall(stem)
-        if found and int(found[-1]) < MAX_RANK:
+        if found and int(found[-1]) < MAX_RANKS:
             return int(found[-1])
     return None

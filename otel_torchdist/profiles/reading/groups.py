@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from otel_torchdist.flight.reading.decoding import MAX_RANK
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.profile import ProfiledGroup
 from otel_torchdist.profiles.reading.document import decoded
 from otel_torchdist.profiles.reading.lists import numbers_in
+from otel_torchdist.tape.layout import MAX_RANKS
 
 MAX_NAME: Final = 256
 MAX_GROUPS: Final = 65_536
@@ -48,9 +48,9 @@ def distributed_info(part: msgspec.Raw) -> DistributedInfo:
     if found is None:  # one bad field must not take the others with it
         loose = decoded(part, dict[str, Any], {})
         found = DistributedInfo(_number(loose.get("rank"), -1), _number(loose.get("world_size"), 0))
-    if not 0 <= found.rank < MAX_RANK:
+    if not 0 <= found.rank < MAX_RANKS:
         found.rank = -1
-    if not 0 <= found.world_size <= MAX_RANK:
+    if not 0 <= found.world_size <= MAX_RANKS:
         found.world_size = 0
     return found
 
@@ -103,14 +103,14 @@ def described(name: str, description: str, size: int, ranks: str, start: int, st
 def group_of(name: str, description: str, backend: str, size: int, ranks: tuple[int, ...]) -> ProfiledGroup:
     """A group; the ranks count only if they are as many as it has."""
     shown = (readable(text, MAX_NAME) for text in (name, description, backend))
-    size = size if 0 <= size <= MAX_RANK else 0
+    size = size if 0 <= size <= MAX_RANKS else 0
     return ProfiledGroup(*shown, size=size, ranks=ranks if len(ranks) == size else ())
 
 
 def members_of(ranks: Iterable[int]) -> tuple[int, ...]:
     """Ranks in ascending order; none if one of them cannot be a rank, or is there twice."""
     found = list(ranks)
-    if len(found) > MAX_MEMBERS or not found or min(found) < 0 or max(found) >= MAX_RANK:
+    if len(found) > MAX_MEMBERS or not found or min(found) < 0 or max(found) >= MAX_RANKS:
         return ()
     return tuple(sorted(found)) if len({*found}) == len(found) else ()
 

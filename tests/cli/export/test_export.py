@@ -108,7 +108,7 @@ def test_rank_without_a_tape(export: Callable[..., Answer], out: Path) -> None:
     """A rank that is not here is named, and the others are written; if none is here, nothing is written."""
     answer = export("--ranks", "3-4")
     assert (answer.code, sorted(calls(out))) == (0, [3])
-    assert "warning: rank 4 has no tape here\n" in answer.err
+    assert "warning: --ranks: rank 4 has no calls here\n" in answer.err
     answer = export("--ranks", "9")
     assert (answer.code, sorted(calls(out))) == (ExitCode.NOTHING_FOUND, [3])
 

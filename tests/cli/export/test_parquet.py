@@ -44,7 +44,7 @@ def test_run_is_chosen(base: Path, archive: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     answer = export(base, archive, "1234", "--parquet", tmp_path / "out")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith(f"run 1234abcd in {tmp_path}/out: 200 operations, 0 steps, 1 groups, 2 ranks; ")
+    assert answer.out.startswith(f"run 1234abcd in {tmp_path}/out: 200 operations, 0 steps, 1 group, 2 ranks; ")
     answer = export(base, next(archive.glob("run-abcd*")), "--parquet", tmp_path / "out")
     assert answer.code == 0, "an earlier export is replaced"
     assert asked(f"SELECT count(*) FROM '{tmp_path}/out/operations.parquet'") == [(30,)]
@@ -69,8 +69,21 @@ def test_other_commands_take_it(base: Path, archive: Path) -> None:
 def test_ranks(base: Path, archive: Path, tmp_path: Path) -> None:
     """`--ranks` chooses; ranks that are not there are named."""
     answer = export(base, archive, "1234", "--parquet", tmp_path / "out", "--ranks", "1,5")
-    assert (answer.code, answer.err) == (0, "otel-torchdist: warning: rank 5 has no records here\n")
+    assert (answer.code, answer.err) == (0, "otel-torchdist: warning: --ranks: rank 5 has no calls here\n")
     assert asked(f"SELECT DISTINCT rank FROM '{tmp_path}/out/operations.parquet'") == [(1,)]
+    answer = export(base, archive, "1234", "--parquet", tmp_path / "out", "--ranks", "5-6")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == (
+        "otel-torchdist: warning: --ranks: ranks 5-6 have no calls here\n"
+        "otel-torchdist: run 1234abcd: no call that was asked for; nothing was written\n"
+    )
+    assert asked(f"SELECT DISTINCT rank FROM '{tmp_path}/out/operations.parquet'") == [(1,)]
+
+
+def test_a_report_on_an_archive(base: Path, archive: Path, tmp_path: Path) -> None:
+    """An archive has no state of a hang: a report on it judges nothing, and takes its files for nothing else."""
+    answer = ask(base, tmp_path / "report.html", archive, "1234", command="report")
+    assert (answer.code, answer.err) == (0, "")
 
 
 def test_damaged(base: Path, archive: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,7 +112,7 @@ def test_files_of_others(base: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("my notes")
     answer = _of_dumps(base, path, DUMPS)
-    assert answer.code == 73 and "no earlier export has written it" in answer.err
+    assert answer.code == 73 and "otel-torchdist has not written it" in answer.err
     assert path.read_text() == "my notes"
     assert _of_dumps(base, path, DUMPS, "--force").code == 0
     assert _of_dumps(base, path, DUMPS).code == 0
@@ -119,6 +121,24 @@ def test_files_of_others(base: Path, tmp_path: Path) -> None:
     assert _of_dumps(base, tmp_path, DUMPS).code == 73
     assert _of_dumps(base, tmp_path / "none" / "a", DUMPS).code == 73
     assert sorted(os.listdir(tmp_path)) == ["a.gz", "mine.txt"]
+
+
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_a_file_that_cannot_be_completed(base: Path, tmp_path: Path, command: str) -> None:
+    """A report and a timeline for which there is no room have the same exit code and sentence."""
+    path = tmp_path / "out"
+    option = ["--perfetto"] if command == "export" else []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        answer = ask(base, *option, path, DUMPS, command=command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert answer.code == 74
+    assert answer.err.endswith(f"otel-torchdist: {path}: File too large\n")
+    assert os.listdir(tmp_path) == []
 
 
 def test_too_many(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +169,18 @@ def test_wrong_options(base: Path, tmp_path: Path, arguments: list[str], code: i
     assert answer.code == code
     assert message in " ".join(answer.err.replace("│", " ").split())
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["report", "export", "critical-path", "advice", "graph", "stats"])
+def test_a_folder_of_something_else(base: Path, tmp_path: Path, command: str) -> None:
+    """All commands that read calls say of other files that none of them can be read, and write nothing."""
+    (tmp_path / "notes.txt").write_text("my notes")
+    option = ["--perfetto"] if command == "export" else []
+    out: list[str | Path] = [tmp_path / "out"] if command in ("report", "export") else []
+    answer = ask(base, *option, *out, tmp_path, command=command)
+    assert answer.code == 2
+    assert answer.err.endswith(
+        f"otel-torchdist: {tmp_path}: no dump of the flight recorder and no trace of PyTorch's profiler that can be "
+        "read\n"
+    )
+    assert os.listdir(tmp_path) == ["notes.txt"]

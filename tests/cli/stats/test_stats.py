@@ -151,7 +151,11 @@ def test_nothing_to_count(base: Path, module_base: Path, job: GlooJobs) -> None:
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
     assert ask(module_base, "feedbeef", command="stats").err.startswith("otel-torchdist: no run begins with feedbeef;")
-    assert _stats(module_base, "--ranks", "9").err.endswith(": no calls of ranks 9\n")
+    answer = _stats(module_base, "--ranks", "9")
+    assert answer.err.startswith("otel-torchdist: warning: --ranks: rank 9 has no calls here\n")
+    assert answer.err.endswith(": no calls of the ranks that were asked for\n")
+    some = _stats(module_base, "--ranks", "0,9")
+    assert (some.code, some.err) == (0, "otel-torchdist: warning: --ranks: rank 9 has no calls here\n")
 
 
 def test_at_the_end_of_watch(job: GlooJobs, module_base: Path) -> None:
