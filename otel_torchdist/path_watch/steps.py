@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError
+from otel_torchdist.archive.heads import HEAD_SIZE, decode_head
 from otel_torchdist.archive.model import Segment
 from otel_torchdist.archive.reading import history_in
-from otel_torchdist.archive.segments import HEAD_SIZE, decode, decode_head, encode
+from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.archive.tapes import moment_of, origin_of
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
@@ -80,10 +81,10 @@ def histories_in(content: bytes, most: int) -> Iterator[RankHistory]:
     """
     offset = 0
     for _ in range(most):
-        place = decode_head(content[offset : offset + HEAD_SIZE], Path(), offset)
-        if place is None:
+        head = decode_head(content[offset : offset + HEAD_SIZE])
+        if head is None:
             return
-        end = offset + HEAD_SIZE + place.size
+        end = offset + HEAD_SIZE + head.size
         try:
             history = history_in(decode(content[offset:end]))
         except DamagedSegmentError:
@@ -96,9 +97,9 @@ def histories_in(content: bytes, most: int) -> Iterator[RankHistory]:
 def operations_in(content: bytes) -> int:
     """How many calls segments hold, by their heads."""
     total, offset = 0, 0
-    while (place := decode_head(content[offset : offset + HEAD_SIZE], Path(), offset)) is not None:
-        total += place.operations
-        offset += HEAD_SIZE + place.size
+    while (head := decode_head(content[offset : offset + HEAD_SIZE])) is not None:
+        total += head.rows[0]
+        offset += HEAD_SIZE + head.size
     return total
 
 
