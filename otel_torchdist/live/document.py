@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.config import TRACE_ID_PLACE
 from otel_torchdist.live.blame import StallPart, blame_in, stall_part
 from otel_torchdist.live.groups import GroupRow, group_rows
 from otel_torchdist.live.model import AgentFacts, LiveRun, LiveSnapshot
@@ -86,6 +87,7 @@ class FindingPart:
         group: Name of its group.
         trace_id: Id of its trace, in hex.
         text: The finding in a sentence.
+        trace_url: Where that trace can be looked at; '' if no such address is configured.
     """
 
     kind: str
@@ -94,6 +96,7 @@ class FindingPart:
     group: str
     trace_id: str
     text: str
+    trace_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,7 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
         groups_left_out=left_out,
         timeline=timeline_of(world, list(lanes) or _that_matter(rows), snapshot.bars, snapshot.samples, names, now_ns),
         lateness=_lateness(run, names),
-        findings=_findings(run, names),
+        findings=_findings(run, names, facts.trace_url),
         records_lost=sum(snapshot.records_lost.get(view.nonce, 0) for view in world.ranks.values()),
     )
 
@@ -279,7 +282,7 @@ def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[Lateness, ...]:
     return tuple(sorted(found, key=lambda one: -max((late.late_s for late in one.late), default=0.0))[:MAX_LATE])
 
 
-def _findings(run: LiveRun, names: Mapping[str, str]) -> tuple[FindingPart, ...]:
+def _findings(run: LiveRun, names: Mapping[str, str], trace_url: str) -> tuple[FindingPart, ...]:
     return tuple(
         FindingPart(
             kind=one.verdict,
@@ -288,6 +291,7 @@ def _findings(run: LiveRun, names: Mapping[str, str]) -> tuple[FindingPart, ...]
             group=names.get(one.group, shown(one.group)),
             trace_id=one.trace_id,
             text=readable(one.text, MAX_SENTENCE),
+            trace_url=trace_url.replace(TRACE_ID_PLACE, one.trace_id),
         )
         for one in run.findings.findings
     )
