@@ -50,8 +50,14 @@ class Line:
         self._number = 0
         self._lock = threading.Lock()
 
-    def ask(self, path: str, body: bytes, timeout_s: float) -> Answered:
+    def ask(self, path: str, body: bytes, timeout_s: float, most: int = MAX_ANSWER) -> Answered:
         """Send a request, a second time if the agent has been restarted since the last one.
+
+        Args:
+            path: The path.
+            body: The body.
+            timeout_s: For everything.
+            most: Bytes that the answer may have.
 
         Raises:
             NoAnswerError: No answer came in time, or none that was signed.
@@ -60,17 +66,17 @@ class Line:
         if not self._lock.acquire(timeout=timeout_s):
             raise NoAnswerError("an earlier request has not been answered yet")
         try:
-            status, answered = self._ask_once(path, body, deadline)
+            status, answered = self._ask_once(path, body, deadline, most)
             if status == WRONG_INSTANCE:
                 self._their_instance = answered.body.decode("ascii", "replace")
-                status, answered = self._ask_once(path, body, deadline)
+                status, answered = self._ask_once(path, body, deadline, most)
             if status != OK:
                 raise NoAnswerError(f"it answers with status {status}")
             return answered
         finally:
             self._lock.release()
 
-    def _ask_once(self, path: str, body: bytes, deadline: float) -> tuple[int, Answered]:
+    def _ask_once(self, path: str, body: bytes, deadline: float, most: int) -> tuple[int, Answered]:
         self._number += 1
         envelope = Envelope(self._run, self._own_instance, self._their_instance, self._number)
         asked_ns = time.monotonic_ns()
@@ -78,7 +84,7 @@ class Line:
             with contextlib.closing(_Connection(self.peer, deadline)) as connection:
                 connection.request("POST", path, body, envelope.headers(self._token, path, body))
                 with connection.getresponse() as response:
-                    answer = _read(response)
+                    answer = _read(response, most)
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: not a valid host name
             raise NoAnswerError(str(error) or type(error).__name__) from error
         expected = envelope.sign_answer(self._token, response.status, answer)
@@ -116,15 +122,15 @@ class _Socket(socket.socket):
         return super().recv_into(buffer, nbytes, flags)
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
-    """Read the body, up to `MAX_ANSWER` bytes."""
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    """Read the body, up to `most` bytes."""
     pieces: list[bytes] = []
     size = 0
     while piece := response.read1(_PIECE):
         pieces.append(piece)
         size += len(piece)
-        if size > MAX_ANSWER:
-            raise NoAnswerError(f"its answer is longer than {MAX_ANSWER} bytes")
+        if size > most:
+            raise NoAnswerError(f"its answer is longer than {most} bytes")
     return b"".join(pieces)
 
 

@@ -18,6 +18,7 @@ from otel_torchdist.world.model import Channel, RankView
 STATE_PATH: Final = "/v1/state"
 WAKE_PATH: Final = "/v1/wake"
 STEPS_PATH: Final = "/v1/steps"
+MAX_STEPS_ANSWER: Final = 1 << 20
 LOST_AFTER: Final = 2
 """Consecutive questions without an answer after which an agent is out of reach."""
 LOST_ROUND_S: Final = 2.0
@@ -114,7 +115,7 @@ class PeerAgent:
     def steps(self, question: bytes, timeout_s: float) -> bytes:
         """The calls of some steps of its ranks; empty if it does not answer."""
         try:
-            return self._slow_line.ask(STEPS_PATH, question, timeout_s).body
+            return self._slow_line.ask(STEPS_PATH, question, timeout_s, MAX_STEPS_ANSWER).body
         except NoAnswerError as error:
             _logger.debug("the agent on %s sends no steps: %s", self.peer.node, error)
             return b""

@@ -23,8 +23,8 @@ from otel_torchdist.tape.records import Operation, StepMark
 _FIRST_TRY: Final = 1_024
 """Records, from the newest on; four times as many are read until the steps are among them."""
 MAX_STEPS: Final = 64
-MAX_BYTES: Final = 6 << 20
-"""Of the segments of one node: they have to fit into one answer."""
+MAX_BYTES: Final = 1 << 20
+"""Of the segments of one node: there may be hundreds of nodes, and more calls than that are not looked at anyway."""
 
 
 @dataclass(frozen=True, slots=True)

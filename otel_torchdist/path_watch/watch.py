@@ -193,11 +193,13 @@ class PathWatch:
                 return
 
     def _measure(self, run: RunToWatch, known: _Run, steps: StepRange) -> None:
+        began = time.monotonic()
         try:
             self._child = Child(run.tapes, steps)
             found = self._child.path(self._ask_others(run.world.run, steps), run.members)
         except ChildError as error:
             _logger.debug("no critical path: %s", error)
+            self._credit.take(time.monotonic() - began)  # at most that
             return
         finally:
             self._child = None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from otel_torchdist.exchange.peer import MAX_STEPS_ANSWER
 from tests.exchange.peer_agents import Agents, agents, exchange_of
 from tests.support.fake_world import RUN
 from tests.support.waiting import until
@@ -75,3 +76,12 @@ def test_an_agent_that_does_not_answer_in_time(three: Agents) -> None:
     assert exchange_of(three, 0).ask_for_steps(b"7 22", 0.5) == [(b"calls", 2), (b"", 2)]
     assert time.monotonic() - began < 3
     gate.set()
+
+
+def test_answers_are_bounded(three: Agents) -> None:
+    """Hundreds of nodes may answer at the same time: what is longer than a node's calls can be counts as no answer."""
+    three.nodes[1].steps = lambda run, question: bytes(MAX_STEPS_ANSWER + bool(question))
+    three.nodes[2].steps = lambda run, question: bytes(MAX_STEPS_ANSWER)
+    meet(three)
+    [(first, _), (second, _)] = exchange_of(three, 0).ask_for_steps(b"7 22", 10)
+    assert (len(first), len(second)) == (0, MAX_STEPS_ANSWER)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +155,22 @@ def test_other_nodes_are_asked_for_the_same_steps(tapes: tuple[Path, ...]) -> No
     assert asked == [(RUN, StepRange(44, 59))]
     assert isinstance(measured, PathMeasured)
     assert max(measured.lengths.ranks, key=lambda rank: measured.lengths.ranks[rank]) == 3
+
+
+def test_a_path_that_cannot_be_found_costs_credit(tapes: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the process cannot be started or fails, it is not started again and again."""
+    monkeypatch.setattr(sys, "path", ["/nowhere"])
+    asked: list[StepRange] = []
+
+    def ask(run: int, steps: StepRange) -> list[NodeCalls]:
+        asked.append(steps)
+        time.sleep(0.3)
+        return []
+
+    watch = PathWatch(ask, Pace(look_s=0.05, first_wait_s=0.0, credit_s=0.2))
+    for step in (20, 30, 40, 50):
+        watch.update([RunToWatch(0, world_at(step), tapes)])
+        time.sleep(0.5)
+    watch.stop()
+    assert len(asked) == 1
+    assert watch.events() == []
