@@ -20,6 +20,7 @@
   + DriverError             capture.cuda.driver            a call of the CUDA runtime failed
   + ExportError             telemetry.export.queued_sink   an exporter did not accept spans
   + ChildrenAwaitedError    agent.launch.detached          the program would reap an agent that is started now
+  + ChildError              path_watch.child               the process that looks for a critical path has failed
   + NoAnswerError           exchange.client                an agent of another node did not answer
   + WireError               exchange.wire                  a message of another agent cannot be decoded
 
