@@ -256,6 +256,7 @@ class Config:
         abort_hooks: Whether backends report that they give up an operation.
         stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
         compare_calls: Whether calls are compared between ranks while nothing stalls.
+        critical_path: Whether an agent finds the critical path of the newest steps from time to time.
         on_stall: Actions on a stall, in addition to a warning in the log.
         on_stall_grace: Seconds for which a verdict must have stood before they are run.
         dump_dir: Directory of the bundles of evidence that the action `dump` writes.
@@ -286,6 +287,7 @@ class Config:
     abort_hooks: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ABORT_HOOKS, _BOOLEAN, "false")
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, _list_of_patterns(), "")
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
+    critical_path: bool = _setting(env.OTEL_PYTHON_TORCHDIST_CRITICAL_PATH, _BOOLEAN, "true")
     on_stall: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL, _ACTIONS, "log")
     on_stall_grace: float = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE, _milliseconds(0), "30000")
     dump_dir: Path = _setting(

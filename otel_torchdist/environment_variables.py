@@ -76,6 +76,16 @@ a stall are reported in any case.
 Default: "true"
 """
 
+OTEL_PYTHON_TORCHDIST_CRITICAL_PATH = "OTEL_PYTHON_TORCHDIST_CRITICAL_PATH"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_CRITICAL_PATH
+
+Whether the agent that judges a run finds the critical path of its newest steps, across all nodes, every 30 s or less
+often: in a process of low priority that takes at most 1 % of a core. It reports what makes steps a tenth longer or
+more. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) there is none.
+Default: "true"
+"""
+
 OTEL_PYTHON_TORCHDIST_ON_STALL = "OTEL_PYTHON_TORCHDIST_ON_STALL"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL

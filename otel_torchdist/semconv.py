@@ -24,6 +24,8 @@ STALL_SPAN: Final = "stall: {operation} ({verdict})"
 """The root of an incident, in a trace of its own."""
 FINDING_SPAN: Final = "finding: {operation} ({verdict})"
 """Something wrong or slow without a stall: the only span of its trace."""
+ALL_OPERATIONS: Final = "steps"
+"""In the name of a finding, in place of an operation, if it concerns several."""
 STALL_RANK_SPAN: Final = "rank {rank}: {state}"
 """A member of the stalled group, and what it has done about the operation: `absent`, `dead`, `waiting` and others."""
 STALL_REST_SPAN: Final = "{count} more ranks"
@@ -77,6 +79,10 @@ MESSAGE_LARGEST_PART: Final = "torchdist.message.largest_part"
 """Bytes that this rank sends to the member that gets most in an uneven `all_to_all`."""
 MESSAGE_SIZE_CLASS: Final = "torchdist.message.size_class"
 """On metrics only: `4KiB`, `64KiB`, `1MiB`, `16MiB`, `256MiB` (upper bounds), `larger`, or `other`."""
+PATH_KIND: Final = "torchdist.critical_path.kind"
+"""On metrics only: what happens on a critical path, `computing` or `transfer`."""
+PATH_CAUSE: Final = "torchdist.critical_path.cause"
+"""On metrics only: what makes steps longer, `line`, `rank`, `node`, `stage` or `transfer`."""
 ASYNC: Final = "torchdist.async"
 """Whether the call returned a `Work` to wait for."""
 PHASE: Final = "torchdist.phase"
@@ -147,6 +153,12 @@ STRAGGLER_SHARE: Final = "torchdist.straggler.share"
 """The share of their time that the other ranks lose to the straggler, from 0 to 1."""
 STRAGGLER_LATENESS: Final = "torchdist.straggler.lateness"
 """Seconds by which the straggler comes after the last rank before it, on average."""
+SLOW_EXCESS: Final = "torchdist.slow.excess"
+"""Seconds for which a slow rank, node or stage computes longer than its peers in each step."""
+SLOW_GAIN: Final = "torchdist.slow.gain"
+"""Seconds by which a step would be shorter at most without that."""
+SLOW_GAIN_SHARE: Final = "torchdist.slow.gain_share"
+"""The same as a share of a step, from 0 to 1."""
 DEATH_SIGNAL: Final = "torchdist.death.signal"
 """The signal that killed the first rank named by a verdict `dead`, if known: `SIGKILL`."""
 DEATH_OUT_OF_MEMORY: Final = "torchdist.death.out_of_memory"
@@ -230,6 +242,9 @@ OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
+PATH_SECONDS: Final = "torchdist_critical_path_seconds"
+PATH_RANK_SECONDS: Final = "torchdist_critical_path_rank_seconds"
+PATH_GAIN_SECONDS: Final = "torchdist_critical_path_gain_seconds"
 UP: Final = "torchdist_up"
 
 OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
@@ -265,6 +280,9 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     OPERATIONS_FAILED: "torchdist.operations.failed",
     SPANS_DROPPED: "torchdist.spans.dropped",
     ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
+    PATH_SECONDS: "torchdist.critical_path",
+    PATH_RANK_SECONDS: "torchdist.critical_path.rank",
+    PATH_GAIN_SECONDS: "torchdist.critical_path.gain",
     UP: "torchdist.up",
 }
 """Without unit and `_total`: OpenTelemetry's rules for Prometheus turn these into the names above."""
@@ -282,6 +300,10 @@ LABEL_VERDICT: Final = "verdict"
 LABEL_RANKS: Final = "ranks"
 LABEL_COVERAGE: Final = "coverage"
 LABEL_TRACE_ID: Final = "trace_id"
+LABEL_KIND: Final = "kind"
+"""What happens on a critical path: `computing` or `transfer`."""
+LABEL_CAUSE: Final = "cause"
+"""What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
 
 OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_RUN: RUN,
@@ -295,6 +317,8 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_RANKS: VERDICT_RANKS,
     LABEL_COVERAGE: VERDICT_COVERAGE,
     LABEL_TRACE_ID: STALL_TRACE_ID,
+    LABEL_KIND: PATH_KIND,
+    LABEL_CAUSE: PATH_CAUSE,
 }
 
 OTHER: Final = "other"

@@ -53,6 +53,7 @@ def test_defaults() -> None:
         "abort_hooks": False,
         "stall_ignore": (),
         "compare_calls": True,
+        "critical_path": True,
         "on_stall": ({"kind": ActionKind.LOG, "target": ""},),
         "on_stall_grace": 30.0,
         "dump_dir": Path(f"/tmp/otel-torchdist-{os.getuid()}"),

@@ -24,6 +24,9 @@ from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.live.site import live_feed, live_site, page_address
 from otel_torchdist.naming import readable
+from otel_torchdist.path_watch.child import NodeCalls
+from otel_torchdist.path_watch.steps import StepRange
+from otel_torchdist.path_watch.watch import ANSWER_S, PathWatch, RunToWatch, StepsOnRequest
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.serving.scrape_target import ScrapeTarget
@@ -64,7 +67,9 @@ class Agent:
         self._jobs: dict[Path, Job] = {}
         self._own: set[Path] = set()
         self._targets: dict[Path, ScrapeTarget] = {}
-        self._peers = AgentPeers()
+        self._steps = StepsOnRequest()
+        self._peers = AgentPeers(self._steps.answer)
+        self._paths = PathWatch(self._ask_for_steps) if config.critical_path else None
         self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
         self._verdicts = AgentsVerdicts()
         self._deaths = DeathWatch()
@@ -129,11 +134,34 @@ class Agent:
             ongoing, tapes = self.reader.ongoing, self.reader.tapes
             own = [tape for tape in tapes if tape.path.parent in self._own]
             self._verdicts.update(ongoing, own)
+            self._watch_paths()
             self._actions.start_due(ongoing, own, suspended_among(ongoing))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:
                 self._serve()
+
+    def _watch_paths(self) -> None:
+        if self._paths is None:
+            return
+        paths = {tape.identity.nonce: tape.path for tape in self.reader.tapes}
+        tapes = {
+            seen.world.run: tuple(paths[view.nonce] for view in seen.world.in_order if view.nonce in paths)
+            for seen in self.reader.seen
+            if seen.world.run and not seen.world.is_foreign
+        }
+        self._steps.update(tapes)
+        self._paths.update(
+            [
+                RunToWatch(min(seen.world.ranks), seen.world, tapes[seen.world.run])
+                for seen in self.reader.seen
+                if seen.judge is None and seen.world.run in tapes
+            ]
+        )
+        self.reader.report(self._paths.events())
+
+    def _ask_for_steps(self, run: int, steps: StepRange) -> list[NodeCalls]:
+        return [NodeCalls(*one) for one in self._peers.ask_for_steps(run, steps.to_bytes(), ANSWER_S)]
 
     def _take_up(self) -> None:
         held = self._count()
@@ -176,6 +204,8 @@ class Agent:
         """Read the rest, flush, and release the directories to others; takes little more than five seconds."""
         self.reader.close()
         self._deaths.stop()
+        if self._paths is not None:
+            self._paths.stop()
         self._peers.stop()
         self._save()
         if self._server is not None:

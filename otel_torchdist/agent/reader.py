@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from otel_torchdist import guard
+from otel_torchdist.agent.followed_rank import FollowedRank, RankState
 from otel_torchdist.agent.stall_metrics import show
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
@@ -24,18 +25,16 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall
 from otel_torchdist.stall.reporter import StallReporter
+from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
-from otel_torchdist.telemetry.metrics.rank import RankMetrics
-from otel_torchdist.telemetry.metrics.state import MetricsState
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.telemetry.spans.sampling import StepSampler
-from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
+from otel_torchdist.telemetry.spans.steps import RankSpans
 
 SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""
@@ -45,42 +44,6 @@ ENDING_S: Final = 1.0
 """How long a process may take to end after the kernel has released its lock."""
 
 _logger = logging.getLogger("otel_torchdist")
-
-
-@dataclass(frozen=True, slots=True)
-class RankState:
-    """How far one tape has been read, and the results, so that another reader can continue from there.
-
-    Attributes:
-        cursor: Position in the tape.
-        spans: What has been handed over; None if nothing has been.
-        metrics: What has been counted.
-    """
-
-    cursor: TapeCursor
-    spans: SpansState | None
-    metrics: MetricsState
-
-
-@dataclass(slots=True)
-class _Rank:
-    """One tape and its outputs.
-
-    Attributes:
-        tape: The tape.
-        spans: Its spans; None if another process exports them.
-        metrics: Its metrics; None if another process exports them.
-        archive: What is archived of it; None if it is not.
-        ended_at: Monotonic time in seconds at which its end was seen.
-        unlocked_at: Monotonic time in seconds at which its lock was first seen to be free.
-    """
-
-    tape: TapeReader
-    spans: RankSpans | None
-    metrics: RankMetrics | None
-    archive: TapeArchive | None = None
-    ended_at: float | None = None
-    unlocked_at: float | None = None
 
 
 class Reader:
@@ -114,7 +77,7 @@ class Reader:
         self._outputs = outputs
         self._archive = archive
         self._span_budget = span_budget
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, FollowedRank] = {}
         self._watch = watch
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
@@ -152,35 +115,17 @@ class Reader:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
             metrics = self.metrics.track(tape)
             spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links, metrics.exemplify)
-        rank = self._ranks[identity.nonce] = _Rank(tape, spans, metrics)
+        rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)
         self._watch.follow(tape)
         if before is not None:
-            self._resume(rank, before)
-
-    def _resume(self, rank: _Rank, before: RankState) -> None:
-        past = _read_before(rank.tape, before.cursor)
-        rank.tape.resume(before.cursor)
-        self._watch.observe(rank.tape.identity.nonce, past)
-        if rank.archive is not None:
-            rank.archive.resume(past)
-        if rank.metrics is not None:
-            rank.metrics.resume(before.metrics)
-        if rank.spans is None:
-            return
-        if before.spans is not None:
-            rank.spans.resume(before.spans, [*past.ended, *past.activities_ended])
-        else:
-            rank.spans.consume(past, rank.tape.status(), time.monotonic_ns())
+            self._watch.observe(identity.nonce, rank.resume(before))
 
     def states(self) -> dict[int, RankState]:
         """How far every exported tape has been read, by its nonce."""
-        return {
-            nonce: RankState(rank.tape.cursor, rank.spans.state, rank.metrics.state)
-            for nonce, rank in self._ranks.items()
-            if rank.spans is not None and rank.metrics is not None
-        }
+        states = {nonce: rank.state for nonce, rank in self._ranks.items()}
+        return {nonce: state for nonce, state in states.items() if state is not None}
 
     def knows(self, nonce: int) -> bool:
         """Whether the tape with this nonce is being read."""
@@ -236,10 +181,7 @@ class Reader:
         self.incidents = []
         if watches:
             self.incidents = self._watch.check(time.monotonic_ns(), is_last)
-            for event in self.incidents:
-                with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
-                    self._reporter.report([event])
-                    show(event, self.metrics)
+            self.report(self.incidents)
             self.failed |= self._watch.failed
         else:
             self._watch.stand_down()
@@ -248,6 +190,18 @@ class Reader:
         if self._live is not None:
             with guard.guarded("the live page"):
                 self._live.end_turn(self._watch, self.tapes, self.metrics, watches)
+
+    def report(self, events: Iterable[Event]) -> None:
+        """Report what was found, here or elsewhere, in spans, logs and metrics."""
+        for event in events:
+            with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
+                self._reporter.report([event])
+                show(event, self.metrics)
+
+    @property
+    def seen(self) -> list[RunSeen]:
+        """What was seen of each run in the last turn."""
+        return self._watch.seen
 
     def _read(self, nonce: int, now_ns: int) -> None:
         rank = self._ranks[nonce]
@@ -283,13 +237,13 @@ class Reader:
             if rank.spans is not None:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
-    def _may_be_ending(self, rank: _Rank, state: TapeState) -> bool:
+    def _may_be_ending(self, rank: FollowedRank, state: TapeState) -> bool:
         if state is not TapeState.RUNNING or not self._silent_ends.is_ending(rank.tape):
             return False
         rank.unlocked_at = rank.unlocked_at or time.monotonic()
         return time.monotonic() - rank.unlocked_at < ENDING_S
 
-    def _retire(self, nonce: int, rank: _Rank) -> None:
+    def _retire(self, nonce: int, rank: FollowedRank) -> None:
         if rank.ended_at is not None and rank.metrics is not None:
             with contextlib.suppress(TapeError):
                 life = self.life_of(rank.tape)
@@ -349,8 +303,3 @@ class Reader:
         for close in closers:
             with guard.guarded("closing an output"):
                 close()
-
-
-def _read_before(tape: TapeReader, cursor: TapeCursor) -> Batch:
-    """Return what another reader of a tape has read."""
-    return tape.another().read_before(cursor)

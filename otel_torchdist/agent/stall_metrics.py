@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections import Counter
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import compress_ranks
+from otel_torchdist.stall.attributes import describe_finding
 from otel_torchdist.stall.events import (
     ArrivalsCompared,
     Event,
+    Finding,
     IncidentHandedOver,
     IncidentResolved,
     MismatchFound,
+    PathMeasured,
+    SlowFound,
+    SlowGone,
     StragglerFound,
     StragglerGone,
     VerdictGiven,
 )
+from otel_torchdist.stall.findings.slow import PathLengths
+from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
-from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
@@ -36,22 +44,24 @@ def show(event: Event, metrics: NodeMetrics) -> None:
         )
     elif isinstance(event, IncidentResolved | IncidentHandedOver):
         metrics.clear_stall(event.incident.run)
+    elif isinstance(event, PathMeasured):
+        metrics.set_path(event.run, _path_of(event.lengths))
     else:
         _show_finding(event, metrics)
 
 
+def _path_of(lengths: PathLengths) -> PathSnapshot:
+    gains: dict[tuple[str, str, str], float] = {}
+    for gain in lengths.gains:  # the greatest comes first; two lines of one rank may differ only in their place
+        gains.setdefault((gain.cause, compress_ranks(gain.ranks), label_value(gain.operation)), gain.seconds)
+    return PathSnapshot(lengths.kinds, lengths.ranks, gains)
+
+
 def _show_finding(event: Event, metrics: NodeMetrics) -> None:
-    if isinstance(event, MismatchFound):
-        found = event.mismatch
-        run, trace_id = event.incident.run, event.incident.trace_id
-        group = found.operation_id.channel.group
-        metrics.add_finding(FindingStatus(run, group, found.operation, semconv.MISMATCHED, found.ranks, trace_id))
-    elif isinstance(event, StragglerFound):
-        late = event.straggler
-        run, trace_id = event.incident.run, event.incident.trace_id
-        metrics.add_finding(
-            FindingStatus(run, late.group.key, late.operation, semconv.STRAGGLER, (late.rank,), trace_id)
-        )
+    if isinstance(event, MismatchFound | StragglerFound | SlowFound):
+        metrics.add_finding(_status_of(event))
+    elif isinstance(event, SlowGone):
+        metrics.drop_finding(event.run, event.part.group, event.part.kind.value, event.part.ranks)
     elif isinstance(event, StragglerGone):
         metrics.drop_finding(event.run, event.group, semconv.STRAGGLER, (event.rank,))
     elif isinstance(event, ArrivalsCompared):
@@ -59,3 +69,16 @@ def _show_finding(event: Event, metrics: NodeMetrics) -> None:
             late_s = {rank: late_ns / 1e9 for rank, late_ns in one.late_ns.items()}
             counts = ArrivalCounts(one.calls, one.waited_ns / 1e9, Counter(one.last), late_s)
             metrics.add_arrivals(event.run, one.group, counts)
+
+
+def _status_of(event: Finding) -> FindingStatus:
+    run, trace_id, text = event.incident.run, event.incident.trace_id, describe_finding(event)
+    if isinstance(event, MismatchFound):
+        found = event.mismatch
+        group = found.operation_id.channel.group
+        return FindingStatus(run, group, found.operation, semconv.MISMATCHED, found.ranks, trace_id, text)
+    if isinstance(event, StragglerFound):
+        late = event.straggler
+        return FindingStatus(run, late.group.key, late.operation, semconv.STRAGGLER, (late.rank,), trace_id, text)
+    part = event.part
+    return FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id, text)

@@ -171,6 +171,13 @@ def history_of(rank: ArchivedRank, notes: list[str], most: int = MOST_OPERATIONS
     return collected.history(left_out=len(newest) < len(rank.places))
 
 
+def history_in(columns: Columns) -> RankHistory | None:
+    """Return what one segment holds, as a history; None if a row is not one that a tape has."""
+    collected = _Collected()
+    collected.add(columns, [])
+    return collected.history(left_out=True)
+
+
 def _newest(rank: ArchivedRank, most: int) -> tuple[Place, ...]:
     total, first = 0, len(rank.places)
     for place in reversed(rank.places):

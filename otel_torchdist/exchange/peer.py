@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_torchdist.exchange.client import Line, NoAnswerError
 from otel_torchdist.exchange.codec import views_of
+from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
@@ -16,6 +17,7 @@ from otel_torchdist.world.model import Channel, RankView
 
 STATE_PATH: Final = "/v1/state"
 WAKE_PATH: Final = "/v1/wake"
+STEPS_PATH: Final = "/v1/steps"
 LOST_AFTER: Final = 2
 """Consecutive questions without an answer after which an agent is out of reach."""
 LOST_ROUND_S: Final = 2.0
@@ -40,6 +42,8 @@ class PeerAgent:
         self.suspects_stall = False
         self._run = run
         self._line = Line(peer, run, token, own_instance)
+        # What takes long must not keep questions about stalls waiting; their numbers grow independently.
+        self._slow_line = Line(peer, run, token, new_instance())
         self.unanswered = 0
         self._next_at = 0.0
         self._stacks: set[int] = set()
@@ -106,6 +110,14 @@ class PeerAgent:
             self._failed(error)
             return False
         return True
+
+    def steps(self, question: bytes, timeout_s: float) -> bytes:
+        """The calls of some steps of its ranks; empty if it does not answer."""
+        try:
+            return self._slow_line.ask(STEPS_PATH, question, timeout_s).body
+        except NoAnswerError as error:
+            _logger.debug("the agent on %s sends no steps: %s", self.peer.node, error)
+            return b""
 
     def _failed(self, error: Exception) -> None:
         self.unanswered += 1

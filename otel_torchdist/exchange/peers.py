@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_instance
-from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.serving.http_server import HttpServer
@@ -28,7 +28,13 @@ _logger = logging.getLogger("otel_torchdist")
 class AgentPeers:
     """Implements `PeerAgents` for all runs of an agent."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: AnswerSteps = no_steps) -> None:
+        """Know no run yet.
+
+        Args:
+            steps: See `RunExchange`.
+        """
+        self._steps = steps
         self._page = ""
         instance = new_instance()
         self._instance = instance
@@ -68,7 +74,7 @@ class AgentPeers:
         self._start(peers)
 
     def _start(self, peers: Peers) -> None:
-        run = self._runs[peers.run] = RunExchange(peers, self._instance, self._page)
+        run = self._runs[peers.run] = RunExchange(peers, self._instance, self._page, self._steps)
         self._app.add(peers.run, run)
         self._seen_at[peers.run] = time.monotonic()
 
@@ -107,6 +113,11 @@ class AgentPeers:
             server.stop()
         for left in [self._leave(run) for run in list(self._runs)]:
             left.join()
+
+    def ask_for_steps(self, run: int, question: bytes, timeout_s: float) -> list[tuple[bytes, int]]:
+        """See `RunExchange`; callable from any thread."""
+        exchange = self._runs.get(run)
+        return exchange.ask_for_steps(question, timeout_s) if exchange is not None else []
 
     # --- PeerAgents --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 from otel_torchdist import guard
 from otel_torchdist.exchange.codec import answer_of
 from otel_torchdist.exchange.election import HURRIED_TRUST_S, Election
-from otel_torchdist.exchange.peer import STATE_PATH, WAKE_PATH, PeerAgent
+from otel_torchdist.exchange.peer import STATE_PATH, STEPS_PATH, WAKE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
 from otel_torchdist.job.membership import of_this_attempt
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
@@ -48,6 +49,14 @@ MAX_SHOWN: Final = 3
 _logger = logging.getLogger("otel_torchdist")
 
 
+AnswerSteps = Callable[[int, bytes], bytes | None]
+"""From a run and a question about steps to the calls of this node's ranks; None if there is no answer."""
+
+
+def no_steps(_run: int, _question: bytes) -> None:
+    """Answer no question about steps."""
+
+
 class RunExchange:
     """The exchange about one run.
 
@@ -56,9 +65,17 @@ class RunExchange:
         page: Address of this agent's live page, which the others show; '' for none.
     """
 
-    def __init__(self, peers: Peers, instance: str, page: str = "") -> None:
-        """Start the exchange with the peers known so far."""
+    def __init__(self, peers: Peers, instance: str, page: str = "", steps: AnswerSteps = no_steps) -> None:
+        """Start the exchange with the peers known so far.
+
+        Args:
+            peers: The peers.
+            instance: Name of this agent process.
+            page: See above.
+            steps: Answers which calls this node's ranks made in some steps.
+        """
         self.token, self.page = peers.token, page
+        self._steps = steps
         self._run, self._instance, self._own = peers.run, instance, peers.own_id
         self._election = Election(peers.own_id)
         self._others: dict[int, PeerAgent] = {}
@@ -187,10 +204,26 @@ class RunExchange:
             self._stacks, self._signals = set(), set()
         return [one for one in (wanted, overdue) if one.nonces]
 
+    # --- on any thread --------------------------------------------------------------------------------------------
+
+    def ask_for_steps(self, question: bytes, timeout_s: float) -> list[tuple[bytes, int]]:
+        """Ask all others for the calls of some steps; waits for the answers.
+
+        Returns:
+            The answer of each, with the number of its ranks; empty if it did not answer.
+        """
+        with self._changed:
+            others = [other for other in self._others.values() if other.views and not other.is_lost]
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-steps") as pool:
+            answers = pool.map(functools.partial(PeerAgent.steps, question=question, timeout_s=timeout_s), others)
+            return [(answer, len(other.views)) for other, answer in zip(others, answers, strict=True)]
+
     # --- on threads of the server ---------------------------------------------------------------------------------
 
     def respond(self, path: str, body: bytes) -> bytes | None:
         """See `Respondent`."""
+        if path == STEPS_PATH:
+            return self._steps(self._run, body)
         if path not in (STATE_PATH, WAKE_PATH):
             return None
         if path == WAKE_PATH:

@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.config import TRACE_ID_PLACE
 from otel_torchdist.live.blame import StallPart, blame_in, stall_part
 from otel_torchdist.live.groups import GroupRow, group_rows
 from otel_torchdist.live.model import AgentFacts, LiveRun, LiveSnapshot
 from otel_torchdist.live.ranks import MAX_RANKS, Crowd, RankRow, RankState, crowds, rank_rows
-from otel_torchdist.live.texts import shown, shown_group
+from otel_torchdist.live.texts import MAX_SENTENCE, shown, shown_group
 from otel_torchdist.live.timeline import MAX_LANES, Timeline, timeline_of
-from otel_torchdist.naming import compress_ranks, listed_ranks, run_label
+from otel_torchdist.naming import compress_ranks, listed_ranks, readable, run_label
 from otel_torchdist.stall.peer_agents import JudgingAgent
 
 MAX_LISTED: Final = 64
@@ -80,11 +81,13 @@ class FindingPart:
     """A finding that is not a stall.
 
     Attributes:
-        kind: `straggler` or `mismatched`.
+        kind: `mismatched`, `straggler`, `slow_rank`, `slow_node` or `slow_stage`.
         ranks: The ranks that it names.
         operation: The operation.
         group: Name of its group.
         trace_id: Id of its trace, in hex.
+        text: The finding in a sentence.
+        trace_url: Where that trace can be looked at; '' if no such address is configured.
     """
 
     kind: str
@@ -92,6 +95,8 @@ class FindingPart:
     operation: str
     group: str
     trace_id: str
+    text: str
+    trace_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ class RunPart:
         groups_left_out: Groups that are not among these.
         timeline: The last minute.
         lateness: Which ranks came last.
-        findings: Stragglers and mismatches.
+        findings: Mismatches, stragglers, and what is slow.
         records_lost: Records of its ranks that were not written or not read.
     """
 
@@ -239,7 +244,7 @@ def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts
         groups_left_out=left_out,
         timeline=timeline_of(world, list(lanes) or _that_matter(rows), snapshot.bars, snapshot.samples, names, now_ns),
         lateness=_lateness(run, names),
-        findings=_findings(run, names),
+        findings=_findings(run, names, facts.trace_url),
         records_lost=sum(snapshot.records_lost.get(view.nonce, 0) for view in world.ranks.values()),
     )
 
@@ -277,8 +282,16 @@ def _lateness(run: LiveRun, names: Mapping[str, str]) -> tuple[Lateness, ...]:
     return tuple(sorted(found, key=lambda one: -max((late.late_s for late in one.late), default=0.0))[:MAX_LATE])
 
 
-def _findings(run: LiveRun, names: Mapping[str, str]) -> tuple[FindingPart, ...]:
+def _findings(run: LiveRun, names: Mapping[str, str], trace_url: str) -> tuple[FindingPart, ...]:
     return tuple(
-        FindingPart(one.verdict, one.ranks, shown(one.operation), names.get(one.group, shown(one.group)), one.trace_id)
+        FindingPart(
+            kind=one.verdict,
+            ranks=one.ranks,
+            operation=shown(one.operation),
+            group=names.get(one.group, shown(one.group)),
+            trace_id=one.trace_id,
+            text=readable(one.text, MAX_SENTENCE),
+            trace_url=trace_url.replace(TRACE_ID_PLACE, one.trace_id),
+        )
         for one in run.findings.findings
     )

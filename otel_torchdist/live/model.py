@@ -73,7 +73,7 @@ class LiveRun:
         directory: Name of its job directory on this node.
         world_size: Number of its ranks on all nodes.
         seen: What was seen of it in the last pass.
-        findings: Stragglers and mismatches, and which ranks came last.
+        findings: Mismatches, stragglers, what is slow, and which ranks came last.
     """
 
     key: str

@@ -7,7 +7,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall import attributes
-from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Ruling, StragglerFound
+from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Ruling, SlowFound, StragglerFound
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
@@ -59,8 +59,14 @@ def _of_death(first: FirstDeath) -> Attributes:
     return found
 
 
-def of_mismatch(event: MismatchFound) -> Attributes:
-    """Attributes of a mismatch that holds up no rank."""
+def of_finding(event: Finding) -> Attributes:
+    """Attributes of what was found without a stall."""
+    if isinstance(event, MismatchFound):
+        return _of_silent_mismatch(event)
+    return _of_straggler(event) if isinstance(event, StragglerFound) else _of_slow_part(event)
+
+
+def _of_silent_mismatch(event: MismatchFound) -> Attributes:
     mismatch = event.mismatch
     found: Attributes = {
         semconv.RUN: run_label(event.incident.run),
@@ -70,8 +76,7 @@ def of_mismatch(event: MismatchFound) -> Attributes:
     return found | _of_mismatch(mismatch) | _of_operation_id(mismatch.operation, event.group, mismatch.operation_id)
 
 
-def of_straggler(event: StragglerFound) -> Attributes:
-    """Attributes of a rank that is always late."""
+def _of_straggler(event: StragglerFound) -> Attributes:
     late = event.straggler
     return {
         semconv.RUN: run_label(event.incident.run),
@@ -83,6 +88,25 @@ def of_straggler(event: StragglerFound) -> Attributes:
         semconv.OPERATION: late.operation,
         **_of_group(late.group),
     }
+
+
+def _of_slow_part(event: SlowFound) -> Attributes:
+    part = event.part
+    found: Attributes = {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: part.kind.value,
+        semconv.VERDICT_RANKS: compress_ranks(part.ranks),
+        semconv.VERDICT_COVERAGE: f"{len(part.compared)}/{len(event.world.ranks)}",
+        semconv.SLOW_EXCESS: part.excess_s,
+        semconv.SLOW_GAIN: part.gain_s,
+        semconv.SLOW_GAIN_SHARE: part.gain_s / part.step_s,
+        **_of_frame(part.call_site),
+    }
+    if part.operation:
+        found[semconv.OPERATION] = part.operation
+    groups = (view.groups.get(part.group) for view in event.world.in_order)
+    group = next((group for group in groups if group is not None), None)
+    return found if group is None else found | _of_group(group)
 
 
 def _of_mismatch(mismatch: Mismatch) -> Attributes:
@@ -157,6 +181,8 @@ def describe_finding(event: Finding) -> str:
     """Describe what was found without a stall, and what it costs."""
     if isinstance(event, MismatchFound):
         return f"{describe_mismatch(event.mismatch, event.group)}; no rank is blocked, but results may be wrong"
+    if isinstance(event, SlowFound):
+        return event.part.text
     late = event.straggler
     return (
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.naming import stall_span_id, stall_trace_id
+from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
@@ -241,7 +242,48 @@ class ArrivalsCompared:
     lateness: tuple[Lateness, ...]
 
 
-Finding: TypeAlias = MismatchFound | StragglerFound
+@dataclass(frozen=True, slots=True)
+class PathMeasured:
+    """The critical path of the newest steps.
+
+    Attributes:
+        run: 128-bit id.
+        lengths: Its lengths.
+    """
+
+    run: int
+    lengths: PathLengths
+
+
+@dataclass(frozen=True, slots=True)
+class SlowFound:
+    """A rank, a node or a stage of a pipeline makes steps longer.
+
+    Attributes:
+        incident: Names its trace.
+        part: What is slow, and what it costs.
+        world: The snapshot.
+    """
+
+    incident: Incident
+    part: SlowPart
+    world: WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGone:
+    """What was slow is not any more.
+
+    Attributes:
+        run: 128-bit id.
+        part: As it was reported.
+    """
+
+    run: int
+    part: SlowPart
+
+
+Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue
@@ -253,4 +295,7 @@ Event: TypeAlias = (
     | StragglerFound
     | StragglerGone
     | ArrivalsCompared
+    | PathMeasured
+    | SlowFound
+    | SlowGone
 )

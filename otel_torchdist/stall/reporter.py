@@ -20,6 +20,7 @@ from otel_torchdist.stall.events import (
     IncidentResolved,
     MarkerDue,
     MismatchFound,
+    SlowFound,
     StragglerFound,
     VerdictGiven,
 )
@@ -73,7 +74,7 @@ class StallReporter:
                 self._report_verdict(event)
             elif isinstance(event, IncidentResolved):
                 self._report_end(event)
-            elif isinstance(event, MismatchFound | StragglerFound):
+            elif isinstance(event, MismatchFound | StragglerFound | SlowFound):
                 self._report_finding(event)
 
     def _report_markers(self, events: Iterable[MarkerDue]) -> None:

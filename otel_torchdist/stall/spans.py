@@ -13,7 +13,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.attributes import describe_finding, resolution
-from otel_torchdist.stall.events import Finding, Incident, IncidentResolved, MarkerDue, MismatchFound, VerdictGiven
+from otel_torchdist.stall.events import Finding, Incident, IncidentResolved, MarkerDue, VerdictGiven
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing
@@ -82,17 +82,16 @@ def finding_span(event: Finding) -> FinishedSpan:
     target = event.incident.root(1)
     view = event.world.in_order[0]
     now_ns = _wall(view, event.world.taken_ns)
-    is_mismatch = isinstance(event, MismatchFound)
-    operation = event.mismatch.operation if is_mismatch else event.straggler.operation
-    kind = semconv.MISMATCHED if is_mismatch else semconv.STRAGGLER
+    found = attributes.of_finding(event)
+    operation = found.get(semconv.OPERATION, semconv.ALL_OPERATIONS)
     return FinishedSpan(
-        name=semconv.FINDING_SPAN.format(operation=operation, verdict=kind),
+        name=semconv.FINDING_SPAN.format(operation=operation, verdict=found[semconv.VERDICT]),
         trace_id=target.trace_id,
         span_id=target.span_id,
         parent_id=None,
         start_ns=now_ns - _SHORTEST_NS,
         end_ns=now_ns,
-        attributes=attributes.of_mismatch(event) if is_mismatch else attributes.of_straggler(event),
+        attributes=found,
         error=describe_finding(event),
     )
 

@@ -110,6 +110,7 @@ class Verdict:
         failures: By rank, the type of the exception that ended it or its call.
         hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
         first: The death that explains the others; None for kinds other than `dead`.
+        node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
     """
 
     kind: VerdictKind
@@ -126,6 +127,7 @@ class Verdict:
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
     hosts: tuple[str, ...] = ()
     first: FirstDeath | None = None
+    node: str = ""
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -176,7 +178,7 @@ def verdict_at(
 
 
 def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
-    """The verdict with the place of every member that reports."""
+    """The verdict with the place of every member that reports, and the node if it names that as a whole."""
     members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
     missing_at = _missing_at(verdict)
     places: dict[int, Place] = {}
@@ -184,7 +186,15 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
         places[rank] = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
-    return replace(verdict, places=places, failures=failures)
+    return replace(verdict, places=places, failures=failures, node=_node_of(verdict.ranks, world))
+
+
+def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:
+    """The host of several ranks if it has no others that are seen, and other hosts have; else ''."""
+    hosts = {world.ranks[rank].host if rank in world.ranks else "" for rank in ranks}
+    host = hosts.pop() if len(hosts) == 1 else ""
+    there = {rank for rank, view in world.ranks.items() if view.host == host}
+    return host if len(ranks) > 1 and there == set(ranks) and len(there) < len(world.ranks) else ""
 
 
 def _missing_at(verdict: Verdict) -> dict[int, OperationId]:

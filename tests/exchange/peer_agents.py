@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_instance
-from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.job.peers import Peer, Peers
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
@@ -29,6 +29,7 @@ class Node:
         exchange: Its agent's exchange; None while the agent is dead.
         suspects_stall: Whether its agent suspects a stall.
         roles: What it learned each time it met the others.
+        steps: Answers which calls its ranks made in some steps.
     """
 
     def __init__(self, peer_agents: Agents, number: int) -> None:
@@ -37,6 +38,7 @@ class Node:
         self.exchange: RunExchange | None = None
         self.suspects_stall = False
         self.roles: list[Role] = []
+        self.steps: AnswerSteps = no_steps
         self._agents = peer_agents
         self._port = 0
         self._server: HttpServer | None = None
@@ -58,7 +60,8 @@ class Node:
 
     def begin(self, others: tuple[Peer, ...], kind: type[RunExchange] = RunExchange) -> None:
         """Tell its agent of the others, and meet them."""
-        self.exchange = kind(Peers(RUN, TOKEN, self.agent_id, HOST, others), self._instance)
+        peers = Peers(RUN, TOKEN, self.agent_id, HOST, others)
+        self.exchange = kind(peers, self._instance, steps=self.steps)
         self._app.add(RUN, self.exchange)
 
     def end(self) -> None:

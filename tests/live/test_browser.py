@@ -13,6 +13,7 @@ from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.telemetry.metrics.snapshots import FindingSnapshot, RunFindings
 from tests.support.browser import Browser, running_browser
 from tests.support.fake_world import SECOND
 from tests.support.live_pages import Served, seen_in, served, snapshot_of, stalled_world, with_stack
@@ -111,10 +112,28 @@ def test_no_stall_and_the_end(browser: Browser, site: Served) -> None:
     with browser.page(site.address) as (page, noted):
         page.wait_for_selector(".banner.good")
         assert page.locator("#verdict").inner_text() == "No stall"
-        assert "Of 2 ranks 2 run." in page.locator(".banner.good").inner_text()
+        assert "Of 2 ranks, 2 are running." in page.locator(".banner.good").inner_text()
         site.snapshot = snapshot_of(with_ranks(seen, alive=False, state=TapeState.FINISHED))
         until(lambda: page.evaluate("document.querySelector('#verdict').textContent === 'The job has ended'"))
         assert "2 have finished" in page.locator(".banner.calm .sentence").all_inner_texts()[-1]
+        assert noted.errors == []
+
+
+def test_findings(browser: Browser, site: Served) -> None:
+    """What was found without a stall stands above the ranks, each with its trace, until it holds no longer."""
+    snapshot = snapshot_of(calm(4))
+    text = f"rank 3 computes 5.00 ms longer than its peers before all_reduce at {ATTACK} (train.py:12)"
+    findings = RunFindings((FindingSnapshot("other", "all_reduce", "slow_rank", "3", "ab" * 16, text),))
+    site.snapshot = dataclasses.replace(snapshot, runs=(dataclasses.replace(snapshot.runs[0], findings=findings),))
+    with browser.page(site.address) as (page, noted):
+        page.wait_for_selector("section[aria-labelledby=findings] li")
+        assert page.locator("section[aria-labelledby=findings] li").all_inner_texts() == [f"{text} trace {'ab' * 16}"]
+        link = page.locator("section[aria-labelledby=findings] a")
+        assert link.get_attribute("href") == f"http://jaeger.example/trace/{'ab' * 16}"
+        headings = page.locator("main h2:visible").all_inner_texts()
+        assert headings.index("Findings") < headings.index("Each rank")
+        site.snapshot = snapshot
+        until(lambda: page.locator("section[aria-labelledby=findings]").is_hidden())
         assert noted.errors == []
 
 

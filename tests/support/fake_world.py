@@ -60,6 +60,7 @@ class FakeRank:
     created_s: float = 0.0
     run_is_sure: bool = True
     death: Death | None = None
+    host: str = "node-1"
 
     def enter(
         self,
@@ -169,7 +170,7 @@ class FakeRank:
             nonce=0x1000 + self.rank,
             run=RUN,
             run_is_sure=self.run_is_sure,
-            host="node-1",
+            host=self.host,
             created_ns=START_NS + round(self.created_s * SECOND),
             alive=self.alive,
             state=self.state,

@@ -1,8 +1,8 @@
 // What matters most: the stall, or that there is none; and whether the page still hears from its agent.
 
-const STATE_WORDS = { running: "runs", waiting: "waits", stalled: "is stalled", absent: "is absent", stopped: "is stopped",
+const STATE_WORDS = { running: "is running", waiting: "waits", stalled: "is stalled", absent: "is absent", stopped: "is stopped",
   unreachable: "is unreachable", finished: "has finished", failed: "has failed", dead: "is dead" };
-const STATES_WORDS = { ...STATE_WORDS, running: "run", waiting: "wait", stalled: "are stalled", absent: "are absent",
+const STATES_WORDS = { ...STATE_WORDS, running: "are running", waiting: "wait", stalled: "are stalled", absent: "are absent",
   stopped: "are stopped", unreachable: "are unreachable", finished: "have finished", failed: "have failed", dead: "are dead" };
 
 /** An age in seconds: `4.3 s`, `3 min 05 s`, `2 h 07 min`. */
@@ -71,14 +71,29 @@ function stallWords(stall) {
   return ["bad", `Stalled${since} (${who})`, stall.text];
 }
 
+/** What was found without a stall: in the middle of nothing to worry about it is what to look at. */
+class Findings {
+  constructor() {
+    this.list = make("ul", { class: "notes" });
+    this.element = make("section", { class: "card", hidden: true, "aria-labelledby": "findings" }, make("h2", { id: "findings" }, "Findings"), this.list);
+  }
+
+  show(run) {
+    this.element.hidden = run.findings.length === 0;
+    rewrite(this.list, run.findings, () => run.findings.map((one) => make("li", {}, one.text, " ", make("span", { class: "small muted" }, "trace ", traceOf(one)))));
+  }
+}
+
+function traceOf(part) {
+  if (!part.trace_url) return make("code", { class: "trace-id" }, part.trace_id);
+  return make("a", { href: part.trace_url, rel: "noopener noreferrer", target: "_blank" }, part.trace_id);
+}
+
 function stallFacts(stall, run) {
-  const trace = stall.trace_url
-    ? make("a", { href: stall.trace_url, rel: "noopener noreferrer", target: "_blank" }, stall.trace_id)
-    : make("code", { class: "trace-id" }, stall.trace_id);
   const judge = run.judge ? [["judged on", named(run.judge.node || "another node")]] : [];
   return facts([
     ["verdict", stall.kind], ["ranks", stall.ranks], ["operation", named(stall.operation)], ["group", stall.group && named(stall.group)],
-    ["trace", trace], ...judge,
+    ["trace", traceOf(stall)], ...judge,
   ]);
 }
 
@@ -96,7 +111,7 @@ function calmWords(run, live) {
   const states = new Map();
   for (const crowd of run.crowds) states.set(crowd.state, (states.get(crowd.state) ?? 0) + crowd.count);
   const parts = [...states].map(([state, number]) => `${count(number)} ${number === 1 ? STATE_WORDS[state] : STATES_WORDS[state]}`);
-  const sentence = `Of ${counted(run.item.world_size, "rank")} ${parts.join(", ")}.`;
+  const sentence = `Of ${counted(run.item.world_size, "rank")}, ${parts.join(", ")}.`;
   if (run.item.state === "ended") return [states.has("dead") || states.has("failed") ? "warn" : "calm", "The job has ended", sentence];
   if (states.has("dead") || states.has("failed")) return ["warn", "Ranks are gone", sentence];
   if (states.has("stalled")) return ["warn", "Waiting for a verdict", sentence];

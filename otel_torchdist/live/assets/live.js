@@ -18,6 +18,7 @@ class LivePage {
     const choose = (rank) => this.chooseRank(rank);
     this.connection = new Connection();
     this.banner = new Banner();
+    this.findings = new Findings();
     this.ranks = new Ranks(choose);
     this.minute = new Minute(choose);
     this.each = new EachRank();
@@ -28,7 +29,7 @@ class LivePage {
     this.title = make("span", { class: "muted" });
     document.getElementById("bar").append(make("span", { class: "brand" }, "otel_torchdist"), this.runs, this.title,
       make("span", { class: "right" }, this.connection.state, theme.button()));
-    this.parts = [this.ranks, this.minute, this.each, this.groups, this.costs];
+    this.parts = [this.findings, this.ranks, this.minute, this.each, this.groups, this.costs];
     document.getElementById("content").append(this.connection.element, this.judge, this.banner.element, ...this.parts.map((part) => part.element));
     document.addEventListener("visibilitychange", () => this.ask());
     addEventListener("hashchange", () => { this.readAddress(); this.ask(); });
@@ -104,6 +105,7 @@ class LivePage {
     if (run === null) return;
     this.arrange(run.ranks.length <= FEW);
     this.ranks.element.hidden = this.isFew;
+    this.findings.show(run);
     this.ranks.show(run);
     this.minute.show(run, live.at * 1e9);
     this.each.show(run);

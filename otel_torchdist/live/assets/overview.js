@@ -114,15 +114,13 @@ class Costs {
   constructor() {
     this.facts = make("div");
     this.late = new LiveTable("Ranks that came last", LATE_COLUMNS);
-    this.findings = make("ul", { class: "notes" });
     this.lateTitle = make("h3", {}, "Who came last");
-    this.element = make("section", { class: "card", "aria-labelledby": "costs" }, make("h2", { id: "costs" }, "Time and losses"), this.facts, this.findings, this.lateTitle, this.late.element);
+    this.element = make("section", { class: "card", "aria-labelledby": "costs" }, make("h2", { id: "costs" }, "Time and losses"), this.facts, this.lateTitle, this.late.element);
   }
 
   show(run, live) {
     const pairs = costFacts(run, live);
     rewrite(this.facts, pairs, () => facts(pairs));
-    rewrite(this.findings, run.findings, () => run.findings.map((one) => make("li", {}, findingText(one), " ", make("code", { class: "small muted" }, one.trace_id))));
     const late = run.lateness.flatMap((group) => group.late.map((one) => ({ group: group.group, of: group.calls, ...one })));
     this.lateTitle.hidden = this.late.element.hidden = late.length === 0;
     this.late.show(late.map((one) => [`${one.group} ${one.rank}`, one]));
@@ -144,10 +142,4 @@ function costFacts(run, live) {
     ["cost of recording", mean === null ? "" : `${(mean * 100).toFixed(mean < 0.01 ? 2 : 1)} %`],
     ["spans dropped", count(live.spans_dropped)], ["records lost", count(run.records_lost)],
   ];
-}
-
-function findingText(one) {
-  const where = [" in ", named(one.operation), one.group ? [" of ", named(one.group)] : ""];
-  if (one.kind === "straggler") return [make("b", {}, ranksNamed(one.ranks)), " is a straggler", where];
-  return [make("b", {}, ranksNamed(one.ranks)), `: ${one.kind}`, where];
 }

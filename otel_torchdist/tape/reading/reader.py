@@ -69,6 +69,10 @@ class TapeReader(MappedTape):
         self._open = {interval.number: interval for interval in (*cursor.open, *cursor.open_activities)}
         self.lost = cursor.lost
 
+    def skip_to_newest(self, count: int) -> None:
+        """Continue with about the newest `count` records; what was entered before them is not known then."""
+        self._next = max(self._next, self.words[LiveWord.NEXT_NUMBER] - count)
+
     def read_before(self, cursor: TapeCursor) -> Batch:
         """Read what another reader had read, as far as the ring still holds it; the batch counts nothing as lost."""
         past = Batch()

@@ -21,6 +21,9 @@ from otel_torchdist.telemetry.metrics.readers import (
     of_operation,
     of_rank,
     operation_durations,
+    path_gains,
+    path_kinds,
+    path_ranks,
     stall_info,
     stalled,
     step_durations,
@@ -161,7 +164,7 @@ NUMBER_METRICS: Final = (
         Kind.INFO,
         Unit.NONE,
         "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
-        "last (straggler).",
+        "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage).",
         (
             LABEL_RUN,
             LABEL_GROUP,
@@ -203,6 +206,32 @@ NUMBER_METRICS: Final = (
         "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
         (LABEL_RUN, LABEL_GROUP),
         waited,
+    ),
+    NumberMetric(
+        semconv.PATH_SECONDS,
+        Kind.GAUGE,
+        Unit.SECONDS,
+        "Length of the critical path through an average one of the newest steps, by what happens on it; only where the "
+        "run is judged.",
+        (LABEL_RUN, semconv.LABEL_KIND),
+        path_kinds,
+    ),
+    NumberMetric(
+        semconv.PATH_RANK_SECONDS,
+        Kind.GAUGE,
+        Unit.SECONDS,
+        "How long the rank computes on that path, of the 16 ranks that do so longest.",
+        _RANK,
+        path_ranks,
+    ),
+    NumberMetric(
+        semconv.PATH_GAIN_SECONDS,
+        Kind.GAUGE,
+        Unit.SECONDS,
+        "What such a step would be shorter at most without one cause: a line, rank, node or stage that computes longer "
+        "than its peers, or a transfer; at most eight.",
+        (LABEL_RUN, semconv.LABEL_CAUSE, semconv.LABEL_RANKS, LABEL_OPERATION),
+        path_gains,
     ),
     NumberMetric(
         semconv.TIMED_STEPS,

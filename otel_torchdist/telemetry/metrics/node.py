@@ -23,6 +23,7 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     GroupInfo,
     Listener,
     NodeSnapshot,
+    PathSnapshot,
     RankSnapshot,
     RankTimes,
     RunFindings,
@@ -59,7 +60,7 @@ class StallStatus:
 
 @dataclass(frozen=True, slots=True)
 class FindingStatus:
-    """A finding in a run that is not a stall; attributes as in `StallStatus`."""
+    """A finding in a run that is not a stall; attributes as in `StallStatus`, and a sentence."""
 
     run_id: int
     group_key: str
@@ -67,6 +68,7 @@ class FindingStatus:
     verdict: str
     ranks: tuple[int, ...]
     trace_id: int
+    text: str = ""
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class _Run:
     stalled_groups: frozenset[str] = frozenset()
     findings: tuple[FindingSnapshot, ...] = ()
     arrivals: dict[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
+    path: PathSnapshot | None = None
 
     def copy(self) -> _Run:
         timed = {labels: one.copy() for labels, one in self.timed.items()}
@@ -92,6 +95,7 @@ class _Run:
             self.stalled_groups,
             self.findings,
             arrivals,
+            self.path,
         )
 
     def add(self, rank: RankSnapshot) -> None:
@@ -208,6 +212,7 @@ class NodeMetrics:
             verdict=label_value(status.verdict),
             ranks=compress_ranks(status.ranks),
             trace_id=f"{status.trace_id:032x}",
+            text=status.text,
         )
         with self._lock:
             run = self._runs.setdefault(label, _Run())
@@ -234,6 +239,12 @@ class NodeMetrics:
             counts.last.update(more.last)
             for rank, seconds in more.late_s.items():
                 counts.late_s[rank] = counts.late_s.get(rank, 0.0) + seconds
+
+    def set_path(self, run_id: int, path: PathSnapshot | None) -> None:
+        """Show the critical path of a run in place of its previous one; None if it is not known here any more."""
+        label = self._run_labels.of_run(run_id)
+        with self._lock:
+            self._runs.setdefault(label, _Run()).path = path
 
     def listen(self, listener: Listener) -> None:
         """Also pass every duration from now on to `listener`, on the reader's thread."""
@@ -262,6 +273,7 @@ class NodeMetrics:
                     run.stalled_groups,
                     run.findings,
                     run.arrivals,
+                    run.path,
                 )
                 for label, run in runs.items()
             },

@@ -100,6 +100,30 @@ def waited(node: NodeSnapshot) -> Numbers:
             yield (label, group), counts.waited_s
 
 
+def path_kinds(node: NodeSnapshot) -> Numbers:
+    """Seconds of each run's critical path, by what happens on it."""
+    for label, run in node.runs.items():
+        if run.path is not None:
+            for kind, seconds in run.path.kinds.items():
+                yield (label, kind), seconds
+
+
+def path_ranks(node: NodeSnapshot) -> Numbers:
+    """Seconds for which ranks compute on each run's critical path."""
+    for label, run in node.runs.items():
+        if run.path is not None:
+            for rank, seconds in run.path.ranks.items():
+                yield (label, str(rank)), seconds
+
+
+def path_gains(node: NodeSnapshot) -> Numbers:
+    """Seconds by which steps of each run would be shorter without one cause."""
+    for label, run in node.runs.items():
+        if run.path is not None:
+            for labels, seconds in run.path.gains.items():
+                yield (label, *labels), seconds
+
+
 def group_members(node: NodeSnapshot) -> Numbers:
     """Number of members of each group."""
     for label, run in node.runs.items():

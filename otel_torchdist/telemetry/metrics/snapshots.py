@@ -133,13 +133,29 @@ class StallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FindingSnapshot:
-    """A finding in a run that is not a stall, as labels."""
+    """A finding in a run that is not a stall: labels, and a sentence for pages."""
 
     group: str
     operation: str
     verdict: str
     ranks: str
     trace_id: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PathSnapshot:
+    """The critical path of a run's newest steps, in seconds of an average step.
+
+    Attributes:
+        kinds: Its length, by what happens on it.
+        ranks: How long ranks compute on it.
+        gains: What a step would be shorter at most, by kind of cause, ranks and operation, as labels.
+    """
+
+    kinds: Mapping[str, float]
+    ranks: Mapping[int, float]
+    gains: Mapping[tuple[str, str, str], float]
 
 
 @dataclass(slots=True)
@@ -175,6 +191,7 @@ class RunSnapshot:
         stalled_groups: Groups that have had an incident.
         findings: Findings that are not stalls and still hold.
         arrivals: Which ranks came last, by label of the group.
+        path: Its critical path; None if it is not known here.
     """
 
     timed: Mapping[tuple[str, str, str], TimedMessages]
@@ -184,6 +201,7 @@ class RunSnapshot:
     stalled_groups: frozenset[str]
     findings: tuple[FindingSnapshot, ...] = ()
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
+    path: PathSnapshot | None = None
 
 
 class RankTimes(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.creations import DEFAULT_GROUP
@@ -33,8 +33,20 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         bound: `at least` or `up to` where the age is not known any better.
     """
     cause = cause_of(verdict, f"{bound} {age_s:.1f} s".lstrip())
-    clauses = [*_crowd(verdict), *_creation(verdict), *_endings(verdict), *_places(verdict), *_coverage(verdict)]
+    clauses = [
+        *_node(verdict),
+        *_crowd(verdict),
+        *_creation(verdict),
+        *_endings(verdict),
+        *_places(verdict),
+        *_coverage(verdict),
+    ]
     return "; ".join([cause, *clauses])
+
+
+def _node(verdict: Verdict) -> list[str]:
+    """That a whole node is at fault, which no list of ranks says."""
+    return [f"they are all ranks of {readable(verdict.node)}"] if verdict.node else []
 
 
 def _crowd(verdict: Verdict) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.job.peers import peers_files, read_peers
 from tests.cli.running import processes_of
-from tests.jobs.faults.faulty_job import FaultyJob
+from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe, observe_finding
 from tests.jobs.faults.rows import DUE_S, NODE_ROWS, FindingRow, Row, why_not_here
 from tests.support.memory import memory_directory
@@ -75,6 +75,21 @@ def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> N
     assert [done.code for done in job.join()] == [0] * 4
     assert outcome.problems == (), outcome.sentence
     assert len(job.findings()) == 1
+
+
+def test_slow_line_on_the_other_node(start: Callable[..., FaultyJob]) -> None:
+    """The agent that judges finds the line that makes all wait, though the rank runs on the other node."""
+    job = start("slow_line")
+    until(lambda: [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"], 60)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0] * 4
+    [found] = [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"]
+    [line] = [number for number, line in enumerate(WORKER.read_text().splitlines(), 1) if "# slow line" in line]
+    assert found.attributes[semconv.CODE_LINE] == line
+    assert found.attributes[semconv.VERDICT_COVERAGE] == "4/4"
+    assert (found.error or "").startswith("rank 3 computes ")
+    assert {span.attributes[semconv.VERDICT_RANKS] for span in job.findings()} == {"3"}
+    assert job.roots() == []
 
 
 @pytest.mark.parametrize("linger_ms", ["0", "60000"])

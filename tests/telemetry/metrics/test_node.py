@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
+from otel_torchdist.agent.stall_metrics import show
+from otel_torchdist.stall.events import PathMeasured
+from otel_torchdist.stall.findings.slow import Gain, PathLengths
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
@@ -62,6 +65,20 @@ def test_provisional_run_is_held_back(node: Node) -> None:
     assert node.values(semconv.OPERATIONS) == {labels: 2}
     assert [duration.seconds for duration in node.durations] == [3.0, 1.0]
     assert {duration.labels for duration in node.durations} == {(RUN, WORLD.key, "all_reduce", "4KiB")}
+
+
+def test_the_critical_path_is_that_of_the_newest_steps(node: Node) -> None:
+    """A path replaces the one before, and of two gains with the same labels the greater one is shown."""
+    node.add(0)
+    node.poll()
+    assert not node.values(semconv.PATH_SECONDS)
+    for seconds in (0.5, 0.01):
+        gains = (Gain("line", (2,), "all_reduce", seconds), Gain("line", (2,), "all_reduce", seconds / 2))
+        lengths = PathLengths({"computing": 3 * seconds, "transfer": seconds}, {2: seconds}, gains)
+        show(PathMeasured(RUN_ID, lengths), node.metrics)
+    assert node.values(semconv.PATH_SECONDS) == {(RUN, "computing"): 0.03, (RUN, "transfer"): 0.01}
+    assert node.values(semconv.PATH_RANK_SECONDS) == {(RUN, "2"): 0.01}
+    assert node.values(semconv.PATH_GAIN_SECONDS) == {(RUN, "line", "2", "all_reduce"): 0.01}
 
 
 def test_findings_stay_until_they_hold_no_longer(node: Node) -> None:

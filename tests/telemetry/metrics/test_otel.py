@@ -141,6 +141,9 @@ WHERE_SOMETHING_WAS_FOUND = (
     semconv.LAST_ARRIVALS,
     semconv.LATENESS,
     semconv.WAITED_SECONDS,
+    semconv.PATH_SECONDS,
+    semconv.PATH_RANK_SECONDS,
+    semconv.PATH_GAIN_SECONDS,
 )
 
 

@@ -247,6 +247,21 @@ def straggler() -> None:
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
 
 
+def slow_line() -> None:
+    """The last rank computes for 6 ms more before the second call of every step, until the gate is removed."""
+    weight = torch.nn.Parameter(torch.zeros(16))
+    optimizer = torch.optim.SGD([weight])
+    stop = torch.zeros(1)
+    while not healthy and not stop.item():
+        time.sleep(0.01)
+        dist.all_reduce(torch.ones(16))
+        time.sleep(0.006 if is_faulty else 0.0)
+        stop.fill_(float(not gate.exists()))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)  # slow line
+        weight.grad = torch.ones(16)
+        optimizer.step()
+
+
 def cut() -> None:
     """Nothing is wrong with these ranks; the test may cut the network between them."""
     go_on()
@@ -257,7 +272,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     for step in (
         late, kill, kill_with_child, stop, exception, gil, operation, shape, dtype, root, skipped, circular, recv,
         rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, short_dtype, failing_dtype, transposed,
-        silent_reduce_op, straggler, cut,
+        silent_reduce_op, straggler, slow_line, cut,
     )
 }  # fmt: skip
 

@@ -1,0 +1,70 @@
+"""One tape that is being read, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from otel_torchdist.archive.recorder import TapeArchive
+from otel_torchdist.tape.reading.batch import Batch, TapeCursor
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry.metrics.rank import RankMetrics
+from otel_torchdist.telemetry.metrics.state import MetricsState
+from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """How far one tape has been read, and the results, so that another reader can continue from there.
+
+    Attributes:
+        cursor: Position in the tape.
+        spans: What has been handed over; None if nothing has been.
+        metrics: What has been counted.
+    """
+
+    cursor: TapeCursor
+    spans: SpansState | None
+    metrics: MetricsState
+
+
+@dataclass(slots=True)
+class FollowedRank:
+    """One tape and its outputs.
+
+    Attributes:
+        tape: The tape.
+        spans: Its spans; None if another process exports them.
+        metrics: Its metrics; None if another process exports them.
+        archive: What is archived of it; None if it is not.
+        ended_at: Monotonic time in seconds at which its end was seen.
+        unlocked_at: Monotonic time in seconds at which its lock was first seen to be free.
+    """
+
+    tape: TapeReader
+    spans: RankSpans | None
+    metrics: RankMetrics | None
+    archive: TapeArchive | None = None
+    ended_at: float | None = None
+    unlocked_at: float | None = None
+
+    @property
+    def state(self) -> RankState | None:
+        """How far it has been read; None if another process exports it."""
+        if self.spans is None or self.metrics is None:
+            return None
+        return RankState(self.tape.cursor, self.spans.state, self.metrics.state)
+
+    def resume(self, before: RankState) -> Batch:
+        """Continue where another reader stopped; returns what that one has read."""
+        past = self.tape.another().read_before(before.cursor)
+        self.tape.resume(before.cursor)
+        if self.archive is not None:
+            self.archive.resume(past)
+        if self.metrics is not None:
+            self.metrics.resume(before.metrics)
+        if self.spans is not None and before.spans is not None:
+            self.spans.resume(before.spans, [*past.ended, *past.activities_ended])
+        elif self.spans is not None:
+            self.spans.consume(past, self.tape.status(), time.monotonic_ns())
+        return past

@@ -1,0 +1,1 @@
+"""The critical path of runs while they run, across all nodes."""
