@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.live.model import AgentFacts, LiveRun, LiveSnapshot
@@ -42,6 +42,11 @@ class LiveFeed:
         self._published_at = float("-inf")
         self._snapshot: LiveSnapshot | None = None
         self._past: RecentPast | None = None
+        self._unwatched: list[Callable[[], None]] = []
+
+    def when_unwatched(self, forget: Callable[[], None]) -> None:
+        """Have something called, on the reader's thread, when there have been no visitors for a while."""
+        self._unwatched.append(forget)
 
     def visit(self) -> LiveSnapshot | None:
         """Return the latest snapshot, on any thread; None if there is none yet. Call it again a little later."""
@@ -56,9 +61,11 @@ class LiveFeed:
     def end_turn(self, watch: StallWatch, tapes: list[TapeReader], metrics: NodeMetrics, watches: bool) -> None:
         """Publish a snapshot if there are visitors and it is time for one, on the reader's thread."""
         now = time.monotonic()
-        self.is_watched = now - self._visited_at < WATCHED_S
+        was_watched, self.is_watched = self.is_watched, now - self._visited_at < WATCHED_S
         if not self.is_watched:
             self._snapshot = self._past = None
+            for forget in self._unwatched if was_watched else ():
+                forget()
             return
         if now - self._published_at < PUBLISH_S:
             return

@@ -24,6 +24,7 @@ class LivePage:
     def __init__(self, feed: LiveFeed) -> None:
         """Make documents of what `feed` publishes."""
         self._feed = feed
+        feed.when_unwatched(self._forget)
         self._making = threading.Lock()
         self._snapshot: LiveSnapshot | None = None
         self._made: dict[tuple[int | None, str, tuple[int, ...]], bytes] = {}
@@ -47,3 +48,8 @@ class LivePage:
             if wanted not in self._made:
                 self._made[wanted] = _encode(document_of(snapshot, self._feed.facts, *wanted))
             return self._made[wanted]
+
+    def _forget(self) -> None:
+        """Drop what is kept for visitors."""
+        with self._making:
+            self._snapshot, self._made = None, {}

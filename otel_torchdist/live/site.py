@@ -33,7 +33,9 @@ def live_site(config: Config, feed: LiveFeed | None) -> Site | None:
     if feed is None:
         return None
     page = Page("otel_torchdist", _own("body.html"), tuple(map(_own, SCRIPTS)), style=_own("live.css"), connects=True)
-    return Site(config.page, LivePage(feed), html_of(page).encode(), f"{policy_of(page)}; frame-ancestors 'none'")
+    site = Site(config.page, LivePage(feed), html_of(page).encode(), f"{policy_of(page)}; frame-ancestors 'none'")
+    feed.when_unwatched(site.packed.forget)
+    return site
 
 
 def page_address(config: Config, port: int) -> str:

@@ -117,7 +117,7 @@ class _Names:
 def _lane(view: RankView, ended: Sequence[Bar], names: _Names, now_ns: int) -> Lane:
     oldest_ns = now_ns - SECONDS * _SECOND_NS
     bars = [
-        (bar.begin_ns // UNIT_NS, (bar.end_ns - bar.begin_ns) // UNIT_NS, names.place_of(bar.name, bar.group))
+        (bar.begin_ns // UNIT_NS, max(bar.end_ns - bar.begin_ns, 0) // UNIT_NS, names.place_of(bar.name, bar.group))
         for bar in ended
         if bar.end_ns >= oldest_ns
     ]

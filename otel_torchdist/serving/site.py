@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import gzip
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 from otel_torchdist import guard
 from otel_torchdist.config import PageAccess
 from otel_torchdist.serving.http_server import App
+from otel_torchdist.serving.packed import PackedBodies
 from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
 
 PAGE: Final = "/"
@@ -49,12 +48,14 @@ class Site:
         live: Makes the document.
         page: The page, which polls it.
         policy: The page's Content-Security-Policy.
+        packed: What of this was compressed for visitors.
     """
 
     access: PageAccess
     live: LiveDocument
     page: bytes
     policy: str
+    packed: PackedBodies = field(default_factory=PackedBodies)
 
     def beside(self, metrics: App) -> App:
         """Return an application that serves the page, and `/metrics` exactly as `metrics` does."""
@@ -101,7 +102,7 @@ class Site:
         headers = [("Content-Type", answer.content_type), ("Content-Security-Policy", self.policy), *_SECURITY]
         headers += answer.headers
         if len(body) > SMALL and "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
-            body = _compressed(body)
+            body = self.packed.of(body)
             headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
         headers.append(("Content-Length", str(len(body))))
         start_response(answer.status, headers)
@@ -119,12 +120,6 @@ _UNKNOWN_USER: Final = (
     b"The live page shows users of this machine their own jobs, and the kernel did not show whose process connected.\n"
     b"Set OTEL_PYTHON_TORCHDIST_PAGE=on to show them to everyone who reaches this port.\n"
 )
-
-
-@functools.lru_cache(maxsize=8)
-def _compressed(body: bytes) -> bytes:
-    """Compress what many visitors get."""
-    return gzip.compress(body, compresslevel=1, mtime=0)
 
 
 @dataclass(frozen=True, slots=True)

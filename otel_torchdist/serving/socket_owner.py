@@ -61,7 +61,7 @@ def owner_of(connection: Connection) -> int | None:
         found = _asked(client, connection.client_port, server, connection.server_port)
     if found is None:
         # Netlink may be forbidden, or lack the module that answers. Tables take milliseconds: all buckets are visited.
-        found = _in_tables(client, connection.client_port)
+        found = _in_tables(client, connection.client_port, server, connection.server_port)
     return None if found == _OVERFLOW and not _knows_all_users() else found
 
 
@@ -101,9 +101,11 @@ def _asked(client: bytes, client_port: int, server: bytes, server_port: int) -> 
     return struct.unpack_from("=L", answer, _USER_AT)[0] if answer[_STATE_AT] == _ESTABLISHED else None
 
 
-def _in_tables(client: bytes, port: int) -> int | None:
-    forms = [client] if len(client) > 4 else [client, bytes(10) + b"\xff\xff" + client]  # of a socket that speaks both
-    wanted = [f"{_words(packed)}:{port:04X}".encode() for packed in forms]
+def _in_tables(client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
+    """Look one socket up by both ends: sockets of several users may share a port if they lead to different servers."""
+    mapped = bytes(10) + b"\xff\xff"
+    prefixes = [b"", mapped] if len(client) == 4 else [b""]  # of a socket that speaks both
+    wanted = [[_end(prefix + client, client_port), _end(prefix + server, server_port)] for prefix in prefixes]
     for table in _TABLES:
         try:
             with table.open("rb") as file:
@@ -112,12 +114,13 @@ def _in_tables(client: bytes, port: int) -> int | None:
             continue
         for line in lines:
             fields = line.split(maxsplit=8)
-            if len(fields) > 7 and fields[1] in wanted and fields[3] == b"01":
+            if len(fields) > 7 and fields[1:3] in wanted and fields[3] == b"01":
                 return int(fields[7])
     return None
 
 
-def _words(packed: bytes) -> str:
-    """Return an address as the tables have it: words of four bytes in the machine's order."""
+def _end(packed: bytes, port: int) -> bytes:
+    """Return an end of a connection as the tables have it: words of four bytes in the machine's order, and the port."""
     words = (packed[place : place + 4] for place in range(0, len(packed), 4))
-    return "".join((word[::-1] if sys.byteorder == "little" else word).hex().upper() for word in words)
+    address = "".join((word[::-1] if sys.byteorder == "little" else word).hex().upper() for word in words)
+    return f"{address}:{port:04X}".encode()

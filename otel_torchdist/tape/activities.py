@@ -15,7 +15,8 @@ from typing import Final, TypeAlias
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import ActivityKind, How, RecordKind, Word
-from otel_torchdist.tape.records import Operation, operation_of, renewed
+from otel_torchdist.tape.operations import operation_of, renewed
+from otel_torchdist.tape.records import Operation
 
 _KIND: Final = 11
 """Position of the record's kind among a payload's fields."""

@@ -9,19 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.codec import MAX_CHANNELS, MAX_OPEN, answer_of, views_of
+from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.wire import (
-    Answer,
-    Question,
     WireError,
     decode_answer,
-    decode_question,
     encode,
-    ruling_from,
-    wire_ruling,
 )
 from otel_torchdist.job.stacks import ThreadStack
-from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
@@ -199,61 +193,6 @@ def test_windows_are_sent_without_their_calls() -> None:
     assert there.windows == {channel: (Window(3, 1 << 60, ()),)}
 
 
-def with_channels(*channels: Channel, open_in: Channel | None = None) -> WorldSnapshot:
-    """A rank with progress in many channels, in this order, and an open operation in one of them."""
-    world = FakeWorld(1)
-    world.ranks[0].enter(EVERYBODY, 1.0)
-    view = world.snapshot(2.0).ranks[0]
-    (operation,) = view.open
-    opened = () if open_in is None else (dataclasses.replace(operation, operation_id=OperationId(open_in, 1)),)
-    view = dataclasses.replace(view, progress=dict.fromkeys(channels, Progress(1)), open=opened)
-    return WorldSnapshot(RUN, view.heartbeat_ns, {0: view})
-
-
-def p2p_channel(tag: int) -> Channel:
-    """A channel of sends."""
-    return Channel(RecordKind.OPERATION, PAIR.key, 0, 1, tag)
-
-
-def group_channel(nth: int) -> Channel:
-    """A channel of a group's collectives."""
-    return Channel(RecordKind.OPERATION, f"{nth:08x}")
-
-
-def test_as_many_channels_as_may_be() -> None:
-    """Up to the bound, of collectives and of sends each, nothing is left out, and nothing is reported missing."""
-    channels = [*map(p2p_channel, range(MAX_CHANNELS)), *map(group_channel, range(MAX_CHANNELS))]
-    (view,) = sent(with_channels(*channels))
-    assert view.progress.keys() == set(channels)
-    assert not view.forgotten
-
-
-@pytest.mark.parametrize("make", [p2p_channel, group_channel])
-def test_more_channels_than_may_be(make: type) -> None:
-    """The newest channels are kept, and the one in use, however old; the others are reported missing."""
-    channels = [make(number) for number in range(MAX_CHANNELS + 50)]
-    (view,) = sent(with_channels(*channels, open_in=channels[3]))
-    assert view.progress.keys() == {channels[3], *channels[-MAX_CHANNELS:]}
-    assert view.forgotten
-
-
-def test_sends_push_out_no_collectives() -> None:
-    """However many tags a job uses, the progress of its ranks in their collectives is known."""
-    groups = [group_channel(number) for number in range(100)]
-    (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_CHANNELS))))
-    assert set(groups) <= view.progress.keys()
-    assert len(view.progress) == MAX_CHANNELS + 100
-
-
-def test_oldest_open_operations_are_kept() -> None:
-    """Of very many operations in flight, those that have waited longest are sent."""
-    world = FakeWorld(1)
-    for _ in range(MAX_OPEN + 10):
-        world.ranks[0].enter(EVERYBODY, 1.0, blocking=False, flags=Flag.ASYNC)
-    (view,) = sent(world.snapshot(2.0))
-    assert [operation.record.number for operation in view.open] == list(range(1, MAX_OPEN + 1))
-
-
 def test_large_group_is_written_once() -> None:
     """A group of 4,096 ranks adds its size to an answer once, not once for each rank and operation."""
     size, local = 4_096, 64
@@ -295,80 +234,6 @@ def test_operation_without_a_group() -> None:
     (there,) = sent(dataclasses.replace(taken, ranks={0: dataclasses.replace(view, open=(unknown,))}))
     assert there.open == (unknown,)
     assert there.groups == {}
-
-
-def decode_all(body: bytes) -> None:
-    """Decode bytes as an answer and as a question, as an agent does."""
-    for decode in (decode_question, decode_answer):
-        try:
-            message = decode(body)
-            if isinstance(message, Answer):
-                views_of(message, RUN, 5, 5)
-            else:
-                ruling_from(message.ruling, RUN)
-        except WireError:
-            pass
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=200))
-def test_random_bytes(body: bytes) -> None:
-    """Any bytes are an answer or a WireError, and nothing else."""
-    decode_all(body)
-
-
-_WHOLE = encode(answer_of(snapshot(eventful_world()), 1, True, 5))
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_damaged_answers(data: st.DataObject) -> None:
-    """An answer with missing or changed bytes is another answer or a WireError."""
-    start = data.draw(st.integers(0, len(_WHOLE) - 1), label="start")
-    length = data.draw(st.integers(0, 8), label="length")
-    patch = data.draw(st.binary(max_size=8), label="patch")
-    decode_all(_WHOLE[:start] + patch + _WHOLE[start + length :])
-    with pytest.raises(WireError):
-        decode_answer(_WHOLE[:start])
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"\xdd\xff\xff\xff\xff",
-        b"\xdf\xff\xff\xff\xff",
-        b"\xc6\xff\xff\xff\xff",
-        b"\x91" * 1_000_000,
-        b"\x81" * 1_000_000,
-    ],
-    ids=["endless array", "endless map", "endless bytes", "deep arrays", "deep maps"],
-)
-def test_bombs(body: bytes) -> None:
-    """False lengths and endless nesting cost nothing and are WireErrors."""
-    for decode in (decode_question, decode_answer):
-        with pytest.raises(WireError):
-            decode(body)
-
-
-def test_question_and_ruling_arrive() -> None:
-    """A ruling on a stall arrives with its text, its attributes and its place."""
-    site = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 7)
-    attributes = {"a": "text", "b": True, "c": 3, "d": 1.5, "e": ["x", "y"]}
-    ruling = Ruling(Incident(RUN, "name", 3), 4, site, "rank 2 has not entered", attributes)
-    question = Question(3, True, (3, 4), wire_ruling(ruling), (1, 1 << 63), (2,))
-    there = decode_question(encode(question))
-    assert there == question
-    assert ruling_from(there.ruling, RUN) == ruling
-    assert wire_ruling(None) is None and ruling_from(None, RUN) is None
-
-
-def test_attributes_that_are_tuples_arrive_as_lists() -> None:
-    """OpenTelemetry accepts both; MessagePack has only lists."""
-    site = OperationId(Channel(RecordKind.OPERATION, ""), 1)
-    ruling = Ruling(Incident(RUN, "name"), 1, site, "", {"hosts": ("a", "b")})
-    there = ruling_from(decode_question(encode(Question(0, ruling=wire_ruling(ruling)))).ruling, RUN)
-    assert there is not None
-    assert there.attributes == {"hosts": ["a", "b"]}
 
 
 def test_calls_are_shown_where_they_are_wanted() -> None:

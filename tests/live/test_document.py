@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.live.document import Document, RunPart, chosen_lanes, document_of
+from otel_torchdist.live.model import Bar
 from otel_torchdist.live.ranks import MAX_RANKS
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.tape.layout import TapeState
@@ -141,6 +142,17 @@ def test_lanes_of_few_and_strips_of_many() -> None:
     assert len(many.strips) == 64
     chosen = run_of(stalled_world(64, (40,), 14), lanes=(7, 9, 99)).timeline
     assert [lane.rank for lane in chosen.lanes] == [7, 9]
+
+
+def test_ends_before_begins() -> None:
+    """An operation whose end a clock has put before its begin has no length; it is not drawn as one that is open."""
+    seen = seen_in(stalled_world(2, (1,), 14))
+    snapshot = snapshot_of(seen)
+    nonce, at_ns = seen.world.ranks[1].nonce, snapshot.taken_ns
+    bars = {**snapshot.bars, nonce: (Bar("all_reduce", "", at_ns - SECOND, at_ns - SECOND - 20_000),)}
+    found = document_of(dataclasses.replace(snapshot, bars=bars), FACTS, None).run
+    assert found is not None
+    assert [length for _, length, _ in found.timeline.lanes[1].bars] == [0]
 
 
 def test_strips_tell_communication_from_computation() -> None:

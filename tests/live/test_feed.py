@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.config import Config
 from otel_torchdist.live import feed as feeding
 from otel_torchdist.live import recent
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.live.page import LivePage
+from otel_torchdist.live.site import live_site
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
@@ -64,17 +66,22 @@ def reading(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
 
 
 def test_nothing_without_visitors(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a visitor no snapshot is made; after the last one what was kept is dropped."""
+    """Without a visitor no snapshot is made; after the last one what was kept is dropped, compressed or not."""
+    site = live_site(Config(), reading.feed)
+    assert site is not None and isinstance(site.live, LivePage)
     reading.turn()
     assert not reading.feed.is_watched
     assert reading.feed.visit() is None
     reading.turn()
     assert reading.feed.is_watched
     assert reading.feed.visit() is not None
+    site.packed.of(site.live.document({}, None))
+    assert site.live._made and site.live._snapshot and site.packed._packed
     monkeypatch.setattr(feeding, "WATCHED_S", -1.0)
     reading.turn()
     assert not reading.feed.is_watched
     assert (reading.feed._snapshot, reading.feed._past) == (None, None)
+    assert (site.live._snapshot, site.live._made, site.packed._packed) == (None, {}, {})
 
 
 def test_what_came_before_the_visitor(reading: Reading) -> None:

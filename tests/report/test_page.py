@@ -138,6 +138,17 @@ def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
         assert _quiet(seen)
 
 
+def test_waits_across_nodes_are_not_known(browser: Browser, written: Callable[..., Path]) -> None:
+    """On one node time is waiting or moving; a rank that meets others with another clock may have waited for them."""
+    for world, text in ((WrittenWorld(), "moving"), (WrittenWorld(ranks_a_host=4), "waiting or moving")):
+        with browser.page(written(world)) as (page, seen):
+            _ready(page)
+            gauges = page.locator("#ranks td.gauge .small").all_inner_texts()
+            assert len(gauges) == 8 and all(gauge.endswith(f" % {text}") for gauge in gauges), gauges
+            assert page.get_by_text("how much of it is waiting is not known").count() == (text != "moving")
+            assert _quiet(seen)
+
+
 def test_hostile_names_are_text(browser: Browser, written: Callable[..., Path]) -> None:
     """Names of hosts, groups, functions and files end no script, make no element, and turn no text around."""
     site = CallSiteName(HOSTILE, f"/home/{HOSTILE}.py", 7)
@@ -163,6 +174,11 @@ def test_dark_light_narrow_and_wide(browser: Browser, written: Callable[..., Pat
             before = page.evaluate(background)
             assert (before == "rgb(13, 17, 23)") is dark
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            captions = page.locator("caption > span:visible").all()
+            assert len(captions) > 5
+            for caption in captions:
+                box = caption.bounding_box()
+                assert box is not None and box["x"] + box["width"] <= width, "a caption is read without scrolling"
             page.locator(".bar-top button").click()
             assert page.evaluate(background) != before
             assert _quiet(seen)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,6 +240,21 @@ def test_whose_connection_it_is(address: str, monkeypatch: pytest.MonkeyPatch) -
         assert user_of(found) is None, "the connection is closed"
     assert user_of({**found, "REMOTE_ADDR": "nonsense"}) is None
     assert user_of({}) is None
+
+
+def test_a_port_that_two_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the kernel's tables a user's connection to another server is not taken for one to this page."""
+    table = tmp_path / "tcp"
+    line = "{}: 0100007F:C350 0100007F:{:04X} 01 00000000:00000000 00:00000000 00000000 {:5} 0 7 1 0 20 4 30 10 -1\n"
+    table.write_text("  sl  local_address rem_address\n" + line.format(0, 8080, 4711) + line.format(1, 9464, 4712))
+    monkeypatch.setattr(socket_owner, "_NETLINK_SOCK_DIAG", 31)  # without netlink
+    monkeypatch.setattr(socket_owner, "_TABLES", (table,))
+    monkeypatch.setattr(socket_owner.sys, "byteorder", "little")
+    found = {
+        port: socket_owner.owner_of(socket_owner.Connection("127.0.0.1", 50_000, "127.0.0.1", port))
+        for port in (8080, 9464, 9465)
+    }
+    assert found == {8080: 4711, 9464: 4712, 9465: None}
 
 
 def test_users_of_other_namespaces_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-// A matrix of numbers as coloured cells, darker for more, with row and column under the mouse or the keyboard.
+// A matrix of numbers as coloured cells, stronger for more, with row and column under the mouse or the keyboard.
 
 /**
  * A heat map.
@@ -18,7 +18,7 @@ function heatmap({ names, cells, show, label, rowName = "from", columnName = "to
 
   const describe = () => {
     if (!at) {
-      readout.replaceChildren(`Darkest: ${show(most)}`);
+      readout.replaceChildren(`Most: ${show(most)}`);
       return;
     }
     const value = values.get(at.row * names.length + at.column);

@@ -51,7 +51,7 @@ function table({ caption, columns: wanted, rows, isMarked = () => false, search 
     type: "search", placeholder: hint, "aria-label": `${hint}: ${caption}`, input: (event) => { sought = event.target.value.trim().toLowerCase(); fill(); },
   }));
   return make("div", {}, field, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads)), body)), more);
+    make("table", {}, make("caption", {}, make("span", {}, caption)), make("thead", {}, make("tr", {}, heads)), body)), more);
 }
 
 function hasText(content) {

@@ -148,8 +148,8 @@ function ranksCard(report) {
   return card("ranks", "Ranks",
     rows.length > 40 && quantiles(rows),
     legend([
-      rows.some((row) => row.waiting_ns !== null) && ["--series-4", "waiting for another rank"], rows.some((row) => row.waiting_ns !== null) && ["--series-0", "moving data"],
-      rows.some((row) => row.waiting_ns === null) && ["--series-6", "communicating; how much of it is waiting is not known"], ["--line", "not communicating"],
+      rows.some((row) => row.waiting_ns !== null) && ["--series-4", "waiting for another rank"], rows.some(isSplit) && ["--series-0", "moving data"],
+      rows.some((row) => !isSplit(row)) && ["--series-6", "communicating; how much of it is waiting is not known"], ["--line", "not communicating"],
     ]),
     table({
       caption: rows.length > 40 ? "Ranks that arrived last most often come first" : "All ranks",
@@ -160,18 +160,24 @@ function ranksCard(report) {
     }));
 }
 
+/** Whether it is known of nearly all calls of a rank how long it waited in them: ranks of other nodes have other clocks. */
+function isSplit(row) {
+  return row.waiting_ns !== null && row.compared >= 0.95 * (row.calls - row.open);
+}
+
 function timeMeter([waiting, moving, rest], row) {
   const whole = waiting + moving + rest;
+  const known = row.waiting_ns === null ? "" : `${percent(waiting, whole)} waiting, `;
   return meter([
-    { share: waiting / whole, tone: "--series-4" }, { share: moving / whole, tone: row.waiting_ns === null ? "--series-6" : "--series-0" }, { share: rest / whole, tone: "--line" },
-  ], row.waiting_ns === null ? `${percent(moving, whole)} communicating` : `${percent(waiting, whole)} waiting, ${percent(moving, whole)} moving`);
+    { share: waiting / whole, tone: "--series-4" }, { share: moving / whole, tone: isSplit(row) ? "--series-0" : "--series-6" }, { share: rest / whole, tone: "--line" },
+  ], `${known}${percent(moving, whole)} ${isSplit(row) ? "moving" : known ? "waiting or moving" : "communicating"}`);
 }
 
 /** What thousands of ranks have in common, and how far they differ. */
 function quantiles(rows) {
   const figures = [
     ["share of time waiting", (row) => (row.waiting_ns === null || !row.span_ns ? null : row.waiting_ns / row.span_ns), (value) => percent(value)],
-    ["share of time moving data", (row) => (row.communicating_ns === null || !row.span_ns ? null : Math.max(0, row.communicating_ns - (row.waiting_ns ?? 0)) / row.span_ns), (value) => percent(value)],
+    ["share of time moving data", (row) => (row.communicating_ns === null || !row.span_ns || !isSplit(row) ? null : Math.max(0, row.communicating_ns - row.waiting_ns) / row.span_ns), (value) => percent(value)],
     ["share of arrivals that were last", (row) => (row.compared ? row.came_last / row.compared : null), (value) => percent(value)],
     ["median step", (row) => row.step_ns, duration],
     ["bytes contributed", (row) => row.bytes, amount],

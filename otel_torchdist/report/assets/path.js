@@ -9,7 +9,7 @@ function pathCard(report) {
   return card("critical-path", "Critical path",
     make("p", { class: "muted" }, `The chain of computing and transfers that determines how long a step takes: only a change on it makes steps shorter. ${about}`),
     facts([
-      ["median step", duration(path.step_ns)],
+      [path.first_step === null ? "all calls" : "median step", duration(path.step_ns)],
       ["computing on the path", `${duration(path.computing_ns)}, ${percent(path.computing_ns, path.path_ns)}`],
       ["transfer on the path", `${duration(path.transfer_ns)}, ${percent(path.transfer_ns, path.path_ns)}`],
     ]),
@@ -29,9 +29,14 @@ function gainTable(path) {
   });
 }
 
+/** What lengths are those of. */
+function each(path) {
+  return path.first_step === null ? "" : ", in an average step";
+}
+
 function partTable(path) {
   return make("div", {}, table({
-    caption: "Its longest parts, in an average step",
+    caption: `Its longest parts${each(path)}`,
     rows: path.parts,
     most: 12,
     search: (row) => `rank ${row.rank} ${row.kind} ${row.operation} ${row.group} ${row.site}`,
@@ -53,7 +58,7 @@ function rankParts(path) {
   return make("div", {},
     legend([["--series-2", "computing"], ["--series-4", "waiting for another rank"], ["--series-0", "transfer"]]),
     table({
-      caption: rows.length > 12 ? "Ranks with the largest share of the path first, in an average step" : "Ranks, in an average step",
+      caption: `${rows.length > 12 ? "Ranks with the largest share of the path first" : "Ranks"}${each(path)}`,
       rows,
       most: 12,
       isMarked: (row) => row.on_path_ns > (2 * path.computing_ns) / rows.length && row.on_path_ns > 0.2 * path.path_ns,
@@ -62,7 +67,7 @@ function rankParts(path) {
       columns: [
         { name: "rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
         { name: "on the path", isNumber: true, value: (row) => row.on_path_ns, show: (row) => percent(row.on_path_ns, path.path_ns) },
-        { name: "its step", isGauge: true, value: (row) => row.waiting_ns, show: (row) => partsMeter(row) },
+        { name: path.first_step === null ? "its time" : "its step", isGauge: true, value: (row) => row.waiting_ns, show: (row) => partsMeter(row) },
         { name: "waits most for", value: (row) => row.waits_for, show: (row) => (row.waits_for < 0 ? "" : `rank ${row.waits_for}`) },
       ],
     }));

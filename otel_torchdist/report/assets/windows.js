@@ -100,7 +100,7 @@ function timelineCard(report) {
     timeline.model = undefined;
     timeline.update(model(place));
     colours.replaceChildren(legendOf(window));
-    about.replaceChildren(`${capital(window.title)}; ${counted(window.ranks, "rank")}; 0 is ${window.origin}. A bar is a call: striped while it waits for another rank, solid while data moves.`);
+    about.replaceChildren(`${capital(window.title)}; ${counted(window.ranks, "rank")}; 0 is ${window.origin}. A bar is a call: striped while it waits for another rank, as far as that is known.`);
     remarks.replaceChildren(...window.remarks.map((text) => make("li", {}, named(text))));
     const ranks = [...new Set(window.lanes.map((lane) => lane.rank))];
     find.replaceChildren(...ranks.map((rank) => make("option", { value: String(rank) }, `go to rank ${rank}`)));

@@ -15,9 +15,10 @@ from otel_torchdist.tape.activities import Activity, Interval, decoded, interval
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
 from otel_torchdist.tape.memory import TapeMemory, numbers_in
+from otel_torchdist.tape.operations import operation_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
-from otel_torchdist.tape.records import Operation, StepMark, operation_of
+from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.tape.splits import PendingSplits
 
 UNCOMMITTED_BOUND_S: Final = 1.0
