@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist.critical_path.model import Cause, CauseKind, CriticalPath
 from otel_torchdist.critical_path.wording import sentence
@@ -13,8 +13,10 @@ from otel_torchdist.units import duration, share
 LEAST_SHARE: Final = 0.1
 """Share of a step that would be gained, at least; the same as for stragglers."""
 HELD: Final = 3
-"""Reported once found this many times in a row, and gone once not found this many times in a row. Of two ranks that
-differ by chance alone, one is found in about one path in a hundred."""
+"""Reported once found this many times in a row, and gone once not found this many times in a row. Of ranks that differ
+by chance alone, one is found in about one path in a hundred."""
+HELD_S: Final = 30.0
+"""And for so long: on a busy machine one rank may get less of the processors for several seconds."""
 MAX_REPORTED: Final = 64
 """Of a run over its whole lifetime; more would add no information."""
 MOST_RANKS: Final = 16
@@ -35,25 +37,44 @@ class SlowParts:
         gone: What was reported, and has not been found in the last paths.
     """
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self._found: dict[_Key, int] = {}
+    def __init__(self, held_s: float = HELD_S) -> None:
+        """Know nothing yet; report what has been found for so many seconds."""
+        self._held_s = held_s
+        self._found: dict[_Key, _Held] = {}
         self._missed: dict[_Key, int] = {}
         self._standing: dict[_Key, SlowPart] = {}
         self._reported = 0
         self.gone: list[SlowPart] = []
 
-    def update(self, parts: Iterable[SlowPart]) -> list[SlowPart]:
-        """Take what is slow on the next path; returns what is to be reported now."""
+    def update(self, parts: Iterable[SlowPart], now_s: float) -> list[SlowPart]:
+        """Take what is slow on the next path.
+
+        Args:
+            parts: What is slow.
+            now_s: Monotonic time.
+
+        Returns:
+            What is to be reported now.
+        """
         by_key = {(part.kind, part.ranks): part for part in parts}
-        self._found = {key: self._found.get(key, 0) + 1 for key in by_key}
+        self._found = {key: self._found.get(key, _Held(0, now_s)).again() for key in by_key}
         self._missed = {key: self._missed.get(key, 0) + 1 for key in self._standing.keys() - by_key.keys()}
         self.gone = [self._standing.pop(key) for key, times in self._missed.items() if times >= HELD]
-        held = (key for key, times in self._found.items() if times >= HELD and key not in self._standing)
-        due = [by_key[key] for key in held][: MAX_REPORTED - self._reported]
+        held = (key for key, one in self._found.items() if one.times >= HELD and now_s - one.since_s >= self._held_s)
+        due = [by_key[key] for key in held if key not in self._standing][: MAX_REPORTED - self._reported]
         self._reported += len(due)
         self._standing.update(((part.kind, part.ranks), part) for part in due)
         return due
+
+
+class _Held(NamedTuple):
+    """How many times in a row something was found, and since when."""
+
+    times: int
+    since_s: float
+
+    def again(self) -> _Held:
+        return self._replace(times=self.times + 1)
 
 
 def slow_parts_of(path: CriticalPath) -> Iterator[SlowPart]:

@@ -11,14 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.path_watch.child import MOST_CALLS, Child, ChildError, Measured, NodeCalls
-from otel_torchdist.path_watch.findings import SlowParts
+from otel_torchdist.path_watch.findings import HELD_S, SlowParts
 from otel_torchdist.path_watch.steps import StepRange
 from otel_torchdist.stall.events import Event, Incident, PathMeasured, SlowFound, SlowGone
 from otel_torchdist.world.model import WorldSnapshot
@@ -45,6 +45,7 @@ class Pace:
         longest_wait_s: Seconds between two paths of a run that are always enough.
         share: Share of one core that paths may take on a node.
         credit_s: Processor time that may be saved up, so that the first paths come soon.
+        held_s: Seconds for which something must have been slow before it is reported.
     """
 
     look_s: float = 1.0
@@ -52,6 +53,7 @@ class Pace:
     longest_wait_s: float = 30.0
     share: float = 0.01
     credit_s: float = 2.0
+    held_s: float = HELD_S
 
 
 USUAL: Final = Pace()
@@ -88,16 +90,15 @@ class _Run:
     """What is remembered of a run.
 
     Attributes:
-        parts: What is slow in it.
         steps: How many steps are looked at, at most; fewer than `LEAST_STEPS` if even these have too many calls.
         last_step: The last step of its last path.
         looked_at: When that was looked for, in monotonic seconds.
         wait_s: Seconds from then to the next one, at least.
+        parts: What is slow in it.
     """
 
     wait_s: float
-
-    parts: SlowParts = field(default_factory=SlowParts)
+    parts: SlowParts
     steps: int = MOST_STEPS
     last_step: int = FIRST_STEADY
     looked_at: float = float("-inf")
@@ -181,7 +182,9 @@ class PathWatch:
 
     def _look(self, now: float) -> None:
         watched = {one.world.run: one for one in self._watched}
-        self._runs = {run: self._runs.get(run) or _Run(self._pace.first_wait_s) for run in watched}
+        self._runs = {
+            run: self._runs.get(run) or _Run(self._pace.first_wait_s, SlowParts(self._pace.held_s)) for run in watched
+        }
         if not self._credit.is_left(now):
             return
         for run in sorted(watched, key=lambda run: self._runs[run].looked_at):
@@ -214,7 +217,7 @@ def _events_of(found: Measured, run: RunToWatch, parts: SlowParts) -> list[Event
         return []
     world = run.world
     events: list[Event] = [PathMeasured(world.run, found.lengths)]
-    for part in parts.update(found.parts):
+    for part in parts.update(found.parts, time.monotonic()):
         name = f"{part.kind.value} {part.ranks} {world.taken_ns}"
         events.append(SlowFound(Incident(world.run, name, run.agent_id), part, world))
     return events + [SlowGone(world.run, part) for part in parts.gone]

@@ -31,7 +31,7 @@ from tests.support.written_world import WrittenWorld
 
 pytestmark = pytest.mark.process
 STEPS = 64
-QUICK = Pace(look_s=0.05, first_wait_s=0.0, credit_s=100.0)
+QUICK = Pace(look_s=0.05, first_wait_s=0.0, credit_s=100.0, held_s=0.0)
 """Does not wait between two paths."""
 
 
