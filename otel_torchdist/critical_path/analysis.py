@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Final
 
+from otel_torchdist.clocks.alignment import Alignment, ClockAligner
+from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.causes import Causes
-from otel_torchdist.critical_path.clocks import ClockOffset, align
 from otel_torchdist.critical_path.meetings import Meetings
 from otel_torchdist.critical_path.model import MOST_LONGEST, CriticalPath, PathKind, Piece, RankTime, StepPath
 from otel_torchdist.critical_path.timelines import Label, Timeline
@@ -34,23 +36,35 @@ class PathFinder:
         """Look at about so many calls of all ranks together, those of the newest steps."""
         self._most_calls = most_calls
         self._timelines: list[Timeline] = []
+        self._aligner = ClockAligner()
         self._world_size = 0
 
     def add(self, history: RankHistory) -> None:
         """Take the history of another rank."""
         self._world_size = max(self._world_size, history.world_size, history.rank + 1)
+        self._aligner.add(history)
         timeline = Timeline(history, max(_LEAST_CALLS, self._most_calls // self._world_size))
         if timeline.arrived:
             self._timelines.append(timeline)
 
-    def path(self) -> CriticalPath | None:
-        """The critical path; None if no call of any rank is known. Only to be called once."""
+    def alignment(self) -> Alignment:
+        """How the times of all ranks so far are compared."""
+        return self._aligner.alignment()
+
+    def path(self, alignment: Alignment | None = None) -> CriticalPath | None:
+        """The critical path; None if no call of any rank is known. Only to be called once.
+
+        Args:
+            alignment: What `alignment` has returned for the same ranks, if that is known already.
+        """
         if not self._timelines:
             return None
         timelines = sorted(self._timelines, key=lambda timeline: timeline.rank)
-        meetings = Meetings(timelines)
-        clocks = align(timelines, meetings)
-        return _Analysis(timelines, meetings, self._world_size, clocks).path()
+        alignment = alignment or self.alignment()
+        if len(alignment.clocks) > 1:
+            for timeline in timelines:
+                timeline.shift(partial(alignment.offset_ns, timeline.rank))
+        return _Analysis(timelines, self._world_size, alignment.clocks).path()
 
 
 def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CALLS) -> CriticalPath | None:
@@ -64,11 +78,9 @@ def critical_path_of(histories: Iterable[RankHistory], most_calls: int = MOST_CA
 class _Analysis:
     """The timelines of one run, all on one clock."""
 
-    def __init__(
-        self, timelines: Sequence[Timeline], meetings: Meetings, world_size: int, clocks: Sequence[ClockOffset]
-    ) -> None:
+    def __init__(self, timelines: Sequence[Timeline], world_size: int, clocks: Sequence[ClockOffset]) -> None:
         self._timelines = timelines
-        self._walker = Walker(timelines, meetings)
+        self._walker = Walker(timelines, Meetings(timelines))
         self._world_size = world_size
         self._clocks = clocks
 
@@ -185,8 +197,9 @@ class _Analysis:
         blind = [timeline.rank for timeline in self._timelines if not timeline.blocks]
         if blind:
             yield f"of ranks {compress_ranks(blind)} it is not known when calls held them up"
+        used = {timeline.rank for timeline in self._timelines}
         for clock in self._clocks:
-            if clock.bound_ns is None:
+            if clock.bound_ns is None and not used.isdisjoint(clock.ranks):
                 yield f"ranks {compress_ranks(clock.ranks)} met no others: their times are compared by wall clocks"
 
 

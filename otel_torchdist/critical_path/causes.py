@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median_low, stdev
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_torchdist.critical_path.meetings import Place
 from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
@@ -32,13 +32,8 @@ _MOST_TRANSFERS: Final = 3
 
 _Line = tuple[str, CallSiteName | None]
 """Operation and call site: what ranks of different groups have in common."""
-
-
-class _Role(NamedTuple):
-    """What peers have in common."""
-
-    stage: int
-    lines: frozenset[_Line]
+_LineNumber = int
+"""Lines are compared for every call, so they are numbered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +68,19 @@ class Causes:
         self._steps = len(paths)
         self._least_ns = LEAST_SHARE * sum(path.duration_ns for path in paths) / len(paths)
         self._stages = _stages(timelines)
+        numbers: dict[_Line, _LineNumber] = {}
+        self._lines = [[numbers.setdefault(_line(label), len(numbers)) for label in one.labels] for one in timelines]
+        roles: dict[tuple[int, frozenset[_LineNumber]], int] = {}
+        # Peers have one stage and the same lines.
         self._roles = [
-            _Role(stage, frozenset(_line(label) for label in timeline.labels))
-            for stage, timeline in zip(self._stages, timelines, strict=True)
+            roles.setdefault((stage, frozenset(lines)), len(roles))
+            for stage, lines in zip(self._stages, self._lines, strict=True)
         ]
 
     def find(self) -> list[Cause]:
         """The causes whose removal would bring something, the greatest gain first."""
         excesses = self._excesses()
-        found = [*self._lines(excesses), *self._ranks(excesses), *self._stage(), *self._transfers()]
+        found = [*self._slow_lines(excesses), *self._ranks(excesses), *self._stage(), *self._transfers()]
         worth = [cause for cause in found if cause.gain_ns >= self._least_ns]
         return sorted(worth, key=lambda cause: (-cause.gain_ns, cause.ranks))[:_MOST_CAUSES]
 
@@ -90,14 +89,14 @@ class Causes:
 
     def _excesses(self) -> dict[int, list[_Excess]]:
         """By index of the rank."""
-        alike: dict[tuple[_Role, _Line, int, int], list[Place]] = defaultdict(list)
+        alike: dict[tuple[int, _LineNumber, int, int], list[Place]] = defaultdict(list)
         counts: Counter[tuple[int, int, int]] = Counter()
         for place in self._replay.calls:
             timeline = self._timelines[place.rank]
             step, label = timeline.step[place.call], timeline.label[place.call]
             nth = counts[place.rank, step, label]
             counts[place.rank, step, label] += 1
-            alike[self._roles[place.rank], _line(timeline.labels[label]), step, nth].append(place)
+            alike[self._roles[place.rank], self._lines[place.rank][label], step, nth].append(place)
         expected: dict[tuple[int, int], dict[Place, int]] = defaultdict(dict)
         by_step: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
         for (_, _, step, _), places in alike.items():
@@ -112,7 +111,7 @@ class Causes:
             )
         return found
 
-    def _lines(self, excesses: Mapping[int, Sequence[_Excess]]) -> Iterator[Cause]:
+    def _slow_lines(self, excesses: Mapping[int, Sequence[_Excess]]) -> Iterator[Cause]:
         suspects = [
             (sum(excess.steps) // self._steps, rank, excess)
             for rank, found in excesses.items()
@@ -165,26 +164,25 @@ class Causes:
         excess_ns = sum(own - usual[line] for line, own in shared.items())
         if excess_ns < (_UNEQUAL - 1) * sum(usual.values()):
             return
-        saved_ns = self._replay.saved_ns(
-            computing=self._scaled(slowest, {one: usual[one] / shared[one] for one in shared})
-        )
+        factors = {line: usual[line] / shared[line] for line in shared}
+        saved_ns = self._replay.saved_ns(computing=self._scaled(slowest, factors))
         ranks = tuple(
             timeline.rank for timeline, stage in zip(self._timelines, self._stages, strict=True) if stage == slowest
         )
         yield Cause(CauseKind.STAGE, ranks, "", None, int(excess_ns) // self._steps, saved_ns // self._steps)
 
-    def _by_stage(self) -> dict[int, dict[_Line, float]]:
+    def _by_stage(self) -> dict[int, dict[_LineNumber, float]]:
         """By stage and line how long a typical rank of the stage computes in all steps."""
-        own: Counter[tuple[int, _Line]] = Counter()
+        own: Counter[tuple[int, _LineNumber]] = Counter()
         for place in self._replay.calls:
             own[place.rank, self._line_of(place)] += self._replay.computing_ns(place)
-        ranks: dict[int, dict[_Line, list[int]]] = defaultdict(lambda: defaultdict(list))
+        ranks: dict[int, dict[_LineNumber, list[int]]] = defaultdict(lambda: defaultdict(list))
         for (rank, line), total_ns in own.items():
             if self._stages[rank] >= 0:
                 ranks[self._stages[rank]][line].append(total_ns)
         return {stage: {line: median_low(of) for line, of in lines.items()} for stage, lines in ranks.items()}
 
-    def _scaled(self, stage: int, factors: Mapping[_Line, float]) -> Change:
+    def _scaled(self, stage: int, factors: Mapping[_LineNumber, float]) -> Change:
         def change(place: Place, gap_ns: int) -> int:
             if self._stages[place.rank] != stage:
                 return gap_ns
@@ -207,11 +205,18 @@ class Causes:
             yield Cause(CauseKind.TRANSFER, (), "", label, length_ns // self._steps, saved_ns // self._steps)
 
     def _without(self, line: _Line) -> Change:
-        return lambda place, duration_ns: 0 if self._line_of(place) == line else duration_ns
+        removed = [
+            {number for number, label in enumerate(timeline.labels) if _line(label) == line}
+            for timeline in self._timelines
+        ]
 
-    def _line_of(self, place: Place) -> _Line:
-        timeline = self._timelines[place.rank]
-        return _line(timeline.labels[timeline.label[place.call]])
+        def change(place: Place, duration_ns: int) -> int:
+            return 0 if self._timelines[place.rank].label[place.call] in removed[place.rank] else duration_ns
+
+        return change
+
+    def _line_of(self, place: Place) -> _LineNumber:
+        return self._lines[place.rank][self._timelines[place.rank].label[place.call]]
 
     def _is_sure(self, steps: Sequence[int]) -> bool:
         """Whether an excess is worth a line, and more than chance."""
@@ -243,7 +248,7 @@ def _median_without(ascending: Sequence[int], place: int) -> int:
     return (ascending[low + (low >= place)] + ascending[high + (high >= place)]) // 2
 
 
-def _means(stages: Sequence[Mapping[_Line, float]]) -> dict[_Line, float]:
+def _means(stages: Sequence[Mapping[_LineNumber, float]]) -> dict[_LineNumber, float]:
     """For each line the mean of the stages that have it."""
     lines = {line for stage in stages for line in stage}
     return {line: fmean(stage[line] for stage in stages if line in stage) for line in lines}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from otel_torchdist.critical_path.timelines import Timeline
@@ -54,6 +54,7 @@ class Meetings:
         self._channels: list[list[int]] = []
         self._at: dict[tuple[int, int], list[Place]] = {}
         self._whole: dict[tuple[int, int], Arrivals] = {}
+        self._waiting = [[waiting_in(label.operation) for label in timeline.labels] for timeline in timelines]
         known: dict[Channel, int] = {}
         accepting = {_inbox(one) for timeline in timelines for one in timeline.channels if _accepts_any(one)}
         for rank, timeline in enumerate(timelines):
@@ -66,10 +67,6 @@ class Meetings:
                 if channel >= 0 and own[channel] >= 0:
                     self._at.setdefault((own[channel], sequence), []).append(Place(rank, call))
 
-    def all(self) -> Iterator[list[Place]]:
-        """The calls of each meeting that has several."""
-        return (places for places in self._at.values() if len(places) > 1)
-
     def needed(self, rank: int, call: int) -> Arrivals:
         """The calls before which a call cannot end, itself included. The clocks of all ranks are aligned by now."""
         timeline = self._timelines[rank]
@@ -77,7 +74,7 @@ class Meetings:
         if channel < 0 or self._channels[rank][channel] < 0:
             return Arrivals(self._timelines, [Place(rank, call)])
         position = self._channels[rank][channel], timeline.sequence[call]
-        waiting, is_root = self.waiting(rank, call), timeline.root[call] == timeline.rank
+        waiting, is_root = self._waiting[rank][timeline.label[call]], timeline.root[call] == timeline.rank
         # Large sends of gloo and NCCL wait for the receiver too.
         if waiting in (Waiting.EVERYONE, Waiting.RECEIVER) or (waiting is Waiting.ROOT and is_root):
             return self._all_at(position)
@@ -93,11 +90,6 @@ class Meetings:
         if found is None:
             found = self._whole[position] = Arrivals(self._timelines, self._at[position])
         return found
-
-    def waiting(self, rank: int, call: int) -> Waiting:
-        """Which ranks wait for which in a call."""
-        timeline = self._timelines[rank]
-        return waiting_in(timeline.labels[timeline.label[call]].operation)
 
 
 def _accepts_any(channel: Channel) -> bool:

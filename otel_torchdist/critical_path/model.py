@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from otel_torchdist.critical_path.clocks import ClockOffset
+from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.timelines import Label
 
 MOST_LONGEST: Final = 3

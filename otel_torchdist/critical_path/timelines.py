@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from otel_torchdist.clocks.alignment import clock_of
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.history.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import ActivityKind, Flag, How, Phase, RecordKind
+from otel_torchdist.tape.layout import ActivityKind, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation
 from otel_torchdist.world.model import Channel
 
-_ASYNC: Final = int(Flag.ASYNC)
-_COALESCED: Final = int(Flag.COALESCED)
-_ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
 _DEVICE_THREAD: Final = -1
 """What runs on a device is in the order of its stream, whichever thread has enqueued it."""
 _MAX_PASSED_OVER: Final = 16
@@ -73,7 +71,6 @@ class Timeline:
         rank: Global rank.
         host: Host name, or ''.
         clock: Names its clock; ranks without one have a clock of their own.
-        wall_offset_ns: Add it to its times for nanoseconds since the epoch.
         marks: When each of its steps ended, by number, ascending.
         labels: The labels of its calls.
         channels: The channels of its calls.
@@ -97,8 +94,7 @@ class Timeline:
         """
         self.rank = history.rank
         self.host = history.host
-        self.clock = history.clock or f"rank {history.rank}"
-        self.wall_offset_ns = history.wall_offset_ns
+        self.clock = clock_of(history)
         self.marks = {mark.step: mark.ended_ns for mark in history.steps}
         self.labels: list[Label] = []
         self.channels: list[Channel] = []
@@ -175,7 +171,7 @@ def _calls(history: RankHistory) -> Iterator[Call]:
     labels: dict[tuple[int, int, str], Label] = {}
     for view in history.operations:
         record = view.record
-        arrived_ns = _arrived_ns(record)
+        arrived_ns = arrival_ns(record)
         if record.kind is not RecordKind.OPERATION or arrived_ns is None:
             continue
         key = (id(view.group), id(view.call_site), view.name)
@@ -185,14 +181,6 @@ def _calls(history: RankHistory) -> Iterator[Call]:
             label = labels[key] = Label(kind_of(view.name), group, view.call_site)
         is_comparable = view.group is not None and view.group.name.aligned
         yield Call(record, label, view.operation_id.channel, arrived_ns, is_comparable)
-
-
-def _arrived_ns(record: Operation) -> int | None:
-    """When a rank arrived at a call, as other ranks notice it; None if that is not known well."""
-    flags = int(record.flags)
-    if flags & _ON_DEVICE:
-        return record.started_ns if record.started_how in _EXACT else None
-    return None if flags & _COALESCED else record.entered_ns
 
 
 def _newest(calls: list[Call], most: int) -> list[Call]:
@@ -205,7 +193,7 @@ def _newest(calls: list[Call], most: int) -> list[Call]:
 
 
 def _thread_of(record: Operation) -> int:
-    return _DEVICE_THREAD if int(record.flags) & _ON_DEVICE else record.thread
+    return _DEVICE_THREAD if is_on_device(record) else record.thread
 
 
 def _times_by_thread(calls: Sequence[Call]) -> dict[int, array[int]]:
@@ -230,35 +218,13 @@ def _blocks(calls: Sequence[Call], joins: Sequence[int]) -> Iterator[Block]:
         while join_ns is not None and join_ns <= call.arrived_ns:
             yield from _joined(calls, pending, join_ns)
             pending, join_ns = [], next(upcoming, None)
-        held = _held(call.record)
+        held = hold_of(call.record)
         if held is not None:
             yield Block(*held, (place,), _thread_of(call.record))
-        elif _is_unseen(call.record):
+        elif is_awaited_unseen(call.record):
             pending.append(place)
     if join_ns is not None:
         yield from _joined(calls, pending, join_ns)
-
-
-def _held(record: Operation) -> tuple[int, int] | None:
-    """From when to when a call held its thread or device up, as far as its record shows that."""
-    if record.completed_ns is None:
-        return None
-    flags = int(record.flags)
-    if flags & _ON_DEVICE:
-        is_seen = record.how in _EXACT and not flags & _ASYNC
-        return (record.started_ns, record.completed_ns) if is_seen and record.started_ns is not None else None
-    if record.wait_entered_ns is not None:
-        end_ns = record.completed_ns if record.wait_returned_ns is None else record.wait_returned_ns
-        return (record.wait_entered_ns, end_ns) if end_ns >= record.wait_entered_ns else None
-    # A synchronous collective is one wait from the call to the end.
-    is_call = record.returned_ns is None and record.how in (How.CALL, How.WAIT)
-    return (record.entered_ns, record.completed_ns) if is_call else None
-
-
-def _is_unseen(record: Operation) -> bool:
-    """Whether torch itself waits for a call where that is not seen, as DDP does in C++ at the end of a backward."""
-    is_async = bool(int(record.flags) & _ASYNC) and record.phase is not Phase.OUTSIDE_BACKWARD
-    return is_async and record.returned_ns is not None and record.wait_entered_ns is None
 
 
 def _joined(calls: Sequence[Call], pending: Sequence[int], join_ns: int) -> Iterator[Block]:

@@ -42,6 +42,7 @@ class Walker:
         """Walk through these; they have one clock."""
         self._timelines = timelines
         self._meetings = meetings
+        self._releases: dict[tuple[int, tuple[int, ...]], Release] = {}
 
     def path(self, rank: int, begins: Sequence[int], end_ns: int) -> list[Piece]:
         """Walk from the end of steps to their begin.
@@ -81,7 +82,14 @@ class Walker:
         return pieces
 
     def release(self, rank: int, block: Block) -> Release:
-        """What let a rank go on after it was held up."""
+        """What let a rank go on after it was held up: looked up for the path, for its rank and for replays."""
+        key = rank, block.calls
+        found = self._releases.get(key)
+        if found is None:
+            found = self._releases[key] = self._look_up(rank, block)
+        return found
+
+    def _look_up(self, rank: int, block: Block) -> Release:
         timeline = self._timelines[rank]
         last, last_ns, own = None, None, block.calls[-1]
         for call, arrivals in zip(block.calls, self.needed(rank, block), strict=True):

@@ -179,19 +179,26 @@ class _Run:
         """When a rank went on after a block: blocks are in the order of their ends, and come after earlier ones."""
         released = self._released[rank]
         for held in self._held[rank][len(released) : number + 1]:
-            begin_ns = self.moment(rank, held.begin) + held.begin.gap_ns
-            arrived = [self._last(*needed) for needed in held.needed]
-            last_ns = max((time_ns for time_ns in arrived if time_ns is not None), default=None)
-            over_ns = begin_ns
+            over_ns = self.moment(rank, held.begin) + held.begin.gap_ns
+            last_ns = self._last_of(held.needed)
             if last_ns is not None:
-                over_ns = max(begin_ns, last_ns + self._transfer(Place(rank, held.own), held.transfer_ns))
+                over_ns = max(over_ns, last_ns + self._transfer(Place(rank, held.own), held.transfer_ns))
             released.append(over_ns + held.rest_ns)
         return released[number]
 
-    def _last(self, arrivals: Arrivals, count: int) -> int | None:
+    def _last_of(self, needed: Sequence[tuple[Arrivals, int]]) -> int | None:
+        """When the last call arrives that a block waited for; None if all of them were before the replay's begin."""
+        last_ns = None
+        for one in needed:
+            time_ns = self._last(one)
+            if time_ns is not None and (last_ns is None or time_ns > last_ns):
+                last_ns = time_ns
+        return last_ns
+
+    def _last(self, needed: tuple[Arrivals, int]) -> int | None:
         """When the last of the first calls arrives; None if all of them were before the replay's begin."""
-        key = arrivals, count
-        if key not in self._latest:
+        if needed not in self._latest:
+            arrivals, count = needed
             found = (self._arrived.get(place) for place in arrivals.places[:count])
-            self._latest[key] = max((time_ns for time_ns in found if time_ns is not None), default=None)
-        return self._latest[key]
+            self._latest[needed] = max((time_ns for time_ns in found if time_ns is not None), default=None)
+        return self._latest[needed]

@@ -21,15 +21,13 @@ from otel_torchdist.report.lanes import Lanes
 from otel_torchdist.report.path import pieces_in
 from otel_torchdist.report.steps import RankSteps, steps_in
 from otel_torchdist.report.window_model import Mark, PathPiece, Window
-from otel_torchdist.report.windows import MOST_BARS, Clocks, Recorded, Span, chosen_ranks, spans_of
+from otel_torchdist.report.windows import MOST_BARS, Recorded, Span, chosen_ranks, spans_of
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.compute import statistics_of_calls
 from otel_torchdist.statistics.labels import labels_of
 from otel_torchdist.statistics.model import Statistics
 
 MOST_MARKS: Final = 400
-MOST_PATH_RANKS: Final = 1024
-"""To find the path of more ranks takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +79,10 @@ class _Collector:
         """Take the history of another rank."""
         self.world_size = max(self.world_size, history.world_size)
         self.counter.add(history)
-        if self.world_size <= MOST_PATH_RANKS:
-            self.finder.add(history)
+        self.finder.add(history)
         self.calls[history.rank] = RankCalls(history)
         self.steps[history.rank] = steps_in(history)
         self.until[history.rank] = history.until_ns
-
-    def path(self) -> CriticalPath | None:
-        """The critical path, unless there are too many ranks."""
-        return self.finder.path() if self.world_size <= MOST_PATH_RANKS else None
 
 
 def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
@@ -102,13 +95,14 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
     read = _Collector()
     for history in histories:
         read.add(history)
-    path = read.path()
+    alignment = read.finder.alignment()
+    path = read.finder.path(alignment)
     calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
     counted, waits = read.counter.counted(), LongWaits(threshold_ns)
     statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
     graph = graph_of(counted) if counted.groups else None
     return Findings(
-        recorded=Recorded(calls, read.steps, read.until, Clocks.of(calls)),
+        recorded=Recorded(calls, read.steps, read.until, alignment),
         graph=graph,
         statistics=statistics,
         waits=waits.causes(),
@@ -143,11 +137,14 @@ def windows_of(
     if not spans or not ranks:
         return []
     arrivals = Arrivals(recorded.calls)
-    lanes = [Lanes(span.from_ns, span.until_ns, arrivals, max(MOST_BARS // len(ranks), 40)) for span in spans]
+    lanes = [
+        Lanes(span.from_ns, span.until_ns, recorded.alignment, arrivals, max(MOST_BARS // len(ranks), 40))
+        for span in spans
+    ]
     names = labels_of(rank.groups for rank in recorded.calls.values())
     for history in again(ranks):
         for one in lanes:
-            one.add(history, recorded.clocks.offsets[history.rank], names)
+            one.add(history, names)
     return [
         _window(span, one, ranks, found, [*_arrival(span, waits, recorded), *_marks(span, ranks, recorded)], shown)
         for span, one in zip(spans, lanes, strict=True)
@@ -178,9 +175,9 @@ def _window(
 
 
 def _path(span: Span, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
-    """The critical path of steady steps, if all ranks have one clock, as far as its ranks are shown."""
-    if path is not None and path.has_steps and recorded.clocks.are_one and span.incident is None:
-        pieces = pieces_in(path, recorded.clocks.offsets[path.ranks[0]], span.from_ns, span.until_ns)
+    """The critical path of steady steps, if times of all ranks can be compared, as far as its ranks are shown."""
+    if path is not None and path.has_steps and recorded.alignment.is_bounded and span.incident is None:
+        pieces = pieces_in(path, recorded.alignment.wall_offset_ns, span.from_ns, span.until_ns)
         yield from (piece for piece in pieces if piece.rank in ranks)
 
 
@@ -206,10 +203,7 @@ def _remarks(lanes: Lanes, ranks: Sequence[int], recorded: Recorded) -> Iterator
     if len(ranks) < len(recorded.calls):
         shown = f"{len(ranks):,} of {len(recorded.calls):,} ranks"
         yield f"{shown} are shown: {compress_ranks(ranks)}; --ranks chooses others"
-    if len(ranks) > 1 and not recorded.clocks.are_one:
-        yield (
-            "these ranks have several clocks, or unknown ones: they are drawn by the wall clocks of their nodes, which "
-            "may differ by milliseconds"
-        )
+    if len(ranks) > 1 and not recorded.alignment.is_one_clock:
+        yield f"clocks: {recorded.alignment.sentence}"
     if lanes.left_out:
         yield f"{lanes.left_out:,} operations are left out: there are too many; --steps and --ranks choose fewer"

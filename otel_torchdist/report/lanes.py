@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.window_model import BarKind, Lane
@@ -46,6 +47,7 @@ class Lanes:
     Attributes:
         from_ns: When the window begins, since the epoch.
         until_ns: When it ends.
+        alignment: How times of ranks are compared.
         arrivals: Who waited for whom.
         most: Bars of one rank.
         lanes: The lanes so far.
@@ -56,6 +58,7 @@ class Lanes:
 
     from_ns: int
     until_ns: int
+    alignment: Alignment
     arrivals: Arrivals
     most: int
     lanes: list[Lane] = field(default_factory=list[Lane])
@@ -63,17 +66,16 @@ class Lanes:
     groups: dict[str, int] = field(default_factory=dict[str, int])
     left_out: int = 0
 
-    def add(self, history: RankHistory, offset_ns: int, names: Mapping[str, str]) -> None:
+    def add(self, history: RankHistory, names: Mapping[str, str]) -> None:
         """Take the calls of a rank.
 
         Args:
             history: Its history.
-            offset_ns: Add it to its times for nanoseconds since the epoch.
             names: What groups are called, by their keys.
         """
-        shift_ns = offset_ns - self.from_ns
+        from_ns, until_ns = (self.alignment.on_clock_of(history.rank, at) for at in (self.from_ns, self.until_ns))
         by_group: dict[int, list[_Bar]] = {}
-        inside = [view for view in history.operations if self._is_inside(view.record, offset_ns)]
+        inside = [view for view in history.operations if _is_inside(view.record, from_ns, until_ns)]
         self.left_out += max(0, len(inside) - self.most)
         known: dict[tuple[object, ...], int] = {}
         for view in inside[-self.most :]:
@@ -81,15 +83,10 @@ class Lanes:
             if key not in known:
                 known[key] = self._kind(view)
             group = self._group(view, names)
-            by_group.setdefault(group, []).append(self._bar(history.rank, view, known[key], shift_ns))
-        by_group[ACTIVITIES] = list(self._activities(history, offset_ns))
+            by_group.setdefault(group, []).append(self._bar(history.rank, view, known[key]))
+        by_group[ACTIVITIES] = list(self._activities(history, from_ns, until_ns))
         for group, bars in sorted(by_group.items(), key=lambda one: (one[0] == ACTIVITIES, one[0])):
             self._stack(history.rank, group, bars)
-
-    def _is_inside(self, record: Operation, offset_ns: int) -> bool:
-        ended_ns = record.completed_ns
-        begins_before = record.arrived_ns + offset_ns <= self.until_ns
-        return begins_before and (ended_ns is None or ended_ns + offset_ns >= self.from_ns)
 
     def _kind(self, view: OperationView) -> int:
         site = describe_frame(view.call_site) if view.call_site is not None else ""
@@ -101,15 +98,15 @@ class Lanes:
         name = names.get(key, "unknown group" if view.group is None else view.group.label)
         return self.groups.setdefault(name, len(self.groups))
 
-    def _bar(self, rank: int, view: OperationView, kind: int, shift_ns: int) -> _Bar:
+    def _bar(self, rank: int, view: OperationView, kind: int) -> _Bar:
         record = view.record
         begin_ns, end_ns = record.arrived_ns, record.completed_ns
         if record.how in _NO_END:
             end_ns = record.returned_ns if record.returned_ns is not None else begin_ns
-        length = OPEN if end_ns is None else max(end_ns - begin_ns, 0)
+        begin, length = self._placed(rank, begin_ns, end_ns)
         waited = self.arrivals.waited_ns(rank, view, length)
         return _Bar(
-            begin=begin_ns + shift_ns,
+            begin=begin,
             length=length,
             waited=waited,
             kind=kind,
@@ -118,17 +115,20 @@ class Lanes:
             is_loose=end_ns is not None and not record.is_timed,
         )
 
-    def _activities(self, history: RankHistory, offset_ns: int) -> Iterator[_Bar]:
-        shift_ns = offset_ns - self.from_ns
+    def _activities(self, history: RankHistory, from_ns: int, until_ns: int) -> Iterator[_Bar]:
         for activity in history.activities:
-            ended_ns = activity.completed_ns
-            if activity.entered_ns + offset_ns > self.until_ns:
-                continue
-            if ended_ns is not None and ended_ns + offset_ns < self.from_ns:
+            begin_ns, end_ns = activity.entered_ns, activity.completed_ns
+            if begin_ns > until_ns or (end_ns is not None and end_ns < from_ns):
                 continue
             kind = self.kinds.setdefault(_ACTIVITY, len(self.kinds))
-            length = OPEN if ended_ns is None else max(ended_ns - activity.entered_ns, 0)
-            yield _Bar(activity.entered_ns + shift_ns, length, UNKNOWN, kind, 0, activity.step, False)
+            yield _Bar(*self._placed(history.rank, begin_ns, end_ns), UNKNOWN, kind, 0, activity.step, False)
+
+    def _placed(self, rank: int, begin_ns: int, end_ns: int | None) -> tuple[int, int]:
+        """Begin of a bar since that of the window, and its length."""
+        begin = self.alignment.epoch_ns(rank, begin_ns) - self.from_ns
+        if end_ns is None:
+            return begin, OPEN
+        return begin, max(self.alignment.epoch_ns(rank, end_ns) - self.from_ns - begin, 0)
 
     def _stack(self, rank: int, group: int, bars: Iterable[_Bar]) -> None:
         """Put bars into as few lanes as they need."""
@@ -136,6 +136,10 @@ class Lanes:
         lanes = lanes_of(range(len(ordered)), [bar.begin for bar in ordered], [bar.end for bar in ordered])
         self.left_out += sum(map(len, lanes[MOST_LANES:]))
         self.lanes.extend(_lane(rank, group, [ordered[place] for place in lane]) for lane in lanes[:MOST_LANES])
+
+
+def _is_inside(record: Operation, from_ns: int, until_ns: int) -> bool:
+    return record.arrived_ns <= until_ns and (record.completed_ns is None or record.completed_ns >= from_ns)
 
 
 def _lane(rank: int, group: int, bars: list[_Bar]) -> Lane:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.history.clocks import WallClocks
+from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.report.incidents import LongWait
 from otel_torchdist.report.steps import RankSteps
@@ -22,26 +22,6 @@ MOST_RANKS: Final = 256
 MOST_INCIDENTS: Final = 3
 LEAST_MARGIN_NS: Final = 1_000_000
 _AROUND: Final = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """How times of ranks are compared: one offset for all ranks with one clock.
-
-    Attributes:
-        offsets: By rank, what to add to its times for nanoseconds since the epoch.
-        are_one: Whether all ranks have the same clock.
-    """
-
-    offsets: Mapping[int, int]
-    are_one: bool
-
-    @classmethod
-    def of(cls, ranks: Mapping[int, RankCalls]) -> Clocks:
-        """Read the clocks: their offsets were noted at different times, and the wall clock may have been set since."""
-        wall = WallClocks()
-        offsets = {rank.rank: wall.offset_ns(rank.clock, rank.wall_offset_ns) for rank in ranks.values()}
-        return cls(offsets, wall.named == 1 and not wall.unnamed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +49,17 @@ class Recorded:
         calls: Their calls, by ascending rank.
         steps: Their steps.
         until: The last sign of life of each, on its own clock; 0 if that is not known.
-        clocks: How their times are compared.
+        alignment: How their times are compared.
     """
 
     calls: Mapping[int, RankCalls]
     steps: Mapping[int, RankSteps]
     until: Mapping[int, int]
-    clocks: Clocks
+    alignment: Alignment
 
     def wall_ns(self, rank: int, time_ns: int) -> int:
         """A time of a rank in nanoseconds since the epoch."""
-        return time_ns + self.clocks.offsets[rank]
+        return self.alignment.epoch_ns(rank, time_ns)
 
     @property
     def ended_ns(self) -> int:

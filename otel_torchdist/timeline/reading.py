@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import Operation, SignatureName
@@ -53,6 +55,36 @@ def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> Ra
         steps=steps,
         activities=activities,
     )
+
+
+def aligned(rank: RankTimeline, alignment: Alignment) -> RankTimeline:
+    """Move what is drawn of a rank to the time that all ranks are compared in; its columns are changed in place."""
+
+    def moved(time_ns: int) -> int:
+        return alignment.epoch_ns(rank.rank, time_ns - rank.shift_ns)
+
+    def span(one: Span) -> Span:
+        end_ns = OPEN if one.end_ns == OPEN else moved(one.end_ns)
+        return replace(one, begin_ns=moved(one.begin_ns), end_ns=end_ns)
+
+    slices = rank.slices
+    for place, (begin_ns, end_ns) in enumerate(zip(slices.begin, slices.end, strict=True)):
+        slices.begin[place] = moved(begin_ns)
+        if end_ns != OPEN:
+            slices.end[place] = moved(end_ns)
+    for places in rank.groups.values():
+        places.sort(key=slices.begin.__getitem__)  # damaged times may have changed their order
+    return replace(
+        rank,
+        shift_ns=moved(rank.newest_ns) - rank.newest_ns + rank.shift_ns,
+        until_ns=rank.until_ns and moved(rank.until_ns),
+        steps=tuple(sorted(map(span, rank.steps), key=_begin)),
+        activities=tuple(sorted(map(span, rank.activities), key=_begin)),
+    )
+
+
+def _begin(span: Span) -> int:
+    return span.begin_ns
 
 
 class _Reading:

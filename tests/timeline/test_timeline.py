@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
 
+from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.records import StepMark
-from otel_torchdist.timeline.clocks import Clocks
 from otel_torchdist.timeline.model import Selection
-from otel_torchdist.timeline.reading import timeline_of
+from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import TraceWriter
 from otel_torchdist.timeline.wire import number, varint
+from tests.critical_path.simulated import Job
 from tests.statistics.histories import MS, Ranks
 from tests.statistics.test_properties import runs
 from tests.timeline.checker import Timeline, ranks_in
@@ -27,9 +29,13 @@ EVERYTHING = Selection()
 
 def drawn(histories: Sequence[RankHistory], selection: Selection = EVERYTHING) -> Timeline:
     """The timeline of histories, checked."""
-    clocks = Clocks()
-    ranks = [timeline_of(history, clocks.shift_ns(history), selection) for history in histories]
-    return Timeline(b"".join(TraceWriter(ranks, None, clocks.sentence).pieces()))
+    aligner = ClockAligner()
+    for history in histories:
+        aligner.add(history)
+    alignment = aligner.alignment()
+    ranks = [timeline_of(history, aligner.wall_offset_ns(history), selection) for history in histories]
+    ranks = [aligned(rank, alignment) for rank in ranks]
+    return Timeline(b"".join(TraceWriter(ranks, None, alignment.sentence).pieces()))
 
 
 @pytest.fixture
@@ -105,9 +111,9 @@ def test_open_calls_and_steps(three: Ranks) -> None:
 
 
 def test_clocks(three: Ranks) -> None:
-    """Ranks of a node keep their common clock whatever their wall clocks say; nodes are shifted, which is reported."""
+    """Ranks of a node keep their common clock whatever their wall clocks say; nodes that do not meet are shifted."""
     for rank in range(3):
-        three.call(rank, 10, 20)
+        three.call(rank, 10, 20, sequence=1 + rank // 2)
     pairs = [("a", 1000 * MS), ("a", 1003 * MS), ("b", 2000 * MS)]
     histories = [
         dataclasses.replace(history, clock=clock, wall_offset_ns=offset)
@@ -120,6 +126,26 @@ def test_clocks(three: Ranks) -> None:
     unnamed = [dataclasses.replace(history, clock="") for history in histories]
     assert "does not record which of them share a clock" in str(drawn(unnamed).descriptions)
     assert drawn(histories[:2]).descriptions == {"all ranks are on one monotonic clock"}
+
+
+def test_nodes_are_aligned_by_their_meetings() -> None:
+    """Wall clocks that are 40 ms apart move no bar where meetings show one time, and no arrow goes back in time."""
+    job = Job(4, ["a", "a", "b", "b"])
+    for _ in range(5):
+        job.compute(3, 2)
+        job.collective(10, ms=0.1)
+        job.end_step()
+    histories = [
+        dataclasses.replace(history, wall_offset_ns=40 * MS * (history.host == "b")) for history in job.histories()
+    ]
+    timeline = drawn(histories)
+    calls = timeline.named("all_reduce")
+    assert {one.end for one in calls if one.rank < 2} == {one.end for one in calls if one.rank > 1}
+    flows = timeline.flows()
+    assert Counter((start.rank, end.rank) for start, end in flows) == {(3, 0): 5, (3, 1): 5, (3, 2): 5}
+    assert all(end.end - start.begin == 0.1 * MS for start, end in flows)
+    [description] = timeline.descriptions
+    assert description.startswith("2 nodes are aligned by the operations in which their ranks meet, to ± 2.10 ms;")
 
 
 def test_selection(three: Ranks) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from otel_torchdist.cli.histories import Source
-from otel_torchdist.critical_path.clocks import ClockOffset
+from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.model import CriticalPath, PathKind, RankTime
 from otel_torchdist.critical_path.wording import call_of, left_out, sentence
 from otel_torchdist.naming import name_ranks

@@ -13,12 +13,12 @@ from otel_torchdist.cli.export.incident import judge
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.targets import Target, warn, without_calls
 from otel_torchdist.cli.text import fail, shown
+from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.timeline.clocks import Clocks
 from otel_torchdist.timeline.model import RankTimeline, Selection
-from otel_torchdist.timeline.reading import timeline_of
+from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import MARK, TraceWriter
 
 MAX_SLICES: Final = 1_000_000
@@ -52,32 +52,36 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
     window = None
     if limits.around_ns is not None and found.centre_ns is not None:
         window = found.centre_ns - limits.around_ns, found.centre_ns + limits.around_ns
-    clocks = Clocks()
+    aligner = ClockAligner()
     try:
         with without_collecting_garbage():
-            ranks = _read(found.source, clocks, Selection(limits.ranks, limits.steps, window))
-            trace = TraceWriter(ranks, found.incident, f"Clocks: {clocks.sentence}", found.moment_ns or 0)
+            ranks = _read(found.source, aligner, Selection(limits.ranks, limits.steps, window))
+            alignment = aligner.alignment()
+            if len(alignment.clocks) > 1:
+                ranks = [aligned(rank, alignment) for rank in ranks]
+            trace = TraceWriter(ranks, found.incident, f"Clocks: {alignment.sentence}", found.moment_ns or 0)
             size = write_output(path, trace.pieces())
     except OutputError as error:
         fail(str(error), ExitCode.NOT_WRITTEN)
     count = sum(rank.size for rank in ranks)
     typer.echo(found.source.headline)
     typer.echo(f"{shown(path)}: {count:,} slices of {name_ranks([rank.rank for rank in ranks])}, {size:,} bytes")
-    typer.echo(f"clocks: {clocks.sentence}")
+    typer.echo(f"clocks: {alignment.sentence}")
     if found.incident is not None:
         typer.echo(f"incident: {found.incident.text}")
     typer.echo("open it at https://ui.perfetto.dev, which keeps it in your browser")
 
 
-def _read(source: Source, clocks: Clocks, selection: Selection) -> list[RankTimeline]:
+def _read(source: Source, aligner: ClockAligner, selection: Selection) -> list[RankTimeline]:
     """Reduce one history after the other; beyond the limit they are only counted."""
     ranks: list[RankTimeline] = []
     total = known = 0
     for history in source.histories:
         known += 1
+        aligner.add(history)
         if selection.ranks is not None and history.rank not in selection.ranks:
             continue
-        timeline = timeline_of(history, clocks.shift_ns(history), selection)
+        timeline = timeline_of(history, aligner.wall_offset_ns(history), selection)
         total += timeline.size
         if total > MAX_SLICES:
             ranks.clear()

@@ -23,7 +23,7 @@ from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.profiles.reading.reader import kinds_in
-from otel_torchdist.report.build import MOST_PATH_RANKS, Choice, Findings, findings_of, windows_of
+from otel_torchdist.report.build import Choice, Findings, findings_of, windows_of
 from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_in
 from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.report.matrix import matrix_of
@@ -113,14 +113,8 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
         steps=steps_of(steps),
         path=path_section(found.path) if found.path is not None else None,
         advice=tuple(hints_in(found.advice, found.path)),
-        notes=tuple(readable(note) for note in dict.fromkeys([*source.warnings, *subject.warnings, *_left_out(found)])),
+        notes=tuple(readable(note) for note in dict.fromkeys([*source.warnings, *subject.warnings])),
     )
-
-
-def _left_out(found: Findings) -> list[str]:
-    if found.path is not None or found.statistics.world_size <= MOST_PATH_RANKS:
-        return []
-    return [f"the critical path of more than {MOST_PATH_RANKS:,} ranks is left out: it takes minutes to find"]
 
 
 def _heading(subject: Subject, found: Findings) -> Heading:
