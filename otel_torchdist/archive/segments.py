@@ -51,6 +51,7 @@ PLAN: Final = (
     "kind", "flags", "group", "signature", "call_site", "label", "thread", "failure", "how", "started_how", "phase"
 )  # fmt: skip
 _TABLES: Final = (OPERATION_COLUMNS, OPERATION_COLUMNS, STEP_COLUMNS, ACTIVITY_COLUMNS)
+_HALF_WIDE: Final = ("peer", "tag")
 _LATER: Final = OPERATION_COLUMNS[8:]
 _GROWING: Final = frozenset({"number", "entered_ns", "ended_ns", "step", "sequence"})
 _plan_of: Final = attrgetter(*PLAN)
@@ -245,6 +246,8 @@ def decode(content: bytes) -> Columns:
             column, offset = unpack(view, offset, count)
             if name.endswith("_ns") and column and not 0 <= min(column) <= max(column) <= MAX_TIME_NS:
                 raise DamagedSegmentError(f"a time in {name} is out of range")
+            if name in _HALF_WIDE and column and not -(1 << 31) <= min(column) <= max(column) < 1 << 31:
+                raise DamagedSegmentError(f"a number in {name} is out of range")
             table.append(column)
         if columns is OPERATION_COLUMNS and count and not 0 <= min(table[1]) <= max(table[1]) < len(described.plans):
             raise DamagedSegmentError("an operation refers to no plan")

@@ -44,20 +44,29 @@ def history_of(tape: TapeReader) -> RankHistory:
         for activity in (*batch.activities_entered, *batch.activities_ended):
             activities[activity.number] = activity
         steps += batch.steps
+    impossible = [number for number, one in operations.items() if _is_beyond(one.entered_ns, one.sequence)]
+    for number in impossible:
+        del operations[number]
     names = ResolvedNames(tape.names, tape.identity.rank)
     tape.names.refresh()  # no record may have referred to any of them yet
     groups = map(names.group, tape.names.group_ids())
     identity, status = tape.identity, tape.status()
+    possible_steps = [mark for mark in steps if not _is_beyond(mark.ended_ns, mark.sequence)]
     return RankHistory(
         rank=identity.rank,
         world_size=identity.world_size,
         host=identity.host,
         wall_offset_ns=status.realtime_ns - status.monotonic_ns,
         operations=tuple(names.operation(operation) for _, operation in sorted(operations.items())),
-        lost=tape.lost,
+        lost=tape.lost + len(impossible),
         clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
         until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
         groups=tuple(group for group in groups if group is not None),
-        steps=tuple(sorted(steps, key=lambda mark: mark.number)),
+        steps=tuple(sorted(possible_steps, key=lambda mark: mark.number)),
         activities=tuple(activity for _, activity in sorted(activities.items())),
     )
+
+
+def _is_beyond(time_ns: int, sequence: int) -> bool:
+    """Whether a record has numbers that only a forged one has: what reads histories keeps them in signed 64 bits."""
+    return bool((time_ns | sequence) >> 63)

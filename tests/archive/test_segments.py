@@ -30,6 +30,7 @@ _counts = st.integers(0, 1 << 40)
 _times = st.integers(0, MAX_TIME_NS)
 _after = st.none() | st.integers(0, 1 << 47)
 _ids = st.integers(0, len(NAMES))
+_ranks = st.integers(-1, (1 << 31) - 1)
 
 
 @st.composite
@@ -40,8 +41,8 @@ def _operations(draw: st.DrawFn) -> Operation:
     )
     return Operation(
         draw(_counts), draw(st.sampled_from((RecordKind.OPERATION, RecordKind.RENDEZVOUS))), entered, draw(_counts),
-        draw(_counts), draw(_counts), draw(_ids), draw(_ids), draw(_ids), draw(_ids), draw(st.integers(-1, 1 << 31)),
-        draw(st.integers(-(1 << 31), 1 << 31)), draw(st.integers(0, 1 << 31)), Flag(draw(st.integers(0, 127))),
+        draw(_counts), draw(_counts), draw(_ids), draw(_ids), draw(_ids), draw(_ids), draw(_ranks),
+        draw(st.integers(-(1 << 31), (1 << 31) - 1)), draw(st.integers(0, 1 << 31)), Flag(draw(st.integers(0, 127))),
         returned, wait_entered, wait_returned, started, completed, draw(st.none() | st.sampled_from(How)),
         draw(_ids), draw(st.none() | st.sampled_from(How)),
     )  # fmt: skip
@@ -174,6 +175,14 @@ def test_bomb() -> None:
         decode(content[:8] + struct.pack("<I", zlib.crc32(rest)) + rest + bomb)
     rows = content[12:52] + struct.pack("<I", MAX_ROWS + 1) + content[56:HEAD_SIZE]
     assert decode_head(content[:8] + struct.pack("<I", zlib.crc32(rows)) + rows) is None
+
+
+@pytest.mark.parametrize("field", ["peer", "tag"])
+def test_ranks_and_tags_have_32_bits(field: str) -> None:
+    """As on a tape; another number in a sound segment is forged, and what reads columns could not hold it."""
+    forged = replace(operations(1, 1)[0], **{field: 1 << 31})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DamagedSegmentError, match=f"a number in {field} is out of range"):
+        decode(encode(segment([forged], 2), _names))
 
 
 def test_impossible_numbers() -> None:
