@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.support.warm_python import WarmJob, WarmPython
 
 HUNG_S: Final = 0.5
 """Age at which an operation counts as stalled; all hang for good."""
+SHOWN_S: Final = HUNG_S + 1.5
+"""Of ranks that are dead, only what a sign of life has shown counts; one comes each second."""
 _ports = itertools.count(1)
 
 
@@ -67,6 +70,7 @@ def hang(python: WarmPython, base: Path, folder: Path, faults: Sequence[tuple[st
     try:
         for fault, job in jobs.items():
             until(job.is_hung, 100, f"{fault} does not hang")
+        time.sleep(SHOWN_S)
     finally:
         for job in jobs.values():
             job.kill()

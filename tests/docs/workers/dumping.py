@@ -1,7 +1,7 @@
-"""A job on gloo that was not prepared: `dumping.py SNIPPET`. Rank 2 never comes to the last collective of the others.
+"""An unprepared job on gloo: `dumping.py FOLDER SNIPPET`. Rank 2 never comes to the last collective of the others.
 
 A thread of each rank then runs the snippet, which writes the rank's dump into `dumps`, and writes the same as JSON into
-`json`, both in the current directory.
+`json`, both in the folder, which is the current directory.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def dump(before: int) -> None:
     """Write both dumps, once this rank hangs."""
     while rank != LATE and enqueued() == before:
         time.sleep(0.01)
-    exec(compile(Path(sys.argv[1]).read_text(), "snippet", "exec"), {"rank": rank})
+    exec(compile(Path(sys.argv[2]).read_text(), "snippet", "exec"), {"rank": rank})
     new = Path(f"json/.rank_{rank}.json")
     new.write_bytes(_dump_fr_trace_json(True, False))
     new.rename(f"json/rank_{rank}.json")
 
 
+os.chdir(sys.argv[1])
 dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 values = torch.ones(4)
 for _ in range(5):
