@@ -15,7 +15,7 @@ import pytest
 from tests.cli.asking import ask
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.cli.reproduce.pairs import verdict_in
-from tests.cli.running import SCRIPT, environment
+from tests.cli.running import SCRIPT, environment, processes_of
 from tests.flight.made_dumps import late_rank, write
 from tests.support.memory import memory_directory
 from tests.support.pages import block_after, commands_of, page
@@ -36,7 +36,7 @@ def job(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def test_commands(job: HungJob, tmp_path: Path) -> None:
-    """Each command, one after the other in a shell: the first three write scripts, and the last one hangs as it should."""
+    """Each command, one after the other in a shell: three write scripts, and the last script hangs as it should."""
     *commands, torchrun = commands_of(PAGE)
     assert [command.split()[1] for command in commands] == ["reproduce"] * 3
     write(tmp_path / "DUMPS", late_rank(SIZE, LATE))
@@ -63,12 +63,12 @@ def _hangs(torchrun: str, folder: Path) -> None:
             env=_environ(tapes) | {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "GLOO_SOCKET_IFNAME": "lo", **QUIET},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
         )
         try:
             verdict_in(tapes, "absent", (LATE,))
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            for pid in processes_of(tapes):  # ranks do not end with torchrun if that is killed
+                os.kill(pid, signal.SIGKILL)
             process.wait(30)
 
 
