@@ -119,6 +119,8 @@ def _changes(substituted: Substituted) -> Iterator[str]:
         yield "Shapes of some calls are not recorded: four elements are assumed."
     if substituted.without_reduce_ops:
         yield "Reduce ops are not recorded: sum is assumed."
+    if substituted.without_splits:
+        yield "How some exchanges are split is not recorded: even parts are assumed."
     if substituted.without_roots:
         yield "Roots of some calls are not recorded or not among these ranks: the first member is assumed."
 

@@ -68,12 +68,14 @@ class Call:
         operation: As in `SignatureName`; one that `calls.py` knows.
         group: In which group.
         shapes: One for each tensor that describes the call: its input or, for `reduce_scatter` and `scatter`, its
-            output.
+            output. Of an uneven exchange, one for each member to which it sends, then one for each from which it
+            receives.
         dtypes: One for each of these tensors.
         reduce_op: `sum`, `max`, …; '' for `sum` or where there is none.
         peer: Root or peer; -1 for none.
         tag: Tag of a send or receive.
         work: Number under which a later `Wait` refers to it; 0 if it is waited for at once.
+        is_uneven: Whether it is an `all_to_all_single` whose parts differ.
         hangs: Whether the rank does not come out of it.
         site: Where the job did this, as text.
     """
@@ -86,6 +88,7 @@ class Call:
     peer: int = -1
     tag: int = 0
     work: int = 0
+    is_uneven: bool = False
     hangs: bool = False
     site: str = field(default="", compare=False)
 

@@ -127,7 +127,7 @@ def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[
 
 def _steps(verdict: Verdict, rank: int, tail: Sequence[Event], writer: StepWriter) -> list[Step]:
     is_named = rank in verdict.ranks
-    steps, hangs = writer.steps(tail, waits=not (is_named and verdict.kind in _DO_NOT_COME))
+    steps, hangs = writer.steps(rank, tail, waits=not (is_named and verdict.kind in _DO_NOT_COME))
     if hangs:
         return steps
     ending = _ENDINGS.get(verdict.kind, Ending.STAYS_AWAY) if is_named else Ending.STAYS_AWAY

@@ -82,8 +82,18 @@ calls = st.builds(
     hangs=st.booleans(),
     site=texts,
 )
+exchanges = st.builds(
+    Call,
+    operation=st.just("all_to_all_single"),
+    group=st.just(ScriptGroup(0, (0, 1))),
+    shapes=st.lists(st.tuples(st.integers(0, 5), st.just(3)), min_size=4, max_size=4).map(tuple),
+    dtypes=st.just(("float32",) * 4),
+    is_uneven=st.just(True),
+    site=texts,
+)
 steps = st.one_of(
     calls,
+    exchanges,
     st.builds(Create, groups, st.booleans(), texts),
     st.builds(CreateExtra, st.integers(1, 3)),
     st.builds(Wait, st.integers(1, 2), st.booleans()),

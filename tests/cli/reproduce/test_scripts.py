@@ -26,6 +26,7 @@ FAULTS: Final = (
     Fault("rendezvous", "rendezvous"),
     Fault("new_group", "rendezvous"),
     Fault("stop", "frozen"),
+    Fault("exchange", "absent"),
 )
 
 
@@ -63,3 +64,16 @@ def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fa
     assert len(lines) <= 55
     assert max(map(len, lines)) <= 108  # 100, and two levels
     assert sum(not line.startswith("#") for line in lines) <= 28
+
+
+def test_exchanges_have_the_splits_of_the_job(pairs: dict[str, Future[Pair]]) -> None:
+    """Each rank sends and receives what it did in the job, in rows of the same length."""
+    source = pairs["exchange"].result(MOST_S).source
+    lines = [line.strip() for line in source.splitlines() if "split_sizes" in line]
+    for tensors, received, sent in (
+        ("torch.ones((9, 2)), torch.ones((3, 2))", [0, 3, 6], [0, 1, 2]),
+        ("torch.ones((12, 2)), torch.ones((12, 2))", [1, 4, 7], [3, 4, 5]),
+        ("torch.ones((15, 2)), torch.ones((21, 2))", [2, 5, 8], [6, 7, 8]),
+    ):
+        call = f"dist.all_to_all_single({tensors}, output_split_sizes={received}, input_split_sizes={sent})"
+        assert any(line.startswith(call) for line in lines), source
