@@ -10,6 +10,7 @@ from typing import Final
 
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.reproducer.cast import Cast
+from otel_torchdist.reproducer.endings import is_assumed
 from otel_torchdist.reproducer.involved import Involved
 from otel_torchdist.reproducer.steps import Substituted
 from otel_torchdist.reproducer.tails import Tails
@@ -132,6 +133,8 @@ def _instead(what: str, replaced: Mapping[str, str]) -> Iterator[str]:
 
 def _outcome(verdict: Verdict) -> Iterator[str]:
     if verdict.kind is VerdictKind.DEAD:
+        if is_assumed(verdict):
+            yield "How the rank died is not recorded: SIGKILL is assumed."
         yield "torchrun ends the other ranks when one has died, so this does not hang for long."
         return
     if verdict.kind is VerdictKind.MISMATCHED:

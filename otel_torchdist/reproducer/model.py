@@ -111,6 +111,8 @@ class Ending(enum.Enum):
 
     STAYS_AWAY = "stays away"
     EXITS = "exits"
+    EXITS_AT_ONCE = "exits without any clean-up"
+    RAISES = "raises an exception"
     STOPS = "stops itself"
     KILLS_ITSELF = "kills itself"
 
@@ -121,10 +123,16 @@ class End:
 
     Attributes:
         ending: What that is.
+        signal: With which signal it kills itself; 0 if that of the job's rank is not known.
+        exit_code: With which code it exits at once.
+        exception: The type of the exception that it raises; any text.
         remarks: Where the job's rank was, as lines of text.
     """
 
     ending: Ending
+    signal: int = 0
+    exit_code: int = 0
+    exception: str = ""
     remarks: tuple[str, ...] = field(default=(), compare=False)
 
 

@@ -59,7 +59,7 @@ class _Player:
                 pass
             case End(ending=Ending.STOPS):
                 self.rank.stopped = "T"
-            case End(ending=Ending.KILLS_ITSELF):
+            case End(ending=Ending.KILLS_ITSELF | Ending.RAISES | Ending.EXITS_AT_ONCE):
                 self.rank.die(now_s)
             case End():
                 pass

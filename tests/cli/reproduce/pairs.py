@@ -49,12 +49,14 @@ class Fault:
         verdict: Kind of the verdict.
         ranks: The ranks that it names.
         size: Ranks of the job.
+        lines: Lines that the script may have.
     """
 
     name: str
     verdict: str
     ranks: tuple[int, ...] = (2,)
     size: int = 3
+    lines: int = 55
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,14 @@ class Pair:
         script: What the script does.
         source: Its text.
         copy: The verdict on the script.
+        log: What torchrun has printed about the script, if that ends by itself.
     """
 
     original: Verdict
     script: Script
     source: str
     copy: Verdict
+    log: str
 
 
 class Pairs:
@@ -104,14 +108,16 @@ class Pairs:
         origin = Origin("a test", diagnosis.verdict_text, fault.size, "a test")
         script = plan(original, diagnosis.found.moment.world, histories, origin)
         source = source_of(script, "hang.py")
-        with self.running(fault.name, source, len(script.steps)) as tapes:
+        with self.running(fault.name, source, len(script.steps)) as (tapes, torchrun):
             copy = verdict_in(tapes, fault.verdict, script.named)[0].found.verdict
             assert copy is not None
-        return Pair(original, script, source, copy)
+            if fault.verdict == "dead":
+                torchrun.wait(MOST_S)
+        return Pair(original, script, source, copy, torchrun.log)
 
     @contextlib.contextmanager
-    def running(self, name: str, source: str, ranks: int) -> Iterator[Path]:
-        """Run a script under torchrun with our instrumentation; the value is the directory of its tapes."""
+    def running(self, name: str, source: str, ranks: int) -> Iterator[tuple[Path, Torchrun]]:
+        """Run a script under torchrun with our instrumentation; the value is the directory of its tapes, and torchrun."""
         folder, tapes = self._folder / f"copy-{name}", self._base / f"copy-{name}"
         folder.mkdir()
         script = folder / "hang.py"
@@ -121,7 +127,7 @@ class Pairs:
         with self._starting:
             torchrun = Torchrun(self._python, folder / "output", command, environ)
         try:
-            yield tapes
+            yield tapes, torchrun
         finally:
             for pid in _ranks_in(tapes):  # one that is stopped heeds no other signal
                 with contextlib.suppress(ProcessLookupError):
