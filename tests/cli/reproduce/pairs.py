@@ -117,7 +117,7 @@ class Pairs:
 
     @contextlib.contextmanager
     def running(self, name: str, source: str, ranks: int) -> Iterator[tuple[Path, Torchrun]]:
-        """Run a script under torchrun with our instrumentation; the value is the directory of its tapes, and torchrun."""
+        """Run a script under torchrun with our instrumentation; yields the directory of its tapes, and torchrun."""
         folder, tapes = self._folder / f"copy-{name}", self._base / f"copy-{name}"
         folder.mkdir()
         script = folder / "hang.py"
