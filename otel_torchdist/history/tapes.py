@@ -8,6 +8,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs import Run
 from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.world.resolved import ResolvedNames
@@ -35,36 +36,52 @@ def history_of(tape: TapeReader) -> RankHistory:
     Raises:
         TapeError: It cannot be read any more.
     """
-    operations: dict[int, Operation] = {}
-    activities: dict[int, Activity] = {}
-    steps: list[StepMark] = []
+    recorder = TapeHistory(tape)
     for batch in tape.rest():
+        recorder.observe(batch)
+    return recorder.history()
+
+
+class TapeHistory:
+    """Keeps all that is read from a tape; whatever polls it from its first batch on must pass every batch on."""
+
+    def __init__(self, tape: TapeReader) -> None:
+        """Keep what is read from a tape."""
+        self._tape = tape
+        self._operations: dict[int, Operation] = {}
+        self._activities: dict[int, Activity] = {}
+        self._steps: list[StepMark] = []
+
+    def observe(self, batch: Batch) -> None:
+        """Keep what one poll of the tape found."""
         for operation in (*batch.entered, *batch.ended):
-            operations[operation.number] = operation
+            self._operations[operation.number] = operation
         for activity in (*batch.activities_entered, *batch.activities_ended):
-            activities[activity.number] = activity
-        steps += batch.steps
-    impossible = [number for number, one in operations.items() if _is_beyond(one.entered_ns, one.sequence)]
-    for number in impossible:
-        del operations[number]
-    names = ResolvedNames(tape.names, tape.identity.rank)
-    tape.names.refresh()  # no record may have referred to any of them yet
-    groups = map(names.group, tape.names.group_ids())
-    identity, status = tape.identity, tape.status()
-    possible_steps = [mark for mark in steps if not _is_beyond(mark.ended_ns, mark.sequence)]
-    return RankHistory(
-        rank=identity.rank,
-        world_size=identity.world_size,
-        host=identity.host,
-        wall_offset_ns=status.realtime_ns - status.monotonic_ns,
-        operations=tuple(names.operation(operation) for _, operation in sorted(operations.items())),
-        lost=tape.lost + len(impossible),
-        clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
-        until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
-        groups=tuple(group for group in groups if group is not None),
-        steps=tuple(sorted(possible_steps, key=lambda mark: mark.number)),
-        activities=tuple(activity for _, activity in sorted(activities.items())),
-    )
+            self._activities[activity.number] = activity
+        self._steps += batch.steps
+
+    def history(self) -> RankHistory:
+        """What was kept, up to where the tape ends now; without records that only a forged tape has."""
+        tape = self._tape
+        names = ResolvedNames(tape.names, tape.identity.rank)
+        tape.names.refresh()  # no record may have referred to any of them yet
+        groups = map(names.group, tape.names.group_ids())
+        identity, status = tape.identity, tape.status()
+        possible = [one for _, one in sorted(self._operations.items()) if not _is_beyond(one.entered_ns, one.sequence)]
+        steps = [mark for mark in self._steps if not _is_beyond(mark.ended_ns, mark.sequence)]
+        return RankHistory(
+            rank=identity.rank,
+            world_size=identity.world_size,
+            host=identity.host,
+            wall_offset_ns=status.realtime_ns - status.monotonic_ns,
+            operations=tuple(map(names.operation, possible)),
+            lost=tape.lost + len(self._operations) - len(possible),
+            clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
+            until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
+            groups=tuple(group for group in groups if group is not None),
+            steps=tuple(sorted(steps, key=lambda mark: mark.number)),
+            activities=tuple(activity for _, activity in sorted(self._activities.items())),
+        )
 
 
 def _is_beyond(time_ns: int, sequence: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -75,6 +75,24 @@ def _first_times(call: Call, multiplied: int, divided: int = 1) -> str:
     return _tensor((rows * multiplied // divided, *rest), call.dtypes[0])
 
 
+def _exchange(call: Call) -> list[str]:
+    if not call.is_uneven:
+        return [_first(call)] * 2
+    members = len(call.group.ranks)
+    sent, received = call.shapes[:members], call.shapes[members:]
+    return [
+        _joined(received, call.dtypes[0]),
+        _joined(sent, call.dtypes[0]),
+        f"output_split_sizes={[shape[0] for shape in received]}",
+        f"input_split_sizes={[shape[0] for shape in sent]}",
+    ]
+
+
+def _joined(parts: Sequence[tuple[int, ...]], dtype: str) -> str:
+    """A tensor with the rows of all parts."""
+    return _tensor((sum(shape[0] for shape in parts), *parts[0][1:]), dtype)
+
+
 def _list_of_all(call: Call) -> str:
     tensors = [_tensor(shape, dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True)]
     if len(tensors) > 1 and len(set(tensors)) == 1:
@@ -100,7 +118,7 @@ _TENSORS: Final[Mapping[str, Callable[[Call], list[str]]]] = MappingProxyType(
         "all_reduce": lambda call: [_first(call)],
         "all_reduce_coalesced": lambda call: [_list_of_all(call)],
         "all_to_all": lambda call: [_one_for_each_member(call)] * 2,
-        "all_to_all_single": lambda call: [_first(call)] * 2,
+        "all_to_all_single": _exchange,
         "barrier": lambda call: [],
         "broadcast": lambda call: [_first(call)],
         "gather": lambda call: [_first(call), _only_on_the_root(call)],

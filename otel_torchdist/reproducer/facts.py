@@ -10,6 +10,7 @@ from typing import Final
 
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.reproducer.cast import Cast
+from otel_torchdist.reproducer.endings import is_assumed
 from otel_torchdist.reproducer.involved import Involved
 from otel_torchdist.reproducer.steps import Substituted
 from otel_torchdist.reproducer.tails import Tails
@@ -119,6 +120,8 @@ def _changes(substituted: Substituted) -> Iterator[str]:
         yield "Shapes of some calls are not recorded: four elements are assumed."
     if substituted.without_reduce_ops:
         yield "Reduce ops are not recorded: sum is assumed."
+    if substituted.without_splits:
+        yield "How some exchanges are split is not recorded: even parts are assumed."
     if substituted.without_roots:
         yield "Roots of some calls are not recorded or not among these ranks: the first member is assumed."
 
@@ -130,6 +133,8 @@ def _instead(what: str, replaced: Mapping[str, str]) -> Iterator[str]:
 
 def _outcome(verdict: Verdict) -> Iterator[str]:
     if verdict.kind is VerdictKind.DEAD:
+        if is_assumed(verdict):
+            yield "How the rank died is not recorded: SIGKILL is assumed."
         yield "torchrun ends the other ranks when one has died, so this does not hang for long."
         return
     if verdict.kind is VerdictKind.MISMATCHED:

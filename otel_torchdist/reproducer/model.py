@@ -68,12 +68,14 @@ class Call:
         operation: As in `SignatureName`; one that `calls.py` knows.
         group: In which group.
         shapes: One for each tensor that describes the call: its input or, for `reduce_scatter` and `scatter`, its
-            output.
+            output. Of an uneven exchange, one for each member to which it sends, then one for each from which it
+            receives.
         dtypes: One for each of these tensors.
         reduce_op: `sum`, `max`, …; '' for `sum` or where there is none.
         peer: Root or peer; -1 for none.
         tag: Tag of a send or receive.
         work: Number under which a later `Wait` refers to it; 0 if it is waited for at once.
+        is_uneven: Whether it is an `all_to_all_single` whose parts differ.
         hangs: Whether the rank does not come out of it.
         site: Where the job did this, as text.
     """
@@ -86,6 +88,7 @@ class Call:
     peer: int = -1
     tag: int = 0
     work: int = 0
+    is_uneven: bool = False
     hangs: bool = False
     site: str = field(default="", compare=False)
 
@@ -108,6 +111,8 @@ class Ending(enum.Enum):
 
     STAYS_AWAY = "stays away"
     EXITS = "exits"
+    EXITS_AT_ONCE = "exits without any clean-up"
+    RAISES = "raises an exception"
     STOPS = "stops itself"
     KILLS_ITSELF = "kills itself"
 
@@ -118,10 +123,16 @@ class End:
 
     Attributes:
         ending: What that is.
+        signal: With which signal it kills itself; 0 if that of the job's rank is not known.
+        exit_code: With which code it exits at once.
+        exception: The type of the exception that it raises; any text.
         remarks: Where the job's rank was, as lines of text.
     """
 
     ending: Ending
+    signal: int = 0
+    exit_code: int = 0
+    exception: str = ""
     remarks: tuple[str, ...] = field(default=(), compare=False)
 
 

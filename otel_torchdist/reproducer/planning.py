@@ -8,6 +8,7 @@ from typing import Final
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.reproducer.cast import Cast, cast_for
+from otel_torchdist.reproducer.endings import end_of
 from otel_torchdist.reproducer.facts import Origin, facts_about, remarks_on
 from otel_torchdist.reproducer.groups import groups_for, number_of, whole
 from otel_torchdist.reproducer.involved import Involved, involved_in
@@ -30,7 +31,6 @@ from otel_torchdist.world.model import Channel, GroupView, OperationId, WorldSna
 
 _DO_NOT_COME: Final = (VerdictKind.ABSENT, VerdictKind.DEAD, VerdictKind.FROZEN, VerdictKind.RENDEZVOUS)
 """Verdicts whose ranks do not come to the operation."""
-_ENDINGS: Final = {VerdictKind.DEAD: Ending.KILLS_ITSELF, VerdictKind.FROZEN: Ending.STOPS}
 MOST_RANKS: Final = 1_024
 """More processes than this on one machine are of no use to anybody."""
 
@@ -127,10 +127,10 @@ def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[
 
 def _steps(verdict: Verdict, rank: int, tail: Sequence[Event], writer: StepWriter) -> list[Step]:
     is_named = rank in verdict.ranks
-    steps, hangs = writer.steps(tail, waits=not (is_named and verdict.kind in _DO_NOT_COME))
+    steps, hangs = writer.steps(rank, tail, waits=not (is_named and verdict.kind in _DO_NOT_COME))
     if hangs:
         return steps
-    ending = _ENDINGS.get(verdict.kind, Ending.STAYS_AWAY) if is_named else Ending.STAYS_AWAY
-    if is_named and verdict.roll.standings.get(rank) is Standing.ENDED:
-        ending = Ending.EXITS
-    return [*steps, End(ending, tuple(remarks_on(verdict, rank)))]
+    remarks = tuple(remarks_on(verdict, rank))
+    if is_named and verdict.kind is not VerdictKind.DEAD and verdict.roll.standings.get(rank) is Standing.ENDED:
+        return [*steps, End(Ending.EXITS, remarks=remarks)]
+    return [*steps, end_of(verdict, rank, remarks)]

@@ -65,6 +65,8 @@ def _peak(calls: Sequence[Call]) -> int:
 def _bytes(call: Call) -> int:
     own = sum(math.prod(shape) * bytes_of(dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True))
     size = len(call.group.ranks)
+    if call.is_uneven:
+        return own
     if call.operation in PARTED or call.operation == "all_to_all":
         return 2 * size * own
     return (size + 1) * own if call.operation in _FOR_EACH_MEMBER else own

@@ -8,6 +8,7 @@ from typing import Final
 
 from otel_torchdist.reproducer.calls import group_variable, statement, work_variable
 from otel_torchdist.reproducer.comments import WIDTH, comment, literal, plain
+from otel_torchdist.reproducer.endings import FOREVER_S, SUDDEN, statements_of
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
     Call,
@@ -21,15 +22,8 @@ from otel_torchdist.reproducer.model import (
 )
 
 _INDENT: Final = "    "
-_FOREVER_S: Final = "1_000_000"
 MOST_REMARKED: Final = 4
 """Ranks of which it is said where they were, of those that do the same in the script."""
-_ENDINGS: Final = {
-    Ending.STAYS_AWAY: f"time.sleep({_FOREVER_S})",
-    Ending.EXITS: "raise SystemExit",
-    Ending.STOPS: "os.kill(os.getpid(), signal.SIGSTOP)",
-    Ending.KILLS_ITSELF: "os.kill(os.getpid(), signal.SIGKILL)",
-}
 
 
 def source_of(script: Script, file_name: str) -> str:
@@ -57,7 +51,7 @@ def _imports(script: Script) -> Iterator[str]:
     yield "import os"
     if endings & {Ending.STOPS, Ending.KILLS_ITSELF}:
         yield "import signal"
-    if Ending.STAYS_AWAY in endings or script.outlives_errors:
+    if endings & {Ending.STAYS_AWAY, *SUDDEN} or script.outlives_errors:
         yield "import time"
     yield ""
     if any(isinstance(step, Call) for steps in script.steps for step in steps):
@@ -83,7 +77,7 @@ def _body(script: Script) -> Iterator[str]:
     yield from _apart(script, parties, _INDENT)
     yield "except RuntimeError as error:  # of gloo; with other backends it hangs"
     yield f"{_INDENT}print(error, flush=True)"
-    yield f"{_INDENT}time.sleep({_FOREVER_S})"
+    yield f"{_INDENT}time.sleep({FOREVER_S})"
 
 
 def _apart(script: Script, parties: Mapping[tuple[Step, ...], Sequence[int]], indent: str) -> Iterator[str]:
@@ -147,7 +141,7 @@ def _step(step: Step, count: int, remarks: Sequence[str]) -> Iterator[str]:
         case End():
             for remark in remarks:
                 yield from comment(remark, hanging="    ")
-            yield _ENDINGS[step.ending]
+            yield from statements_of(step)
 
 
 def _remarked(lines: list[str], hangs: bool, site: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from otel_torchdist.reproducer import substitutes
 from otel_torchdist.reproducer.calls import OPERATIONS
 from otel_torchdist.reproducer.cast import Cast
+from otel_torchdist.reproducer.exchanges import LISTS, Exchanges
 from otel_torchdist.reproducer.groups import number_of
 from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
 from otel_torchdist.reproducer.sizes import PARTED, Sizes, sizes_for
@@ -39,6 +41,7 @@ class Substituted:
         without_shapes: Whether shapes of calls are not recorded.
         without_reduce_ops: Whether reduce ops of calls are not recorded.
         without_roots: Whether roots of calls are not recorded, or have no rank in the script.
+        without_splits: Whether it is not recorded how uneven exchanges are split.
     """
 
     operations: Mapping[str, str]
@@ -48,6 +51,7 @@ class Substituted:
     without_shapes: bool
     without_reduce_ops: bool
     without_roots: bool
+    without_splits: bool
 
 
 class StepWriter:
@@ -73,11 +77,13 @@ class StepWriter:
         views = [event.operation for tail in tails.values() for event in tail]
         calls = [view for view in views if view.operation_id.channel.kind is RecordKind.OPERATION]
         signatures = [view.signature for view in calls if view.signature is not None]
-        self._operations = substitutes.operations({view.name for view in calls}, OPERATIONS)
+        self._exchanges = Exchanges(tails, cast)
+        known = OPERATIONS - {LISTS} if self._exchanges.has_uneven_lists else OPERATIONS
+        self._operations = substitutes.operations({view.name for view in calls}, known)
         self._dtypes = substitutes.dtypes({name for one in signatures for name in one.dtypes})
         self._reduce_ops = substitutes.reduce_ops({one.reduce_op for one in signatures} - {UNREAD})
         self._sizes = Sizes(1, {})
-        plain = {rank: [self._call(event) for event in tail if _is_call(event)] for rank, tail in tails.items()}
+        plain = {rank: [self._call(rank, event) for event in tail if _is_call(event)] for rank, tail in tails.items()}
         self._sizes = sizes_for(plain.values())
         reducing = [one for one in signatures if self._operations.get(one.operation) in _REDUCING]
         self.substituted = Substituted(
@@ -88,12 +94,14 @@ class StepWriter:
             without_shapes=any(_lacks_shapes(view) for view in calls),
             without_reduce_ops=any(one.reduce_op in ("", UNREAD) for one in reducing),
             without_roots=any(self._lacks_root(view) for view in calls),
+            without_splits=self._exchanges.are_unknown,
         )
 
-    def steps(self, tail: Sequence[Event], waits: bool) -> tuple[list[Step], bool]:
+    def steps(self, rank: int, tail: Sequence[Event], waits: bool) -> tuple[list[Step], bool]:
         """The steps for the last calls of a rank, and whether it hangs in the last one.
 
         Args:
+            rank: The rank, as in the job.
             tail: The calls.
             waits: Whether the rank waits in the end for a call that is still open. A device waits without a record of
                 it, and so does torch's C++ code.
@@ -108,7 +116,7 @@ class StepWriter:
             elif event.operation.operation_id.channel.kind is RecordKind.RENDEZVOUS:
                 steps += self._creation(event)
             else:
-                call = self._resized(self._call(event))
+                call = self._resized(self._call(rank, event))
                 if key in waited_later or event.is_pending:
                     works[key] = len(works) + 1
                     call = replace(call, work=works[key])
@@ -129,8 +137,8 @@ class StepWriter:
             yield CreateExtra(extra)
         yield Create(self._groups[group.key], event.hangs, _site(event.operation))
 
-    def _call(self, event: Event) -> Call:
-        """A call with the sizes of the job; of what has a part for each member, one part."""
+    def _call(self, rank: int, event: Event) -> Call:
+        """A call with the sizes of the job; of what has a part for each member, one part if they are alike."""
         view = event.operation
         group = view.group
         assert group is not None
@@ -138,7 +146,11 @@ class StepWriter:
         shapes, dtypes = self._tensors(view)
         if operation != "all_reduce_coalesced":
             shapes, dtypes = shapes[:1], dtypes[:1]
-        if operation in PARTED:
+        parts = self._exchanges.parts(rank, view) if operation in PARTED else None
+        if parts is not None:
+            shapes = (*parts.sent, *parts.received)
+            dtypes *= len(shapes)
+        elif operation in PARTED and view.name != LISTS:
             shapes = tuple(_part(shape, len(group.members)) for shape in shapes)
         signature = view.signature
         reduce_op = signature.reduce_op if signature is not None else ""
@@ -150,6 +162,7 @@ class StepWriter:
             reduce_op=self._reduce_ops.get(reduce_op, "") if operation in _REDUCING else "",
             peer=self._peer(view),
             tag=max(view.record.tag, 0),
+            is_uneven=parts is not None,
             hangs=event.hangs,
             site=_site(view),
         )
@@ -167,6 +180,10 @@ class StepWriter:
 
     def _resized(self, call: Call) -> Call:
         shapes = tuple(self._sizes.of(shape) for shape in call.shapes)
+        if call.is_uneven:
+            # Parts of a tensor have rows of one kind: if one became flat, all do.
+            is_flat = shapes != call.shapes
+            return replace(call, shapes=tuple((math.prod(shape),) for shape in shapes) if is_flat else shapes)
         if call.operation in PARTED:
             size = len(call.group.ranks)
             shapes = tuple((size * (shape or (1,))[0], *shape[1:]) for shape in shapes)
@@ -202,7 +219,7 @@ def _lacks_shapes(view: OperationView) -> bool:
 
 
 def _part(shape: tuple[int, ...], members: int) -> tuple[int, ...]:
-    """One member's part; as large as the largest where they are uneven, for how they were split is not recorded."""
+    """One member's part; as large as the largest where the rows cannot be shared evenly."""
     first, *rest = shape or (1,)
     return (-(-first // members), *rest)
 

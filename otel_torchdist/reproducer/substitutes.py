@@ -22,10 +22,11 @@ _REDUCE_OPS: Final = ("sum", "max", "min", "product")
 _NEAREST: Final = {
     "all_gather_coalesced": "all_gather",
     "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
+    "all_to_all": "all_to_all_single",
     "gather_into_tensor": "gather",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
-"""gloo has no coalesced ones except `all_reduce_coalesced`, and gathers only into lists."""
+"""gloo has no coalesced ones except `all_reduce_coalesced`, gathers only into lists, and exchanges only equal lists."""
 _ANYWHERE: Final = ("barrier", "all_reduce", "broadcast")
 
 

@@ -47,6 +47,7 @@ class FirstDeath:
         at_ns: When the first one died.
         lead_ns: How long after that the next one died; None if none did, or if that is not known.
         spread_ns: How long after that the last one died.
+        is_silence: Whether only their silence shows that they died: they may as well have been stopped.
     """
 
     ranks: tuple[int, ...]
@@ -58,6 +59,7 @@ class FirstDeath:
     at_ns: int
     lead_ns: int | None
     spread_ns: int
+    is_silence: bool = False
 
 
 def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) -> FirstDeath | None:
@@ -88,6 +90,7 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
         at_ns=start_ns,
         lead_ns=min(later) if is_seen and later and min(later) >= 0 else None,
         spread_ns=max([0, *later]),
+        is_silence=all(view.fell_silent for view in chosen),
     )
 
 

@@ -126,6 +126,8 @@ class Judge:
             return False
         if first.may_follow and roll.silent and not self._is_outlived(roll):
             return False
+        if first.is_silence and not self._explains_the_wait(first, roll):
+            return False
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
         # They had come out of it, or are the only ones that failed in it: then no other rank may be missing.
@@ -135,6 +137,18 @@ class Judge:
         if {*first.ranks} <= {*failed} and not is_alone:
             return False
         return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+
+    def _explains_the_wait(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether the silence of ranks is what the others wait for.
+
+        Ranks that have come hold no other up while one is missing that was alive. If none is, their threads may have
+        been held up for a moment only, as on a machine that swaps.
+        """
+        if not all(self._world.ranks[rank].at(roll.operation_id) for rank in first.ranks):
+            return True
+        if roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED):
+            return False
+        return self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns
 
     def _is_outlived(self, roll: RollCall) -> bool:
         """Whether a live rank has waited for the threshold: to it, ranks that ended together are dead."""

@@ -52,7 +52,12 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
     alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, views, moment_ns))}
     gone = _gone_since([view for view in views if view.rank not in alive])
     then = {
-        view.rank: dataclasses.replace(view, alive=view.rank in alive, gone_since_ns=gone.get(view.rank))
+        view.rank: dataclasses.replace(
+            view,
+            alive=view.rank in alive,
+            gone_since_ns=gone.get(view.rank),
+            fell_silent=not is_now and _fell_silent(view, views, moment_ns),
+        )
         for view in views
     }
     return LastMoment(WorldSnapshot(run_id, moment_ns, MappingProxyType(then)), is_now, signs)
@@ -64,13 +69,28 @@ def last_sign_ns(view: RankView) -> int:
 
 
 def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
-    sign_ns = last_sign_ns(view)
-    is_silent = moment_ns - sign_ns > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
-    if life_in(view) is not RankLife.DEAD or is_silent:
+    if life_in(view) is not RankLife.DEAD or _is_silent(view, moment_ns):
         return False
+    return not _has_interrupted(view, views)
+
+
+def _fell_silent(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
+    """Whether nothing but its silence shows that a rank was gone."""
+    if life_in(view) is not RankLife.DEAD or view.death is not None or not _is_silent(view, moment_ns):
+        return False
+    return not _has_interrupted(view, views)
+
+
+def _is_silent(view: RankView, moment_ns: int) -> bool:
+    return moment_ns - last_sign_ns(view) > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
+
+
+def _has_interrupted(view: RankView, views: Sequence[RankView]) -> bool:
+    """Whether others failed because a rank that ended silently was gone."""
     if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in views):
-        return True  # that rank failed first: launchers then end the others
-    return not any(_was_interrupted_by(view, other, sign_ns) for other in views if other is not view)
+        return False  # that rank failed first: launchers then end the others
+    sign_ns = last_sign_ns(view)
+    return any(_was_interrupted_by(view, other, sign_ns) for other in views if other is not view)
 
 
 def _was_silent_for_the_gil(view: RankView) -> bool:

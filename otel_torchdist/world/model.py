@@ -221,6 +221,8 @@ class RankView:
         ran_ns: When the kernel last showed that its process ran although its heartbeat had stopped; 0 for never.
         is_remote: Whether another agent reads its tape.
         death: The end of its process as observed by its agent; None if none was observed.
+        fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
+            died, or may have been stopped; or native code did not release its GIL.
     """
 
     rank: int
@@ -251,6 +253,7 @@ class RankView:
     ran_ns: int = 0
     is_remote: bool = False
     death: Death | None = None
+    fell_silent: bool = False
 
     @property
     def is_dead(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -58,7 +59,7 @@ class _Player:
                 pass
             case End(ending=Ending.STOPS):
                 self.rank.stopped = "T"
-            case End(ending=Ending.KILLS_ITSELF):
+            case End(ending=Ending.KILLS_ITSELF | Ending.RAISES | Ending.EXITS_AT_ONCE):
                 self.rank.die(now_s)
             case End():
                 pass
@@ -114,4 +115,14 @@ def _is_alike(operation_id: OperationId, players: Sequence[_Player]) -> bool:
     if operation_id.channel.is_point_to_point:
         return True
     steps = [player.calls[operation_id][1] for player in players]
+    if all(isinstance(one, Call) and one.is_uneven for one in steps):
+        return _fits([one for one in steps if isinstance(one, Call)])
     return len({dataclasses.replace(one, hangs=False) if not isinstance(one, End) else one for one in steps}) == 1
+
+
+def _fits(calls: Sequence[Call]) -> bool:
+    """Whether each member of a group gets from each other one what that sends."""
+    size = len(calls)
+    sent = [[math.prod(shape) for shape in call.shapes[:size]] for call in calls]
+    received = [[math.prod(shape) for shape in call.shapes[size:]] for call in calls]
+    return all(sent[one][other] == received[other][one] for one in range(size) for other in range(size))

@@ -49,8 +49,10 @@ ALLOWED_NODES: Final = (
     ast.ExceptHandler, ast.UnaryOp, ast.USub,
 )  # fmt: skip
 ALLOWED_IMPORTS: Final = {"os", "signal", "time", "torch", "torch.distributed"}
+EXCEPTIONS: Final = ("ValueError", "UnicodeDecodeError", "KeyboardInterrupt", "eval")
 ALLOWED_NAMES: Final = {
     "RuntimeError",
+    "ValueError",
     "SystemExit",
     "error",
     "print",
@@ -82,12 +84,29 @@ calls = st.builds(
     hangs=st.booleans(),
     site=texts,
 )
+exchanges = st.builds(
+    Call,
+    operation=st.just("all_to_all_single"),
+    group=st.just(ScriptGroup(0, (0, 1))),
+    shapes=st.lists(st.tuples(st.integers(0, 5), st.just(3)), min_size=4, max_size=4).map(tuple),
+    dtypes=st.just(("float32",) * 4),
+    is_uneven=st.just(True),
+    site=texts,
+)
 steps = st.one_of(
     calls,
+    exchanges,
     st.builds(Create, groups, st.booleans(), texts),
     st.builds(CreateExtra, st.integers(1, 3)),
     st.builds(Wait, st.integers(1, 2), st.booleans()),
-    st.builds(End, st.sampled_from(Ending), st.lists(texts, max_size=3).map(tuple)),
+    st.builds(
+        End,
+        st.sampled_from(Ending),
+        signal=st.integers(0, 200),
+        exit_code=st.integers(0, 255),
+        exception=st.one_of(texts, st.sampled_from(EXCEPTIONS)),
+        remarks=st.lists(texts, max_size=3).map(tuple),
+    ),
 )
 scripts = st.builds(
     Script,
@@ -117,7 +136,9 @@ def test_names_of_a_tape_are_never_code(script: Script) -> None:
         if isinstance(node, ast.Constant):
             assert isinstance(node.value, int | str | None)
         if isinstance(node, ast.Call):
-            assert isinstance(node.func, ast.Attribute) or ast.unparse(node.func) in ("int", "print", "range")
+            assert isinstance(node.func, ast.Attribute) or ast.unparse(node.func) in (
+                "int", "print", "range", "RuntimeError", "ValueError",
+            )  # fmt: skip
 
 
 @given(texts)
@@ -141,7 +162,7 @@ def test_whole_script() -> None:
     """What all ranks do is written once, repeated calls are a loop, and the ranks at fault come first."""
     common = (Create(WORLD), REDUCE, REDUCE)
     hanging = Call("all_reduce", WORLD, ((4,),), ("float32",), reduce_op="max", hangs=True)
-    late = End(Ending.STAYS_AWAY, ("The job's rank 2 is in load at data.py:3.",))
+    late = End(Ending.STAYS_AWAY, remarks=("The job's rank 2 is in load at data.py:3.",))
     script = _script((*common, hanging), (*common, hanging), (*common, late))
     assert source_of(script, "hang.py").partition("It hangs.\n")[2] == (
         "\n"

@@ -10,6 +10,7 @@ from otel_torchdist.job.deaths import Death
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.splits import Splits
 from otel_torchdist.world.model import (
     MAX_RECENT,
     Arrival,
@@ -79,6 +80,7 @@ class FakeRank:
         dtype: str = "float32",
         thread: int = 100,
         message_bytes: int = 64,
+        splits: Splits | None = None,
     ) -> int:
         """Enter the next operation of a channel; returns its number."""
         channel = Channel(kind, group.key)
@@ -107,7 +109,8 @@ class FakeRank:
             peer=peer,
             tag=tag,
             thread=thread,
-            flags=flags,
+            flags=flags | (Flag.UNEVEN if splits is not None else NO_FLAGS),
+            splits=splits,
             returned_ns=None if blocking else entered_ns + 1000,
         )
         site = CallSiteName("train", "/home/user/train.py", 42)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.tape.layout import LiveWord
+from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.post_mortem import PostMortem, examine
@@ -127,17 +128,18 @@ class Diagnosis:
         return max(self.moment_ns - monotonic_ns, 0) / 1e9
 
 
-def diagnose_run(run: Run, rules: StallRules) -> Diagnosis:
+def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch], None] | None = None) -> Diagnosis:
     """Read all tapes of a run to their ends and judge it.
 
     Args:
         run: The run.
         rules: What counts as a stall.
+        keep: Gets all that is read, for purposes of its own.
 
     Raises:
         TapeError: None of its tapes can be read any more.
     """
-    followers = {tape.identity.rank: _read_all(tape) for tape in run.tapes}
+    followers = {tape.identity.rank: _read_all(tape, keep) for tape in run.tapes}
     now_ns = _see_who_runs(followers.values())
     views: list[RankView] = []
     warnings: list[str] = []
@@ -167,10 +169,12 @@ def diagnose_run(run: Run, rules: StallRules) -> Diagnosis:
     )
 
 
-def _read_all(tape: TapeReader) -> TapeFollower:
+def _read_all(tape: TapeReader, keep: Callable[[TapeReader, Batch], None] | None) -> TapeFollower:
     follower = TapeFollower(tape)
     for batch in tape.rest():
         follower.observe(batch)
+        if keep is not None:
+            keep(tape, batch)
     return follower
 
 

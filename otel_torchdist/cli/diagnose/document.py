@@ -24,7 +24,8 @@ values are null.
 - `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:
   `rank`, and where it waits: `operation`, `sequence`, `group`.
 - `death` of a verdict: null unless its kind is `dead`; else `order` (`seen` by an agent, or `inferred`) and `lead_s`,
-  how long after it the next rank died (null if none did, or if that is not known).
+  how long after it the next rank died (null if none did, or if that is not known); `is_silence` is true if the ranks
+  only fell silent long before the others: they died or were stopped, or native code did not release their GILs.
 - `hung_s` of a verdict: null, or how long the job hung before it was ended.
 - `ended_together`: null, or `sentence`, about ranks that something ended at the same moment: none of them is blamed.
 - `death` of a rank: null unless an agent saw its process end; else `time`, `signal`, `exit_code` (null if it is not

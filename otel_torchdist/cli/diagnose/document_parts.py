@@ -48,7 +48,7 @@ def verdict_document(timeline: Timeline, verdict: Verdict, age_ns: int, text: st
 
 def _first_death(first: FirstDeath) -> Json:
     lead_s = None if first.lead_ns is None else rounded(first.lead_ns / 1e9)
-    return {"order": "inferred" if first.is_inferred else "seen", "lead_s": lead_s}
+    return {"order": "inferred" if first.is_inferred else "seen", "lead_s": lead_s, "is_silence": first.is_silence}
 
 
 def _mismatch(mismatch: Mismatch) -> Json:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
-from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
+from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import diagnose_leftovers
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.targets import Target, chosen_run
@@ -19,7 +17,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.last_calls import last_calls_of
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.history.tapes import histories_of
+from otel_torchdist.history.tapes import TapeHistory
 from otel_torchdist.job.runs import Run
 from otel_torchdist.reproducer.facts import Origin
 from otel_torchdist.verdict.model import Verdict
@@ -56,8 +54,7 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
     """
     run = chosen_run(config, wanted.run, wanted.run_dir).run
     try:
-        diagnosis = diagnose_run(run, StallRules.from_config(config, threshold_s))
-        histories, unreadable = all_calls_of(run)
+        diagnosis, histories = diagnosis_and_calls(run, StallRules.from_config(config, threshold_s))
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
     found = diagnosis.found
@@ -68,8 +65,7 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
     when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))
     source = f"run {run.label}, {when}" if run.label else when
     origin = Origin(source, diagnosis.verdict_text, run.world_size, _versions())
-    warnings = tuple(dict.fromkeys((*diagnosis.warnings, *unreadable)))
-    return Evidence(found.verdict, found.moment.world, histories, origin, warnings)
+    return Evidence(found.verdict, found.moment.world, histories, origin, diagnosis.warnings)
 
 
 def evidence_of_dumps(config: Config, paths: Sequence[Path], world_size: int, threshold_s: float | None) -> Evidence:
@@ -96,15 +92,19 @@ def evidence_of_dumps(config: Config, paths: Sequence[Path], world_size: int, th
     return Evidence(first, dumps.moment.world, histories, origin, (*found.notes, *more))
 
 
-def all_calls_of(run: Run) -> tuple[list[RankHistory], list[str]]:
-    """All recorded calls of a run, by readers of their own: those of the run may have been read to the end.
+def diagnosis_and_calls(run: Run, rules: StallRules) -> tuple[Diagnosis, list[RankHistory]]:
+    """Read all tapes of a run once: the diagnosis, and the calls that it rests on, by ascending rank.
+
+    Args:
+        run: The run.
+        rules: What counts as a stall.
 
     Raises:
-        TapeError: A tape is gone.
+        TapeError: None of its tapes can be read any more.
     """
-    with contextlib.ExitStack() as stack:
-        again = [stack.enter_context(contextlib.closing(type(tape)(tape.path))) for tape in run.tapes]
-        return histories_of(dataclasses.replace(run, tapes=tuple(again)))
+    kept = {tape.identity.rank: TapeHistory(tape) for tape in run.tapes}
+    diagnosis = diagnose_run(run, rules, lambda tape, batch: kept[tape.identity.rank].observe(batch))
+    return diagnosis, [kept[rank].history() for rank in sorted(kept)]
 
 
 def no_script(reason: str) -> NoReturn:

@@ -16,7 +16,7 @@ from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.garbage import without_collecting_garbage
-from otel_torchdist.naming import compress_ranks, name_ranks
+from otel_torchdist.naming import name_ranks
 
 MAX_LINES: Final = 10
 """Files of one kind of fault that are reported one by one."""
@@ -140,6 +140,8 @@ def _read(file: FoundFile) -> _ReadFile[FlightDump]:
     content = b""
     try:
         content = file.read()
+        if not content and rank is None:
+            return _ReadFile(None, is_other=True, other=file.file)  # such as the standard output of a rank
         decoded = decode(content, rank if rank is not None else -1, file.path)
     except (DumpError, UnreadableError) as error:
         if isinstance(error, NotADumpError) and not content.startswith(PICKLE):
@@ -176,11 +178,11 @@ def _others(skipped: Skipped) -> Iterator[str]:
 
 def _of_other_jobs(others: Sequence[FoundJob]) -> Iterator[str]:
     for job in others[:MAX_LINES]:
-        ranks = compress_ranks(one.rank for one in job.dumps)
+        ranks = name_ranks(sorted(one.rank for one in job.dumps))
         count = len(job.dumps) + len(job.replaced)
         first = job.dumps[0].dump.path
         files = "1 file is" if count == 1 else f"{count} files are"
-        yield f"{files} left by another job, of ranks {ranks}, and left out here; the first is {first}"
+        yield f"{files} left by another job, of {ranks}, and left out here; the first is {first}"
     if len(others) > MAX_LINES:
         yield f"and files of {len(others) - MAX_LINES} more jobs"
 

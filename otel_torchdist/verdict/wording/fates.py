@@ -13,6 +13,8 @@ SHORTEST_LEAD_S = 0.001
 def describe_deaths(verdict: Verdict) -> str:
     """`rank 2 was killed by SIGKILL 0.12 s before the others ended`."""
     ranks, first = verdict.ranks, verdict.first
+    if first is not None and first.is_silence:
+        return f"{name_ranks(ranks)} fell silent"
     way = _common_way(verdict)
     verb = way or ("is dead" if len(ranks) == 1 else "are dead")
     return f"{name_ranks(ranks)} {verb}{_lead(first) if first is not None and way else ''}"
@@ -49,6 +51,10 @@ def describe_circumstances(verdict: Verdict) -> list[str]:
     if first is None:
         return []
     parts: list[str] = []
+    if first.is_silence:
+        whose, verb = ("its process", "was") if len(verdict.ranks) == 1 else ("their processes", "were")
+        gil = "its GIL" if len(verdict.ranks) == 1 else "their GILs"
+        parts.append(f"{whose} died or {verb} stopped, or native code did not release {gil}: nothing recorded which")
     cgroup = "its cgroup" if len(verdict.ranks) == 1 else "their cgroup"
     counted = {cgroup if death.oom == BY_CGROUP else "the node" for death in first.deaths.values() if death.oom}
     parts += [f"{who} counted an out-of-memory kill at that moment" for who in sorted(counted)]

@@ -73,6 +73,8 @@ def _endings(verdict: Verdict) -> list[str]:
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
         standing = verdict.roll.standings.get(rank)
+        if standing is Standing.DEAD and verdict.first is not None and verdict.first.is_silence:
+            continue
         if standing is Standing.DEAD and not cause_states_death(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:

@@ -6,7 +6,8 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from tests.support.warm_python import WarmJob, WarmPython
 
 HUNG_S: Final = 0.5
 """Age at which an operation counts as stalled; all hang for good."""
+SHOWN_S: Final = HUNG_S + 1.5
 _ports = itertools.count(1)
 
 
@@ -54,7 +56,18 @@ class HungJob:
                 os.kill(int(path.read_text()), signal.SIGKILL)
 
 
-def hang(python: WarmPython, base: Path, folder: Path, faults: Sequence[tuple[str, int]]) -> dict[str, HungJob]:
+def show(_: Mapping[str, HungJob]) -> None:
+    """Let a sign of life show the hang: of ranks that are dead, only that counts, and one comes each second."""
+    time.sleep(SHOWN_S)
+
+
+def hang(
+    python: WarmPython,
+    base: Path,
+    folder: Path,
+    faults: Sequence[tuple[str, int]],
+    before_the_end: Callable[[Mapping[str, HungJob]], None] = show,
+) -> dict[str, HungJob]:
     """Start jobs, wait until all hang, and kill them; returns them by fault.
 
     Args:
@@ -62,11 +75,13 @@ def hang(python: WarmPython, base: Path, folder: Path, faults: Sequence[tuple[st
         base: For tapes.
         folder: For other files.
         faults: Names of faults in the worker, each with a number of ranks.
+        before_the_end: What happens once all hang, before they are killed.
     """
     jobs = {fault: _start(python, base / fault, folder / fault, fault, ranks) for fault, ranks in faults}
     try:
         for fault, job in jobs.items():
             until(job.is_hung, 100, f"{fault} does not hang")
+        before_the_end(jobs)
     finally:
         for job in jobs.values():
             job.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import pytest
 from tests.cli.asking import ask
 from tests.cli.export.test_every_operation import export_job
 from tests.cli.export.torchfrtrace import analyse, why_not
-from tests.support.repository import REPOSITORY
+from tests.support.pages import commands_of, page
 from tests.support.warm_python import WarmPython
 
-PAGE = (REPOSITORY / "docs" / "flight-recorder.md").read_text()
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+COMMANDS = commands_of(page("flight-recorder.md"))
 
 
 def test_commands(warm_python: WarmPython, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

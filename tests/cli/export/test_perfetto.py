@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,14 @@ from otel_torchdist.job.directory import job_directories
 from tests.cli.asking import Answer, ask
 from tests.cli.gloo_jobs import GlooJobs
 from tests.cli.small_dumps import BEGUN_NS
+from tests.support.pages import commands_of, page
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
 from tests.timeline.checker import Timeline, ranks_in
 
 WORKER = Path(__file__).parent / "workers" / "drawn.py"
 DUMPS = REPOSITORY / "tests" / "flight" / "data" / "gpu_error_1st"
+PAGE = page("timeline.md")
 STEPS = 5
 
 
@@ -91,6 +94,23 @@ def test_the_same_job_killed(job: GlooJobs, module_base: Path, tmp_path: Path) -
     [first, *_] = near.named("all_reduce (open)")
     assert abs(first.begin - near.named("stall")[0].begin) < 1_000_000
     assert not [one for one in near.slices if one.arguments.get("step") == 1]
+
+
+@pytest.mark.process
+def test_commands_of_the_page(
+    job: GlooJobs, module_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command of docs/timeline.md writes its file; the job has fewer steps and ranks than the one of the page."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(DUMPS, "dumps")
+    theirs, ours = "--steps 100-120 --ranks 0-7", "--steps 2-3 --ranks 0-3"
+    commands = [command.replace(theirs, ours).split() for command in commands_of(PAGE)]
+    assert [words[:3] for words in commands] == [["otel-torchdist", "export", "--perfetto"]] * 4
+    assert any("2-3" in words for words in commands)
+    for words in commands:
+        answer = ask(module_base, *words[2:], command=words[1], threshold_s=0.5)
+        assert (answer.code, answer.err) == (0, ""), words
+        assert Timeline.of(Path(words[3])).slices
 
 
 def _of_dumps(base: Path, path: Path, *arguments: str | Path) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,15 +39,16 @@ def why_not() -> str:
     return ""
 
 
-def analyse(python: WarmPython, scratch: Path, folders: Sequence[Path]) -> list[Analysis]:
+def analyse(python: WarmPython, scratch: Path, folders: Sequence[Path], *options: str) -> list[Analysis]:
     """Analyse folders one after the other.
 
     Args:
         python: Runs it.
         scratch: For its output.
         folders: Those with dumps.
+        *options: Of `torchfrtrace`.
     """
     scratch.mkdir(exist_ok=True)
-    [done] = python.run(ANALYSE, [{}], scratch, list(map(str, folders)))
+    [done] = python.run(ANALYSE, [{}], scratch, [shlex.join(options), *map(str, folders)])
     assert done.code == 0, done.err
     return [Analysis(line["opened"], line["log"], line["error"]) for line in done.lines()]

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.reproduce.evidence import all_calls_of
+from otel_torchdist.cli.diagnose.diagnosis import Diagnosis
+from otel_torchdist.cli.reproduce.evidence import diagnosis_and_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
+from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs import index_of
 from otel_torchdist.reproducer.facts import Origin
 from otel_torchdist.reproducer.model import Script
@@ -48,12 +49,14 @@ class Fault:
         verdict: Kind of the verdict.
         ranks: The ranks that it names.
         size: Ranks of the job.
+        lines: Lines that the script may have.
     """
 
     name: str
     verdict: str
     ranks: tuple[int, ...] = (2,)
     size: int = 3
+    lines: int = 55
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,14 @@ class Pair:
         script: What the script does.
         source: Its text.
         copy: The verdict on the script.
+        log: What torchrun has printed about the script, if that ends by itself.
     """
 
     original: Verdict
     script: Script
     source: str
     copy: Verdict
+    log: str
 
 
 class Pairs:
@@ -97,22 +102,22 @@ class Pairs:
     def pair(self, fault: Fault) -> Pair:
         """Cause a fault, write the script, run it, and take the verdicts on both."""
         with self._hung(fault) as tapes:
-            diagnosis = verdict_in(tapes, fault.verdict, fault.ranks)
+            diagnosis, histories = verdict_in(tapes, fault.verdict, fault.ranks)
             original = diagnosis.found.verdict
             assert original is not None
-            histories, unreadable = all_calls_of(diagnosis.run)
-            assert unreadable == []
         origin = Origin("a test", diagnosis.verdict_text, fault.size, "a test")
         script = plan(original, diagnosis.found.moment.world, histories, origin)
         source = source_of(script, "hang.py")
-        with self.running(fault.name, source, len(script.steps)) as tapes:
-            copy = verdict_in(tapes, fault.verdict, script.named).found.verdict
+        with self.running(fault.name, source, len(script.steps)) as (tapes, torchrun):
+            copy = verdict_in(tapes, fault.verdict, script.named)[0].found.verdict
             assert copy is not None
-        return Pair(original, script, source, copy)
+            if fault.verdict == "dead":
+                torchrun.wait(MOST_S)
+        return Pair(original, script, source, copy, torchrun.log)
 
     @contextlib.contextmanager
-    def running(self, name: str, source: str, ranks: int) -> Iterator[Path]:
-        """Run a script under torchrun with our instrumentation; the value is the directory of its tapes."""
+    def running(self, name: str, source: str, ranks: int) -> Iterator[tuple[Path, Torchrun]]:
+        """Run a script under torchrun with our instrumentation; yields the directory of its tapes, and torchrun."""
         folder, tapes = self._folder / f"copy-{name}", self._base / f"copy-{name}"
         folder.mkdir()
         script = folder / "hang.py"
@@ -122,7 +127,7 @@ class Pairs:
         with self._starting:
             torchrun = Torchrun(self._python, folder / "output", command, environ)
         try:
-            yield tapes
+            yield tapes, torchrun
         finally:
             for pid in _ranks_in(tapes):  # one that is stopped heeds no other signal
                 with contextlib.suppress(ProcessLookupError):
@@ -171,22 +176,25 @@ def _ranks_in(tapes: Path) -> list[int]:
         return [tape.identity.pid for run in index.runs for tape in run.tapes if tape.is_alive()]
 
 
-def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> Diagnosis:
-    """Wait for that verdict on the only run in a directory of tapes; ranks that start slowly give others before."""
+def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> tuple[Diagnosis, list[RankHistory]]:
+    """Wait for that verdict on the only run in a directory of tapes, and return the calls, too.
+
+    Ranks that start slowly give others before.
+    """
     seen: set[tuple[str, tuple[int, ...]]] = set()
     last: dict[int, str] = {}
 
-    def found() -> Diagnosis | None:
+    def found() -> tuple[Diagnosis, list[RankHistory]] | None:
         for directory in tapes.glob("job-*"):
             with contextlib.suppress(TapeError), contextlib.closing(index_of([directory])) as index:
                 for run in index.runs:
-                    diagnosis = diagnose_run(run, _RULES)
+                    diagnosis, histories = diagnosis_and_calls(run, _RULES)
                     verdict = diagnosis.found.verdict
                     last.update({view.rank: _story(view) for view in diagnosis.found.moment.world.in_order})
                     if verdict is not None:
                         seen.add((verdict.kind.value, verdict.ranks))
                         if (verdict.kind.value, verdict.ranks) == (kind, ranks):
-                            return diagnosis
+                            return diagnosis, histories
         return None
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Final
@@ -26,6 +27,9 @@ FAULTS: Final = (
     Fault("rendezvous", "rendezvous"),
     Fault("new_group", "rendezvous"),
     Fault("stop", "frozen"),
+    Fault("exchange", "absent", lines=85),
+    Fault("kill", "dead"),
+    Fault("exception", "dead"),
 )
 
 
@@ -60,6 +64,33 @@ def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fa
     ]
     assert {*imported} <= {"os", "signal", "time", "torch", "torch.distributed"}
     lines = pair.source.splitlines()
-    assert len(lines) <= 55
+    assert len(lines) <= fault.lines
     assert max(map(len, lines)) <= 108  # 100, and two levels
-    assert sum(not line.startswith("#") for line in lines) <= 28
+    assert sum(not line.startswith("#") for line in lines) <= fault.lines - 27
+
+
+@pytest.mark.parametrize(
+    ("fault", "end"),
+    [("kill", "Signal 9 (SIGKILL) received"), ("exception", "exitcode  : 1")],
+)
+def test_ranks_die_in_the_same_way(pairs: dict[str, Future[Pair]], fault: str, end: str) -> None:
+    """Rank 2 dies first by the same signal, or of the same exception, and torchrun sees that, too."""
+    pair = pairs[fault].result(MOST_S)
+    table = pair.log.partition("Root Cause (first observed failure):")[2]
+    assert re.search(r"rank +: 2 ", table), pair.log
+    assert end in table
+    assert pair.original.failures.get(2) == pair.copy.failures.get(2)
+    assert (pair.copy.failures.get(2) == "ValueError") is (fault == "exception")
+
+
+def test_exchanges_have_the_splits_of_the_job(pairs: dict[str, Future[Pair]]) -> None:
+    """Each rank sends and receives what it did in the job, in rows of the same length."""
+    source = pairs["exchange"].result(MOST_S).source
+    calls = {ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
+    for tensors, received, sent in (
+        ("torch.ones((9, 2)), torch.ones((3, 2))", [0, 3, 6], [0, 1, 2]),
+        ("torch.ones((12, 2)), torch.ones((12, 2))", [1, 4, 7], [3, 4, 5]),
+        ("torch.ones((15, 2)), torch.ones((21, 2))", [2, 5, 8], [6, 7, 8]),
+    ):
+        call = f"dist.all_to_all_single({tensors}, output_split_sizes={received}, input_split_sizes={sent})"
+        assert call in calls, source

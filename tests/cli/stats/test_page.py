@@ -13,12 +13,13 @@ import pytest
 
 from otel_torchdist.cli.stats.spreadsheet import COLUMNS
 from otel_torchdist.statistics.traffic import bus_factor
+from tests.cli.dumps import write_dumps
 from tests.cli.gloo_jobs import GlooJobs
 from tests.cli.running import SCRIPT, environment
-from tests.support.repository import REPOSITORY
+from tests.support.pages import commands_of, page
 
-PAGE = (REPOSITORY / "docs" / "statistics.md").read_text()
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+PAGE = page("statistics.md")
+COMMANDS = commands_of(PAGE)
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,13 @@ def finished(gloo: Callable[..., GlooJobs]) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_work(finished: None, module_base: Path, tmp_path: Path, command: str) -> None:
     """Each command of the page, in a shell, prints or writes something and exits with 0."""
+    write_dumps(tmp_path / "dumps", ranks=4, calls=20, absent=2)
     environ = environment(module_base) | {"PATH": f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", command], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    written = "".join(path.read_text() for path in tmp_path.iterdir())
+    written = "".join(path.read_text() for path in tmp_path.glob("stats.*"))
     assert "all_reduce" in written + done.stdout or "rank" in done.stdout
     if "--json" in command:
         assert json.loads(written)["schema"] == 1

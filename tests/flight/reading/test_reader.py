@@ -111,12 +111,13 @@ def test_what_else_lies_there(tmp_path: Path) -> None:
     (tmp_path / "trace.pkl").write_bytes(pickle.dumps(late_rank()[0], 2))
     (tmp_path / "train.log").write_text("hello\n")
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "stdout.log").touch()
     (tmp_path / "broken.tar.gz").write_bytes(b"no tar")
     (tmp_path / "gone").symlink_to("nowhere")
     os.mkfifo(tmp_path / "nccl_trace_rank_0.pipe")
     found = read_dumps([tmp_path])
     assert ranks_of(found) == [0, 1, 2, 3]
-    assert {path.name for path in found.others} == {"train.log", "config.json"}
+    assert {path.name for path in found.others} == {"train.log", "config.json", "stdout.log"}
     notes = {Path(note.partition(": ")[0]).name: note for note in found.notes}
     assert notes.keys() == {"rank_10", "rank_11", "rank_12", "rank_13", "trace.pkl", "broken.tar.gz", "gone"}
     assert notes["rank_10"].endswith("it is empty")

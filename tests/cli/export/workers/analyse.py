@@ -1,7 +1,11 @@
-"""What `torchfrtrace` reports of each folder given, as a line of JSON: its messages, and the error that ended it."""
+"""What `torchfrtrace` reports of each folder given, as a line of JSON: its messages, and the error that ended it.
+
+`analyse.py OPTIONS FOLDER…`, where `OPTIONS` are those of `torchfrtrace` for all folders, as in a shell.
+"""
 
 import json
 import logging
+import shlex
 import sys
 from argparse import Namespace
 
@@ -21,13 +25,14 @@ class Kept(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-for folder in sys.argv[1:]:
+options, folders = shlex.split(sys.argv[1]), sys.argv[2:]
+for folder in folders:
     kept = Kept()
     logging.getLogger("Flight Recorder").handlers = [kept]
     error, opened = "", 0
     try:
         opened = len(read_dir(Namespace(trace_dir=folder, prefix=None))[0])
-        fr_trace.main([folder])
+        fr_trace.main([folder, *options])
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
     print(json.dumps({"folder": folder, "opened": opened, "log": "\n".join(kept.lines), "error": error}))

@@ -238,6 +238,15 @@ def go_on() -> None:
         time.sleep(0.05)
 
 
+def exchange() -> None:
+    """The last rank comes late to the second of two exchanges in which no two ranks send another one equally much."""
+    sent, received = [rank * size + other for other in range(size)], [other * size + rank for other in range(size)]
+    for is_second in (False, True):
+        if is_second and is_faulty:
+            wait_for_gate()
+        dist.all_to_all_single(torch.ones(sum(received), 2), torch.ones(sum(sent), 2), received, sent)
+
+
 def straggler() -> None:
     """The last rank computes for a third longer in every step, until the gate is removed."""
     stop = torch.zeros(1)
@@ -272,7 +281,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     for step in (
         late, kill, kill_with_child, stop, exception, gil, operation, shape, dtype, root, skipped, circular, recv,
         rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, short_dtype, failing_dtype, transposed,
-        silent_reduce_op, straggler, slow_line, cut,
+        silent_reduce_op, exchange, straggler, slow_line, cut,
     )
 }  # fmt: skip
 
