@@ -49,7 +49,8 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
     is_now = any(view.alive for view in views)
     # A little later than the last event: what is over by then is over.
     moment_ns = now_ns if is_now else max(signs.values()) + 1
-    alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, views, moment_ns))}
+    failed = [view for view in views if life_in(view) is RankLife.FAILED or interrupted_operation(view) is not None]
+    alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, failed, moment_ns))}
     gone = _gone_since([view for view in views if view.rank not in alive])
     then = {
         view.rank: dataclasses.replace(view, alive=view.rank in alive, gone_since_ns=gone.get(view.rank))
@@ -63,14 +64,15 @@ def last_sign_ns(view: RankView) -> int:
     return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
 
 
-def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
+def _was_alive(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bool:
+    """Whether a rank was alive at the last moment, given those that failed, or whose last operation did."""
     sign_ns = last_sign_ns(view)
     is_silent = moment_ns - sign_ns > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
     if life_in(view) is not RankLife.DEAD or is_silent:
         return False
-    if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in views):
+    if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in failed):
         return True  # that rank failed first: launchers then end the others
-    return not any(_was_interrupted_by(view, other, sign_ns) for other in views if other is not view)
+    return not any(_was_interrupted_by(view, other, sign_ns) for other in failed if other is not view)
 
 
 def _was_silent_for_the_gil(view: RankView) -> bool:
