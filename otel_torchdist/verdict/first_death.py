@@ -72,7 +72,7 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
     dead = [view for view in views if view.is_dead]
     if not dead:
         return None
-    causes = [view for view in dead if not any(_explains(other, view) for other in dead)] or dead
+    causes = _unexplained(dead) or dead
     causes.sort(key=_died_ns)
     start_ns = _died_ns(causes[0])
     tied = [view for view in causes if _may_be_first(view, causes[0])]
@@ -105,13 +105,21 @@ def interrupted_operation(view: RankView) -> OperationView | None:
     return last if last is not None and last.record.how is How.FAILED else None
 
 
-def _explains(other: RankView, view: RankView) -> bool:
-    """Whether the death of `view` is a consequence of that of `other`."""
-    if other is view:
-        return False
+def _unexplained(dead: Sequence[RankView]) -> list[RankView]:
+    """The ranks whose deaths are no consequence of that of another one."""
+    one_has_raised = any(map(has_raised, dead))
+    return [view for view in dead if not _is_explained(view, dead, one_has_raised)]
+
+
+def _is_explained(view: RankView, dead: Sequence[RankView], one_has_raised: bool) -> bool:
     interrupted = interrupted_operation(view)
-    if interrupted is None:
-        return _was_asked(view) and has_raised(other)
+    if interrupted is None:  # thousands of ranks may have ended so: each must not be compared with all others
+        return one_has_raised and _was_asked(view)
+    return any(_interrupts(other, view, interrupted) for other in dead if other is not view)
+
+
+def _interrupts(other: RankView, view: RankView, interrupted: OperationView) -> bool:
+    """Whether `view` was interrupted in an operation because `other` has died."""
     own = interrupted_operation(other)
     if (own is not None and own.operation_id == interrupted.operation_id) or not _takes_part(other.rank, interrupted):
         return False

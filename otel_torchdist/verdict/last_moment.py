@@ -49,14 +49,15 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
     is_now = any(view.alive for view in views)
     # A little later than the last event: what is over by then is over.
     moment_ns = now_ns if is_now else max(signs.values()) + 1
-    alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, views, moment_ns))}
+    failed = [view for view in views if life_in(view) is RankLife.FAILED or interrupted_operation(view) is not None]
+    alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, failed, moment_ns))}
     gone = _gone_since([view for view in views if view.rank not in alive])
     then = {
         view.rank: dataclasses.replace(
             view,
             alive=view.rank in alive,
             gone_since_ns=gone.get(view.rank),
-            fell_silent=not is_now and _fell_silent(view, views, moment_ns),
+            fell_silent=not is_now and _fell_silent(view, failed, moment_ns),
         )
         for view in views
     }
@@ -68,29 +69,29 @@ def last_sign_ns(view: RankView) -> int:
     return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
 
 
-def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
+def _was_alive(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bool:
     if life_in(view) is not RankLife.DEAD or _is_silent(view, moment_ns):
         return False
-    return not _has_interrupted(view, views)
+    return not _has_interrupted(view, failed)
 
 
-def _fell_silent(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
+def _fell_silent(view: RankView, failed: Sequence[RankView], moment_ns: int) -> bool:
     """Whether nothing but its silence shows that a rank was gone."""
     if life_in(view) is not RankLife.DEAD or view.death is not None or not _is_silent(view, moment_ns):
         return False
-    return not _has_interrupted(view, views)
+    return not _has_interrupted(view, failed)
 
 
 def _is_silent(view: RankView, moment_ns: int) -> bool:
     return moment_ns - last_sign_ns(view) > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
 
 
-def _has_interrupted(view: RankView, views: Sequence[RankView]) -> bool:
-    """Whether others failed because a rank that ended silently was gone."""
-    if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in views):
+def _has_interrupted(view: RankView, failed: Sequence[RankView]) -> bool:
+    """Whether one of those that failed did so because a rank that ended silently was gone."""
+    if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in failed):
         return False  # that rank failed first: launchers then end the others
     sign_ns = last_sign_ns(view)
-    return any(_was_interrupted_by(view, other, sign_ns) for other in views if other is not view)
+    return any(_was_interrupted_by(view, other, sign_ns) for other in failed if other is not view)
 
 
 def _was_silent_for_the_gil(view: RankView) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
+from tests.support.forked_ranks import ORDINARY_END
 from tests.support.jobs import Jobs
 from tests.support.ports import free_port
 from tests.support.recorded import RecordedTape
@@ -22,7 +23,7 @@ def sequences(tape: RecordedTape, description: str) -> list[int]:
 
 def test_created_again(jobs: Jobs) -> None:
     """Each new default group has its own tape and run id, the same on both ranks; groups count anew."""
-    tapes = jobs.run("created_again", 2).tapes
+    tapes = jobs.run("created_again", 2, environ={ORDINARY_END: "true"}).tapes
     first, second = tapes[:3], tapes[3:]
     assert run_ids(first) == run_ids(second)
     assert len(set(run_ids(first))) == 3

@@ -39,6 +39,8 @@ IMPORTED: Final = (
 PADDING: Final = "TEST_PADDING"
 """A variable that a forking process is started with: its value makes room for the environments of those it forks."""
 ROOM: Final = "." * 16_384
+ORDINARY_END: Final = "TEST_ORDINARY_END"
+"""A variable of a forked process that ends as every interpreter does, and takes all its objects apart."""
 _EXTRA: Final = "TEST_IMPORTED"
 _DEFAULTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -125,15 +127,31 @@ def _become_rank(args: Sequence[str], env: Mapping[str, str], outputs: Mapping[i
     code = 0
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
     except BaseException as error:
         traceback.print_exc()
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         code = 1
+    end(code)
+
+
+def end(code: int) -> NoReturn:
+    """End as an interpreter does, but without taking its objects apart: what is shared would be copied for that.
+
+    It takes a second of a core where torch is imported. Threads are waited for, and handlers of the end run.
+
+    Args:
+        code: The exit code; minus a signal's number for one that ends the process.
+    """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
     os._exit(code)
 
 

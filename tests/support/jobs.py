@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.forked_ranks import ORDINARY_END
 from tests.support.recorded import RecordedTape, read_tapes
 from tests.support.warm_python import Done, WarmPython
 
@@ -28,15 +29,17 @@ class Job:
 class Jobs:
     """Runs jobs; their leftovers are removed with the fixture."""
 
-    def __init__(self, python: WarmPython, workers: Path) -> None:
+    def __init__(self, python: WarmPython, workers: Path, ends_ordinarily: bool = False) -> None:
         """Nothing runs yet.
 
         Args:
             python: Runs the jobs.
             workers: The folder with their scripts.
+            ends_ordinarily: Whether ranks end as every interpreter does, which takes each half a second of a core.
         """
         self._python = python
         self._workers = workers
+        self._end = {ORDINARY_END: "true"} if ends_ordinarily else {}
         self._folders: list[Path] = []
 
     def run(
@@ -67,6 +70,7 @@ class Jobs:
             "TAPES": str(tapes),
             "STORE": str(folder / "store"),
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
+            **self._end,
             **(environ or {}),
         }
         environs = [{"RANK": str(rank), "LOCAL_RANK": str(rank), **common} for rank in range(ranks)]

@@ -1,7 +1,8 @@
 """An interpreter that has imported torch once and forks a process for every script that it is asked to run.
 
-Importing torch takes seconds of a processor. A script that runs here runs as `__main__` of a process of its own, from
-its first line to the interpreter's ordinary end, and is a forked rank as a notebook launcher's ranks are.
+Importing torch takes seconds of a processor. A script that runs here runs as `__main__` of a process of its own, and is
+a forked rank as a notebook launcher's ranks are. It ends as `forked_ranks.end` has it, or with the ordinary end of an
+interpreter where a test is about that too.
 
 It reads jobs as lines of JSON from its standard input. For each it writes a line with the ids of its processes, and one
 with their exit codes when all have ended; see `warm_python`.
@@ -23,7 +24,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.forked_ranks import IMPORTED, show_as
+from tests.support.forked_ranks import IMPORTED, ORDINARY_END, end, show_as
 
 POLL_S = 0.05
 """Launchers poll for processes that have ended; until they have seen one, its exit code can be read from outside."""
@@ -80,10 +81,23 @@ def main() -> list[str] | None:
     gc.collect()
     gc.freeze()  # so that no child writes to the objects they all share, or cleans them up at its end
     print("ready", flush=True)
-    argv = serve()
-    if argv is None:
-        gc.unfreeze()  # or triton would report objects as leaked that were never freed
-    return argv
+    return serve()
+
+
+def run(script: str) -> int:
+    """Run a script as `__main__`; returns its exit code, minus the signal's number for one that ends it."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as asked:
+        if asked.code is None or isinstance(asked.code, int):
+            return asked.code or 0
+        print(asked.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.excepthook(type(error), error, error.__traceback__)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
 
 
 def serve() -> list[str] | None:
@@ -177,4 +191,7 @@ if __name__ == "__main__":
     argv = main()
     if argv is not None:
         sys.argv[:] = argv
-        runpy.run_path(argv[0], run_name="__main__")
+        if os.environ.pop(ORDINARY_END, ""):
+            runpy.run_path(argv[0], run_name="__main__")
+        else:
+            end(run(argv[0]))

@@ -14,6 +14,7 @@ from otel_torchdist.capture.cuda import poller as cuda_watch
 from otel_torchdist.capture.cuda.operations import _blocks_in_wait
 from otel_torchdist.tape.layout import How
 from tests.support.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank
+from tests.support.forked_ranks import ORDINARY_END
 from tests.support.jobs import Jobs
 from tests.support.simulated_device import MS, SimulatedDevice
 
@@ -208,7 +209,7 @@ def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 3), ("terminate", -15)])
 def test_the_end_of_the_process(jobs: Jobs, how: str, code: int) -> None:
     """Operations in flight change neither the exit code nor the time to exit, and stay on the tape as what they are."""
-    [tape] = jobs.run("device_at_exit", 1, how, codes=[code], timeout_s=30).tapes
+    [tape] = jobs.run("device_at_exit", 1, how, environ={ORDINARY_END: "true"}, codes=[code], timeout_s=30).tapes
     assert [(operation.how, operation.raw.is_queued) for operation in tape.operations] == [
         ("open", False),
         ("open", True),

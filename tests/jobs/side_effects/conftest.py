@@ -20,6 +20,6 @@ Run = Callable[..., Job]
 @pytest.fixture(scope="module")
 def run(warm_python: WarmPython) -> Iterator[Run]:
     """Runs jobs."""
-    jobs = Jobs(warm_python, WORKERS)
+    jobs = Jobs(warm_python, WORKERS, ends_ordinarily=True)
     yield jobs.run
     jobs.clean_up()

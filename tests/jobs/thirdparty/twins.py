@@ -23,6 +23,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from tests.cli.running import processes_of
 from tests.jobs.thirdparty.issued import REPORTS
+from tests.support.forked_ranks import ORDINARY_END
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.ports import free_port
 from tests.support.profiled import names_of
@@ -176,6 +177,7 @@ def environment_of(folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "ACCELERATE_USE_CPU": "true",
         "HF_HUB_OFFLINE": "1",
+        ORDINARY_END: "true",
         "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(folder / "tapes"),
         REPORTS: str(folder / "reports"),
     }
