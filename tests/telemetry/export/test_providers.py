@@ -182,7 +182,11 @@ def test_large_snapshots_are_sent_in_parts(build: Callable[..., MeterProvider | 
         reader.identity = dataclasses.replace(reader.identity, rank=number, nonce=number + 1)
         metrics.track(reader).consume(batch, rank.reader.status(), 0)
     with grpc_receiver() as server:
-        provider = build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint)
+        provider = build(
+            OTEL_METRICS_EXPORTER="otlp",
+            OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
+            OTEL_METRIC_EXPORT_INTERVAL="60000",  # a busy machine takes more than the usual 10 s for so much
+        )
         with shown(metrics, provider):
             pass
         assert server.count > 1
