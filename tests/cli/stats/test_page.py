@@ -25,7 +25,7 @@ COMMANDS = commands_of(PAGE)
 @pytest.fixture(scope="module")
 def finished(gloo: Callable[..., GlooJobs]) -> None:
     """A run to look at."""
-    gloo("is punctual", ranks=2, reader="none").join()
+    gloo("is punctual", ranks=4, reader="none").join()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -48,6 +48,7 @@ class FaultyJob:
         environ: Mapping[str, str] | None = None,
         of_rank: Mapping[int, Mapping[str, str]] | None = None,
         nodes: Nodes | None = None,
+        timeout_s: float = 90,
     ) -> None:
         """Start the ranks.
 
@@ -62,6 +63,7 @@ class FaultyJob:
             environ: Additions to the environment of all ranks.
             of_rank: Additions to the environment of single ranks.
             nodes: Where the ranks run, the same number on each node.
+            timeout_s: After which they are killed.
         """
         self.base, self.receiver = base, receiver
         self.done: list[Done] = []
@@ -97,7 +99,7 @@ class FaultyJob:
         self._agents = 1 if nodes is None else len(nodes.names)
         argv = [arguments[0], str(self._gate), str(self._pids), *arguments[1:]]
         self._thread = threading.Thread(
-            target=lambda: self.done.extend(python.run(worker, environs, folder, argv, timeout_s=90))
+            target=lambda: self.done.extend(python.run(worker, environs, folder, argv, timeout_s=timeout_s))
         )
         self._thread.start()
         self._noting = threading.Thread(target=self._note_agents, daemon=True)

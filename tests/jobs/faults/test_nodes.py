@@ -79,8 +79,8 @@ def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> N
 
 def test_slow_line_on_the_other_node(start: Callable[..., FaultyJob]) -> None:
     """The agent that judges finds the line that makes all wait, though the rank runs on the other node."""
-    job = start("slow_line")
-    until(lambda: [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"], 80)
+    job = start("slow_line", timeout_s=200)
+    until(lambda: [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"], 180)
     job.open_gate()
     assert [done.code for done in job.join()] == [0] * 4
     [found] = [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"]
