@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.running import Results, run
+import pytest
+
+from tests.benchmarks.running import TIMEOUT_S, Results, run
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 GOALS = {
     "per_call": 2,

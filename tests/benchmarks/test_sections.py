@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.busy_tape import BusyTape
 from benchmarks.recorded import collectives_on_tapes, insist
-from tests.benchmarks.running import Results
+from tests.benchmarks.running import TIMEOUT_S, Results
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
 VARIANTS = {"bare", "empty kernel", "ours", "record_function", "naive, no export", "naive"}
 SWITCHES = {"off", "on", "off again"}
