@@ -145,16 +145,17 @@ class Agent:
         if self._paths is None:
             return
         paths = {tape.identity.nonce: tape.path for tape in self.reader.tapes}
+        runs = self.reader.seen
         tapes = {
             seen.world.run: tuple(paths[view.nonce] for view in seen.world.in_order if view.nonce in paths)
-            for seen in self.reader.seen
+            for seen in runs
             if seen.world.run and not seen.world.is_foreign
         }
         self._steps.update(tapes)
         self._paths.update(
             [
                 RunToWatch(min(seen.world.ranks), seen.world, tapes[seen.world.run])
-                for seen in self.reader.seen
+                for seen in runs
                 if seen.judge is None and seen.world.run in tapes
             ]
         )

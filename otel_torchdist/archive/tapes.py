@@ -45,8 +45,8 @@ def moment_of(tape: TapeReader, status: TapeStatus, cursor: TapeCursor, now_ns: 
     )
 
 
-def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
-    """Read a tape that was not polled before, to where it ends now.
+def rest_of(tape: TapeReader) -> tuple[list[Operation], list[StepMark], list[Activity]]:
+    """Read a tape to where it ends now; returns what has ended.
 
     Raises:
         TapeError: It cannot be read any more.
@@ -58,6 +58,16 @@ def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
         ended += batch.ended
         steps += batch.steps
         activities += batch.activities_ended
+    return ended, steps, activities
+
+
+def segments_of_tape(tape: TapeReader, now_ns: int) -> list[Columns]:
+    """Read a tape that was not polled before, to where it ends now.
+
+    Raises:
+        TapeError: It cannot be read any more.
+    """
+    ended, steps, activities = rest_of(tape)
     tape.names.refresh()
     status, cursor = tape.status(), tape.cursor
     origin, moment = origin_of(tape, status), moment_of(tape, status, cursor, now_ns)

@@ -13,7 +13,7 @@ from otel_torchdist.archive.heads import HEAD_SIZE, decode_head
 from otel_torchdist.archive.model import Segment
 from otel_torchdist.archive.reading import history_in
 from otel_torchdist.archive.segments import decode, encode
-from otel_torchdist.archive.tapes import moment_of, origin_of
+from otel_torchdist.archive.tapes import moment_of, origin_of, rest_of
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.activities import Activity
@@ -108,10 +108,9 @@ def _segment_of(path: Path, steps: StepRange) -> bytes:
         calls, marks, activities = _read_back_to(tape, steps)
         tape.names.refresh()
         status = tape.status()
-        now_ns = status.heartbeat_ns
         segment = Segment(
             origin_of(tape, status),
-            moment_of(tape, status, tape.cursor, now_ns),
+            moment_of(tape, status, tape.cursor, status.heartbeat_ns),
             archived=0,
             ended=[call for call in calls if steps.first <= call.step <= steps.last],
             steps=[mark for mark in marks if steps.first - 1 <= mark.step <= steps.last],
@@ -126,13 +125,7 @@ def _read_back_to(tape: TapeReader, steps: StepRange) -> tuple[list[Operation], 
     while True:
         reader = tape.another()
         reader.skip_to_newest(count)
-        calls: list[Operation] = []
-        marks: list[StepMark] = []
-        activities: list[Activity] = []
-        for batch in reader.rest():
-            calls += batch.ended
-            marks += batch.steps
-            activities += batch.activities_ended
+        calls, marks, activities = rest_of(reader)
         if count >= tape.capacity or (marks and marks[0].step < steps.first):
             return sorted(calls, key=lambda call: call.number), marks, activities
         count *= 4
