@@ -13,26 +13,12 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import age_ns, judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import GroupView, Stacks
-from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 from tests.support.watched_world import STACK
 
 RULES = StallRules(THRESHOLD_NS)
 LATER_NS = START_NS + 1_000_000 * SECOND
 """The time of the diagnosis."""
-
-
-@pytest.fixture
-def group() -> GroupView:
-    """All four ranks."""
-    return group_of(0, 1, 2, 3, description="default_pg")
-
-
-@pytest.fixture
-def world(group: GroupView) -> FakeWorld:
-    """Ranks that have met once."""
-    world = FakeWorld(4)
-    world.meet(group, 0.0)
-    return world
 
 
 def verdict_of(world: FakeWorld, now_s: float, signs_s: dict[int, float]) -> Verdict | None:

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import age_ns, judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import GroupView
-from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 NOW_S = 30.0
 LATER_NS = START_NS + 1_000_000 * SECOND
-
-
-@pytest.fixture
-def group() -> GroupView:
-    """All four ranks."""
-    return group_of(0, 1, 2, 3, description="default_pg")
-
-
-@pytest.fixture
-def world(group: GroupView) -> FakeWorld:
-    """Ranks that have met once."""
-    world = FakeWorld(4)
-    world.meet(group, 0.0)
-    return world
 
 
 def verdict_of(world: FakeWorld, silent_s: dict[int, float]) -> Verdict | None:
