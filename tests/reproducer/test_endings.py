@@ -45,7 +45,7 @@ def dead(status: int | None, failure: str = "") -> Verdict:
     ],
 )
 def test_ends_as_the_process_did(status: int | None, failure: str, statement: str) -> None:
-    """By the same signal, with the same exit code or exception; by SIGKILL, with a remark, if none of these is known."""
+    """By the same signal, with the same exit code or exception; by SIGKILL, with a remark, if nothing is known."""
     verdict = dead(status, failure)
     [waits, ends] = statements_of(end_of(verdict, 2, ()))
     assert waits.startswith("time.sleep(3)")
