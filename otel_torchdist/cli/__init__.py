@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+from importlib import import_module
 from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
@@ -16,6 +17,8 @@ _LIBRARIES: Final = ("rich", "typer")
 def main() -> None:
     """Run the command line; the console script."""
     try:
+        for library in _LIBRARIES:  # commands are imported later, when they are used
+            import_module(library)
         from otel_torchdist.cli.app import app
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]

@@ -2,29 +2,88 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import Annotated, Any
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from otel_torchdist.cli.advice.command import advice
-from otel_torchdist.cli.agent import agent
-from otel_torchdist.cli.critical_path.command import critical_path
-from otel_torchdist.cli.demo.command import demo
-from otel_torchdist.cli.diagnose.command import diagnose
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
-from otel_torchdist.cli.export.command import export
-from otel_torchdist.cli.graph.command import graph
-from otel_torchdist.cli.import_dumps import import_dumps
-from otel_torchdist.cli.report.command import report
-from otel_torchdist.cli.reproduce.command import reproduce
-from otel_torchdist.cli.stats.command import stats
-from otel_torchdist.cli.watch.command import watch
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command, and where it is.
+
+    Attributes:
+        name: As on the command line.
+        module: Its module, below `otel_torchdist.cli`; imported when the command is used, because all of them together
+            take more than a second.
+        function: Its function there.
+        exit_codes: Those of its own.
+    """
+
+    name: str
+    module: str
+    function: str
+    exit_codes: tuple[ExitCode, ...]
+
+    def load(self) -> Any:
+        """Import it, and make what Typer makes of a function."""
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+        function = getattr(import_module(f"otel_torchdist.cli.{self.module}"), self.function)
+        app.command(self.name, epilog=exit_codes_help(*self.exit_codes))(function)
+        return typer.main.get_command(app)
+
+
+_SENT: Final = (ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE)
+"""Exit codes of commands that write to standard output."""
+_WRITTEN: Final = (*_SENT, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN)
+"""Exit codes of commands that write files."""
+_DEMO: Final = (
+    *(ExitCode.DEMO_FAILED, ExitCode.UNAVAILABLE, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN, ExitCode.HUNG_UP),
+    *(ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE, ExitCode.TERMINATED),
+)
+# In the order in which people need them: `--help` keeps it.
+_COMMANDS: Final = {
+    command.name: command
+    for command in (
+        _Command("demo", "demo.command", "demo", _DEMO),
+        _Command("watch", "watch.command", "watch", (ExitCode.NOTHING_FOUND, ExitCode.BROKEN_PIPE)),
+        _Command("diagnose", "diagnose.command", "diagnose", (ExitCode.PROBLEM, *_SENT)),
+        _Command("stats", "stats.command", "stats", _SENT),
+        _Command("graph", "graph.command", "graph", _SENT),
+        _Command("critical-path", "critical_path.command", "critical_path", _SENT),
+        _Command("advice", "advice.command", "advice", _SENT),
+        _Command("report", "report.command", "report", _WRITTEN),
+        _Command("import", "import_dumps", "import_dumps", (*_SENT, ExitCode.NOT_WRITTEN, ExitCode.NOT_SENT)),
+        _Command("export", "export.command", "export", (*_WRITTEN, ExitCode.UNAVAILABLE)),
+        _Command(
+            "reproduce",
+            "reproduce.command",
+            "reproduce",
+            (ExitCode.NOTHING_FOUND, ExitCode.NOT_REPRODUCIBLE, ExitCode.NO_DIRECTORY, ExitCode.BROKEN_PIPE),
+        ),
+        _Command("agent", "agent", "agent", (ExitCode.NOTHING_FOUND,)),
+    )
+}
 
 
 class _Commands(TyperGroup):
     """The commands, ending with our own exit codes where Typer's mean something else in our table."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return their names."""
+        return [*_COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; None if there is none of that name."""
+        if cmd_name in _COMMANDS:
+            return self.commands.get(cmd_name) or self.commands.setdefault(cmd_name, _COMMANDS[cmd_name].load())
+        for name in _COMMANDS:  # Typer suggests similar names, of commands that it has
+            self.get_command(ctx, name)
+        return None
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -49,72 +108,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-# In the order in which people need them: `--help` keeps it.
-app.command(
-    epilog=exit_codes_help(
-        ExitCode.DEMO_FAILED,
-        ExitCode.UNAVAILABLE,
-        ExitCode.NO_DIRECTORY,
-        ExitCode.NOT_WRITTEN,
-        ExitCode.HUNG_UP,
-        ExitCode.INTERRUPTED,
-        ExitCode.BROKEN_PIPE,
-        ExitCode.TERMINATED,
-    )
-)(demo)
-app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.BROKEN_PIPE))(watch)
-app.command(
-    epilog=exit_codes_help(
-        ExitCode.PROBLEM,
-        ExitCode.NOTHING_FOUND,
-        ExitCode.INTERRUPTED,
-        ExitCode.BROKEN_PIPE,
-    )
-)(diagnose)
-app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(stats)
-app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(graph)
-app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(critical_path)
-app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(advice)
-app.command(
-    epilog=exit_codes_help(
-        ExitCode.NOTHING_FOUND,
-        ExitCode.NO_DIRECTORY,
-        ExitCode.NOT_WRITTEN,
-        ExitCode.INTERRUPTED,
-        ExitCode.BROKEN_PIPE,
-    )
-)(report)
-app.command(
-    "import",
-    epilog=exit_codes_help(
-        ExitCode.NOTHING_FOUND,
-        ExitCode.NOT_WRITTEN,
-        ExitCode.NOT_SENT,
-        ExitCode.INTERRUPTED,
-        ExitCode.BROKEN_PIPE,
-    ),
-)(import_dumps)
-app.command(
-    epilog=exit_codes_help(
-        ExitCode.NOTHING_FOUND,
-        ExitCode.UNAVAILABLE,
-        ExitCode.NO_DIRECTORY,
-        ExitCode.NOT_WRITTEN,
-        ExitCode.INTERRUPTED,
-        ExitCode.BROKEN_PIPE,
-    )
-)(export)
-app.command(
-    epilog=exit_codes_help(
-        ExitCode.NOTHING_FOUND, ExitCode.NOT_REPRODUCIBLE, ExitCode.NO_DIRECTORY, ExitCode.BROKEN_PIPE
-    )
-)(reproduce)
-app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND))(agent)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"otel-torchdist {version('otel-torchdist')}")
+        typer.echo(f"otel-torchdist {metadata.version('otel-torchdist')}")
         raise typer.Exit
 
 

@@ -45,6 +45,26 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
     ]
 
 
+def test_only_the_command_in_use_is_imported(base: Path) -> None:
+    """A command starts without importing the others, and a misspelt one still gets a suggestion."""
+    code = """
+import sys
+sys.argv = ["otel-torchdist", "stats", "--help"]
+from otel_torchdist.cli import main
+try:
+    main()
+finally:
+    print([name for name in sys.modules if name.startswith("otel_torchdist.cli.") and name.endswith(".command")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(base), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "['otel_torchdist.cli.stats.command']"
+    answer = ask_as_people_do(base, "wach")
+    assert answer.code == ExitCode.USAGE_ERROR
+    assert "No such command 'wach'. Did you mean 'watch'?" in answer.err
+
+
 def test_exit_codes_are_documented() -> None:
     """The table in docs/terminal.md has exactly the exit codes of the enum, and no two have the same number."""
     page = (REPOSITORY / "docs" / "terminal.md").read_text()
