@@ -106,8 +106,14 @@ class Rendezvous:
         )
 
     def over(self) -> None:
-        """Record that the group exists."""
+        """Record that the group exists, and that this process lives.
+
+        All members' tapes have been created by then. So a rank that dies at once, before it knows the id of its run, is
+        known to have lived at the same time as the others.
+        """
         self._complete(How.CALL, 0)
+        if self.recorder is not None:
+            self.recorder.tape.beat()
 
     def failed(self, error: BaseException) -> None:
         """Record that the creation raised or was interrupted. Does nothing once it is over."""
