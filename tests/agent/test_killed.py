@@ -57,7 +57,13 @@ def test_killed_again_and_again(train: Callable[..., Training]) -> None:
     durations = [line for line in page.splitlines() if line.startswith("torchdist_operation_duration_seconds_count{")]
     counts = [float(line.rpartition(" ")[2]) for line in durations if 'operation="all_reduce"' in line]
     assert counts == [steps * RANKS]
-    assert agent.wait(30) == 0
+
+    def has_ended() -> bool:
+        training.scrape()  # it stays for one after it has seen the end, which may be later than the one above
+        return agent.poll() is not None
+
+    until(has_ended, 30)
+    assert agent.returncode == 0
     spans = training.receiver.spans()
     check_once_without_orphans(spans)
     # Spans in a queue are lost when their agent is killed.

@@ -97,7 +97,7 @@ def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], li
     """An odd call on the other node, among the last of all, is compared before the agents leave, and only once."""
     job = start("short_dtype", environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": linger_ms})
     assert [done.code for done in job.join()] == [0] * 4
-    until(job.findings, 10)
+    until(job.findings, 30)
     if linger_ms == "0":
         until(lambda: not processes_of(job.base), 20)
     [found] = job.findings()
