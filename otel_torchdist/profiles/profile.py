@@ -13,7 +13,7 @@ class TraceKind(Enum):
     PROFILER = "trace of PyTorch's profiler"
     """`torch.profiler`, whose format is Kineto's."""
     EXECUTION = "execution trace"
-    """`ExecutionTraceObserver`, from which Chakra's traces are made. It holds no times."""
+    """`ExecutionTraceObserver`, or Chakra, whose traces are made from its. They hold no times of calls."""
 
 
 class ProfiledGroup(NamedTuple):

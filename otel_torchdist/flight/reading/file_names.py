@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.tape.layout import MAX_RANKS
 
-_ENDINGS: Final = re.compile(r"(\.(json|pkl|pickle|p|bin|pt|dump|trace|log|txt|gz|fr))+$", re.IGNORECASE)
+_ENDINGS: Final = re.compile(r"(\.(json|et|pkl|pickle|p|bin|pt|dump|trace|log|txt|gz|fr))+$", re.IGNORECASE)
 _PATTERNS: Final = (
     re.compile(r"rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE),
     re.compile(r"dump[-_.](\d{1,7})$", re.IGNORECASE),

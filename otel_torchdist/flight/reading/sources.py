@@ -32,6 +32,8 @@ _OF_TRACES: Final = re.compile(
     rb'|"schema"\s*:\s*"'
 )
 """What stands near the beginning of a profiler's trace, of whatever tool, and of an execution trace."""
+_OF_CHAKRA: Final = re.compile(rb"[\x80-\xff]{0,3}[\x03-\x7f]\n[\x01-\x20]\d[0-9A-Za-z.+-]*")
+"""How Chakra's execution traces begin: with a message of protobuf whose first field is a version."""
 _OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|nccl_comm_state|entries")
 
 
@@ -65,7 +67,12 @@ class FoundFile:
     @property
     def is_trace(self) -> bool:
         """Whether it looks like a trace of a profiler."""
-        return not self.start.startswith(_PICKLE) and _OF_TRACES.search(self.start) is not None
+        return self.is_chakra or (not self.start.startswith(_PICKLE) and _OF_TRACES.search(self.start) is not None)
+
+    @property
+    def is_chakra(self) -> bool:
+        """Whether it looks like an execution trace in Chakra's own format."""
+        return _OF_CHAKRA.match(self.start) is not None
 
     @property
     def is_dump(self) -> bool:
@@ -211,7 +218,7 @@ def _unzipped(content: bytes) -> bytes:
 
 
 def _may_be_dump(start: bytes) -> bool:
-    return start.lstrip().startswith(_STARTS)
+    return start.lstrip().startswith(_STARTS) or _OF_CHAKRA.match(start) is not None
 
 
 def _reason(error: Exception) -> str:

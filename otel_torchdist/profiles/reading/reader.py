@@ -16,6 +16,7 @@ from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.profiles.profile import DecodedTrace, RankProfile, TraceKind
+from otel_torchdist.profiles.reading.chakra import decode_chakra
 from otel_torchdist.profiles.reading.document import (
     ABSENT,
     MAX_TRACE_BYTES,
@@ -97,8 +98,11 @@ def _read(file: FoundFile) -> _ReadFile:
     with without_collecting_garbage():
         try:
             content, is_whole = unpacked(file.read_as_it_is(MAX_TRACE_BYTES))
-            document, damage = open_document(content)
             rank = rank_in(file.name)
+            if file.is_chakra:
+                found, damage = decode_chakra(content, file.path, rank)
+                return _read_as(file, found, damage, is_whole)
+            document, damage = open_document(content)
             if document.traceEvents is not ABSENT:
                 found = decode_profile(document, file.name, file.path, rank)
             elif document.nodes is not ABSENT:
@@ -107,10 +111,14 @@ def _read(file: FoundFile) -> _ReadFile:
                 return _ReadFile(None, (f"{file.path}: it holds neither events nor nodes",))
         except (TraceError, UnreadableError) as error:
             return _ReadFile(None, (f"{file.path}: {error}",))
-        problems = [f"{file.path}: {damage}"] if damage else []
-        if not is_whole and not damage:
-            problems.append(f"{file.path}: the end of the compressed file is missing")
-        return _ReadFile(found.profile, (*problems, *_faults(file, found)))
+        return _read_as(file, found, damage, is_whole)
+
+
+def _read_as(file: FoundFile, found: DecodedTrace, damage: str, is_whole: bool) -> _ReadFile:
+    problems = [f"{file.path}: {damage}"] if damage else []
+    if not is_whole and not damage:
+        problems.append(f"{file.path}: the end of the compressed file is missing")
+    return _ReadFile(found.profile, (*problems, *_faults(file, found)))
 
 
 def _faults(file: FoundFile, found: DecodedTrace) -> Iterator[str]:
