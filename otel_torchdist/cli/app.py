@@ -37,9 +37,9 @@ class _Command:
         return typer.main.get_command(app)
 
 
-_SENT: Final = (ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE)
+_PRINTED: Final = (ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE)
 """Exit codes of commands that write to standard output."""
-_WRITTEN: Final = (*_SENT, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN)
+_WRITTEN: Final = (*_PRINTED, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN)
 """Exit codes of commands that write files."""
 _DEMO: Final = (
     *(ExitCode.DEMO_FAILED, ExitCode.UNAVAILABLE, ExitCode.NO_DIRECTORY, ExitCode.NOT_WRITTEN, ExitCode.HUNG_UP),
@@ -51,13 +51,13 @@ _COMMANDS: Final = {
     for command in (
         _Command("demo", "demo.command", "demo", _DEMO),
         _Command("watch", "watch.command", "watch", (ExitCode.NOTHING_FOUND, ExitCode.BROKEN_PIPE)),
-        _Command("diagnose", "diagnose.command", "diagnose", (ExitCode.PROBLEM, *_SENT)),
-        _Command("stats", "stats.command", "stats", _SENT),
-        _Command("graph", "graph.command", "graph", _SENT),
-        _Command("critical-path", "critical_path.command", "critical_path", _SENT),
-        _Command("advice", "advice.command", "advice", _SENT),
+        _Command("diagnose", "diagnose.command", "diagnose", (ExitCode.PROBLEM, *_PRINTED)),
+        _Command("stats", "stats.command", "stats", _PRINTED),
+        _Command("graph", "graph.command", "graph", _PRINTED),
+        _Command("critical-path", "critical_path.command", "critical_path", _PRINTED),
+        _Command("advice", "advice.command", "advice", _PRINTED),
         _Command("report", "report.command", "report", _WRITTEN),
-        _Command("import", "import_dumps", "import_dumps", (*_SENT, ExitCode.NOT_WRITTEN, ExitCode.NOT_SENT)),
+        _Command("import", "import_dumps", "import_dumps", (*_PRINTED, ExitCode.NOT_WRITTEN, ExitCode.NOT_SENT)),
         _Command("export", "export.command", "export", (*_WRITTEN, ExitCode.UNAVAILABLE)),
         _Command(
             "reproduce",

@@ -111,14 +111,16 @@ def test_trace_for_a_simulator(tmp_path: Path) -> None:
 
 
 def test_cut_off_in_its_head(tmp_path: Path) -> None:
-    """Then there is nothing to read, and its name alone does not make it a trace."""
+    """Then there is nothing to read, which is reported."""
     (tmp_path / "t.3.et").write_bytes(written({"schema": "1.1.1"}, nodes())[:12])
     found = read_profiles([tmp_path])
     assert [len(profile.calls) for profile in found.profiles] == [0]
+    assert [note.rpartition("et: ")[2] for note in found.notes] == [CUT_OFF]
 
 
-def test_other_binary_files_are_left_alone(tmp_path: Path) -> None:
-    """Neither executables nor images nor pickles are taken for traces."""
-    for name, start in (("a.et", b"\x7fELF\x02\x01"), ("b.et", b"\x89PNG\r\n\x1a\n"), ("c.et", b"\n\n\n text")):
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    """Neither executables nor images nor logs are taken for traces."""
+    binary = {"a.et": b"\x7fELF\x02\x01", "b.et": b"\x89PNG\r\n\x1a\n"}
+    for name, start in {**binary, "c.et": b"\n\n\n text", "d.log": b"x\n 12 lines"}.items():
         (tmp_path / name).write_bytes(start + bytes(100))
     assert read_profiles([tmp_path]) == FoundProfiles((), ())

@@ -32,7 +32,7 @@ _OF_TRACES: Final = re.compile(
     rb'|"schema"\s*:\s*"'
 )
 """What stands near the beginning of a profiler's trace, of whatever tool, and of an execution trace."""
-_OF_CHAKRA: Final = re.compile(rb"[\x80-\xff]{0,3}[\x03-\x7f]\n[\x01-\x20]\d[0-9A-Za-z.+-]*")
+_OF_CHAKRA: Final = re.compile(rb"[\x80-\xff]{0,3}[\x03-\x7f]\n(?P<length>[\x01-\x20])(?P<version>\d[0-9A-Za-z.+-]*)")
 """How Chakra's execution traces begin: with a message of protobuf whose first field is a version."""
 _OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|nccl_comm_state|entries")
 
@@ -72,7 +72,7 @@ class FoundFile:
     @property
     def is_chakra(self) -> bool:
         """Whether it looks like an execution trace in Chakra's own format."""
-        return _OF_CHAKRA.match(self.start) is not None
+        return _is_chakra(self.start)
 
     @property
     def is_dump(self) -> bool:
@@ -218,7 +218,13 @@ def _unzipped(content: bytes) -> bytes:
 
 
 def _may_be_dump(start: bytes) -> bool:
-    return start.lstrip().startswith(_STARTS) or _OF_CHAKRA.match(start) is not None
+    return start.lstrip().startswith(_STARTS) or _is_chakra(start)
+
+
+def _is_chakra(start: bytes) -> bool:
+    """Whether a version of the stated length comes first; a log may begin with a letter, a line break and a number."""
+    found = _OF_CHAKRA.match(start)
+    return found is not None and len(found["version"]) >= found["length"][0]
 
 
 def _reason(error: Exception) -> str:

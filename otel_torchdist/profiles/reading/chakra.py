@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from google.protobuf.message import DecodeError
 
 from otel_torchdist.profiles.profile import DecodedTrace
-from otel_torchdist.profiles.reading.document import TraceError
+from otel_torchdist.profiles.reading.document import CUT_OFF, TraceError
 from otel_torchdist.profiles.reading.trace_nodes import Attribute, Inputs, Node, Nodes, matters
 
 MAX_MESSAGE: Final = 16 << 20
@@ -35,7 +35,6 @@ _WORDS: Final = {"True": "true", "False": "false"}
 _ESCAPE: Final = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t"}
 _PACKAGE: Final = "ChakraProtoMsg"
-_CUT_OFF: Final = "its end is missing or damaged: it is read up to there"
 _TEXT, _MESSAGE = FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_MESSAGE
 _UNSIGNED, _SIGNED = FieldDescriptorProto.TYPE_UINT64, FieldDescriptorProto.TYPE_INT64
 
@@ -84,47 +83,53 @@ def decode_chakra(content: bytes, path: str, rank: int | None) -> tuple[DecodedT
         TraceError: It is none, or does not show of which rank it is.
     """
     head_of, node_of = _classes()
+    head, nodes, damage = head_of(), Nodes(), ""
     messages = _messages_in(content)
     try:
-        head = head_of.FromString(next(messages) or b"")
-    except (StopIteration, DecodeError) as error:
+        head.ParseFromString(next(messages))
+        for message in messages:
+            _add(nodes, node_of, message)
+    except DecodeError as error:
         raise TraceError("it is no execution trace of Chakra") from error
-    nodes, is_whole = Nodes(), True
-    for message in messages:
-        if message is None:
-            is_whole = False
-            continue
-        try:
-            node = node_of.FromString(message)
-            if matters(node.name):
-                nodes.add(_decoded(node))
-        except (DecodeError, ValueError, OverflowError, RecursionError) as error:
-            nodes.leave_out(error)
+    except EOFError:
+        damage = CUT_OFF
     process = _attributes(head).get("pid", 0)
-    profile = nodes.profile(path, rank, process if isinstance(process, int) else 0)
-    return DecodedTrace(profile, nodes.bad, nodes.first_fault), "" if is_whole else _CUT_OFF
+    return nodes.trace(path, rank, process if isinstance(process, int) else 0), damage
 
 
-def _messages_in(content: bytes) -> Iterator[bytes | None]:
-    """Yield the messages; None if the last one is cut off."""
+def _add(nodes: Nodes, node_of: Any, message: bytes) -> None:
+    try:
+        node = node_of.FromString(message)
+        if matters(node.name):
+            nodes.add(_decoded(node))
+    except (DecodeError, ValueError, OverflowError, RecursionError) as error:
+        nodes.leave_out(error)
+
+
+def _messages_in(content: bytes) -> Iterator[bytes]:
+    """Yield the messages.
+
+    Raises:
+        EOFError: The last one is cut off, or claims to be larger than a node can be.
+    """
     view, place = memoryview(content), 0
     while place < len(view):
-        size = shift = 0
-        while True:
-            if place == len(view) or shift > 28:
-                yield None
-                return
-            byte = view[place]
-            place += 1
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if size > MAX_MESSAGE or size > len(view) - place:
-            yield None
-            return
+        size, place = _size_at(view, place)
+        if size > min(MAX_MESSAGE, len(view) - place):
+            raise EOFError
         yield bytes(view[place : place + size])
         place += size
+
+
+def _size_at(view: memoryview, place: int) -> tuple[int, int]:
+    """Decode the length of a message; returns it, and where the message begins."""
+    size = 0
+    for shift, byte in zip(range(0, 35, 7), view[place : place + 5], strict=False):
+        size |= (byte & 0x7F) << shift
+        place += 1
+        if byte < 0x80:
+            return size, place
+    raise EOFError
 
 
 def _decoded(node: Any) -> Node:

@@ -21,6 +21,7 @@ from otel_torchdist.naming import readable
 MAX_TRACE_BYTES: Final = 1 << 30
 """Unpacked. Reading takes little more memory than that, and twice as much if it was compressed or has to be mended."""
 MAX_REASON: Final = 200
+CUT_OFF: Final = "its end is missing or damaged: it is read up to there"
 _GZIP: Final = b"\x1f\x8b"
 _CUTS: Final = 16
 """Places near the end of a truncated file that are tried as the end of its last whole event."""
@@ -118,7 +119,7 @@ def open_document(content: bytes) -> tuple[TraceDocument, str]:
     found = _before_the_cut(mended)
     if found is None:
         raise TraceError(f"it is damaged ({why})")
-    return found, "its end is missing or damaged: it is read up to there"
+    return found, CUT_OFF
 
 
 def _mended(content: bytes) -> bytes:

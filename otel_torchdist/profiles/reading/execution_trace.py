@@ -32,5 +32,4 @@ def decode_execution_trace(document: TraceDocument, path: str, rank: int | None)
                 nodes.add(_NODES.decode(part))
         except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
             nodes.leave_out(error)
-    profile = nodes.profile(path, rank, decoded(document.pid, int, 0))
-    return DecodedTrace(profile, nodes.bad, nodes.first_fault)
+    return nodes.trace(path, rank, decoded(document.pid, int, 0))

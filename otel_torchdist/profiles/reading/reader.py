@@ -98,27 +98,26 @@ def _read(file: FoundFile) -> _ReadFile:
     with without_collecting_garbage():
         try:
             content, is_whole = unpacked(file.read_as_it_is(MAX_TRACE_BYTES))
-            rank = rank_in(file.name)
-            if file.is_chakra:
-                found, damage = decode_chakra(content, file.path, rank)
-                return _read_as(file, found, damage, is_whole)
-            document, damage = open_document(content)
-            if document.traceEvents is not ABSENT:
-                found = decode_profile(document, file.name, file.path, rank)
-            elif document.nodes is not ABSENT:
-                found = decode_execution_trace(document, file.path, rank)
-            else:
-                return _ReadFile(None, (f"{file.path}: it holds neither events nor nodes",))
+            found, damage = _decoded(file, content)
         except (TraceError, UnreadableError) as error:
             return _ReadFile(None, (f"{file.path}: {error}",))
-        return _read_as(file, found, damage, is_whole)
+        problems = [f"{file.path}: {damage}"] if damage else []
+        if not is_whole and not damage:
+            problems.append(f"{file.path}: the end of the compressed file is missing")
+        return _ReadFile(found.profile, (*problems, *_faults(file, found)))
 
 
-def _read_as(file: FoundFile, found: DecodedTrace, damage: str, is_whole: bool) -> _ReadFile:
-    problems = [f"{file.path}: {damage}"] if damage else []
-    if not is_whole and not damage:
-        problems.append(f"{file.path}: the end of the compressed file is missing")
-    return _ReadFile(found.profile, (*problems, *_faults(file, found)))
+def _decoded(file: FoundFile, content: bytes) -> tuple[DecodedTrace, str]:
+    """Decode a trace of whatever kind; returns it, and what is wrong with the file, or ''."""
+    rank = rank_in(file.name)
+    if file.is_chakra:
+        return decode_chakra(content, file.path, rank)
+    document, damage = open_document(content)
+    if document.traceEvents is not ABSENT:
+        return decode_profile(document, file.name, file.path, rank), damage
+    if document.nodes is not ABSENT:
+        return decode_execution_trace(document, file.path, rank), damage
+    raise TraceError("it holds neither events nor nodes")
 
 
 def _faults(file: FoundFile, found: DecodedTrace) -> Iterator[str]:

@@ -13,6 +13,7 @@ from otel_torchdist.profiles.names import dtype_of, operation_name, operator_nam
 from otel_torchdist.profiles.profile import (
     NO_RANK,
     CallArguments,
+    DecodedTrace,
     ProfiledCall,
     ProfiledGroup,
     ProfiledStep,
@@ -67,26 +68,21 @@ def matters(name: str) -> bool:
 
 
 class Nodes:
-    """The nodes of one trace, as far as they matter.
-
-    Attributes:
-        bad: How many nodes were left out.
-        first_fault: What was wrong with the first of them; '' if there are none.
-    """
+    """The nodes of one trace, as far as they matter."""
 
     def __init__(self) -> None:
         self._groups: list[ProfiledGroup] = []
         self._steps: dict[int, int] = {}
         self._own_rank: int | None = None
-        self.bad = 0
-        self.first_fault = ""
+        self._bad = 0
+        self._first_fault = ""
         self._names: dict[str, str] = {}
         self._members: dict[str, tuple[int, ...]] = {}
         self._records: list[tuple[Node, CallArguments, int]] = []
         self._operators: list[Node] = []
         self._functional: dict[int, str] = {}
 
-    def profile(self, path: str, rank: int | None, process: int) -> RankProfile:
+    def trace(self, path: str, rank: int | None, process: int) -> DecodedTrace:
         """What the nodes show of their rank.
 
         Args:
@@ -102,7 +98,7 @@ class Nodes:
             raise TraceError("neither its name nor its calls state a rank")
         sizes = [group.size for group in self._groups if group.description == "default_pg" or group.name == "0"]
         steps = sorted(self._steps.items(), key=lambda step: step[1])
-        return RankProfile(
+        profile = RankProfile(
             kind=TraceKind.EXECUTION,
             rank=own,
             path=path,
@@ -114,11 +110,12 @@ class Nodes:
             steps=tuple(ProfiledStep(number, at, at) for number, at in steps),
             calls=tuple(self._calls()),
         )
+        return DecodedTrace(profile, self._bad, self._first_fault)
 
     def leave_out(self, error: Exception) -> None:
         """Count a node that is damaged."""
-        self.bad += 1
-        self.first_fault = self.first_fault or readable(str(error), MAX_REASON)
+        self._bad += 1
+        self._first_fault = self._first_fault or readable(str(error), MAX_REASON)
 
     def _calls(self) -> Iterable[ProfiledCall]:
         """The calls, in their order; ids of nodes stand for times."""
