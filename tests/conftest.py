@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more about the machine's load than about our code.
-    hypothesis.settings.register_profile("whole", deadline=None)
+    hypothesis.settings.register_profile("whole", deadline=None, max_examples=50)
     hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
     hypothesis.settings.load_profile("fast" if is_fast(config) else "whole")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
