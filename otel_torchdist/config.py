@@ -104,6 +104,16 @@ class ReaderHome(Enum):
     NONE = "none"
 
 
+class CaptureKernel(Enum):
+    """What records the calls."""
+
+    AUTO = "auto"
+    """The native library if there is one for this torch and Python, else Python."""
+    NATIVE = "native"
+    """The same, with a warning if there is none."""
+    PYTHON = "python"
+
+
 class PageAccess(Enum):
     """Who may see the live page."""
 
@@ -251,6 +261,7 @@ class Config:
     Attributes:
         enabled: Whether the environment switches the instrumentation on; see `switched_on`.
         reader: Where the tapes are read: in an agent (the default), in a thread of each rank, or nowhere.
+        capture: What records the calls: the native library where there is one (the default), or Python.
         agent_linger: Seconds for which the agent keeps running after the last rank.
         stall_timeout: Age in seconds at which an open operation is stalled.
         abort_hooks: Whether backends report that they give up an operation.
@@ -281,6 +292,9 @@ class Config:
     enabled: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ENABLED, _BOOLEAN, "false")
     reader: ReaderHome = _setting(
         env.OTEL_PYTHON_TORCHDIST_READER, _one_of({home.value: home for home in ReaderHome}), "agent"
+    )
+    capture: CaptureKernel = _setting(
+        env.OTEL_PYTHON_TORCHDIST_CAPTURE, _one_of({kernel.value: kernel for kernel in CaptureKernel}), "auto"
     )
     agent_linger: float = _setting(env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER, _milliseconds(0), "60000")
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")

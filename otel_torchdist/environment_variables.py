@@ -28,6 +28,16 @@ because the agent has no console.
 Default: "agent"
 """
 
+OTEL_PYTHON_TORCHDIST_CAPTURE = "OTEL_PYTHON_TORCHDIST_CAPTURE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_CAPTURE
+
+What records the calls: ``auto`` (the native library if ``otel-torchdist build-native`` has built one for this torch,
+else Python), ``native`` (the same, with a warning if there is none) or ``python``. Both record the same; the library
+takes a tenth of the time, and does not need the GIL.
+Default: "auto"
+"""
+
 OTEL_PYTHON_TORCHDIST_AGENT_LINGER = "OTEL_PYTHON_TORCHDIST_AGENT_LINGER"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_AGENT_LINGER

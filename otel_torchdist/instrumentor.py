@@ -76,11 +76,16 @@ class TorchDistInstrumentor(BaseInstrumentor):
             return
         with guard.guarded("switching on"):
             from otel_torchdist.capture.session import Capture
+            from otel_torchdist.native.library import chosen_library
 
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
             capture = Capture(
-                functools.partial(_directory, config), config.tape_records, exchange_host, config.abort_hooks
+                functools.partial(_directory, config),
+                config.tape_records,
+                exchange_host,
+                config.abort_hooks,
+                chosen_library(config.capture),
             )
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread

@@ -15,6 +15,7 @@ from otel_torchdist.tape.names import OTHER, SPARE_OF_CALL_SITES
 from otel_torchdist.tape.records import CallSiteName
 
 if TYPE_CHECKING:
+    from otel_torchdist.native.recording import NativeRecording
     from otel_torchdist.tape.names import NamesWriter
 
 MAX_CACHED: Final = 16_384
@@ -41,8 +42,9 @@ class CallSites:
     Code objects are identified by `id`, because hashing one means hashing all of its constants.
     """
 
-    def __init__(self, names: NamesWriter) -> None:
+    def __init__(self, names: NamesWriter, native: NativeRecording | None = None) -> None:
         self._names = names
+        self._native = native
         self._is_library: dict[int, bool] = {}
         self._codes: dict[int, CodeType] = {}
 
@@ -82,6 +84,8 @@ class CallSites:
         if len(self._is_library) >= MAX_CACHED:
             self._is_library.clear()
             self._codes.clear()
+            if self._native is not None:
+                self._native.forget_code()
         file = code.co_filename
         # Where Inductor writes generated code; it sets the variable itself before it does.
         generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -89,6 +93,8 @@ class CallSites:
         library = library or bool(generated and file.startswith(os.path.abspath(generated)))
         self._codes[id(code)] = code
         self._is_library[id(code)] = library
+        if self._native is not None:
+            self._native.learn_code(id(code), library)
         return library
 
     def name_of(self, code: CodeType | None, instruction: int) -> int:

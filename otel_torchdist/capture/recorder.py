@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
+from collections.abc import MutableSequence
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,9 @@ from otel_torchdist.capture.call_sites import CallSites
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
 from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
+from otel_torchdist.native.library import Library
+from otel_torchdist.native.recording import NativeRecording
+from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
@@ -30,24 +34,43 @@ class Recorder:
         tape: The tape to which it writes.
         call_sites: Finds call sites.
         step: Number of the current step.
+        native: What the native library records of this run; None if it is not in use.
     """
 
-    def __init__(self, directory: Path, rank: int, world_size: int, capacity: int) -> None:
+    def __init__(
+        self, directory: Path, rank: int, world_size: int, capacity: int, library: Library | None = None
+    ) -> None:
         """Create the tape.
+
+        Args:
+            directory: Where.
+            rank: This rank.
+            world_size: How many ranks there are.
+            capacity: Number of records in the ring.
+            library: The native library, if calls are recorded by it.
 
         Raises:
             TapeError: There is not enough space, or the directory cannot be used.
         """
         room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
         identity = identify(rank, local_rank(), world_size, room.records, parent_tape(directory))
-        self.tape = TapeWriter(directory, identity, room.names_bytes)
+        self.native: NativeRecording | None = None
+        if library is None:
+            self.tape = TapeWriter(directory, identity, room.names_bytes)
+        else:
+            self.tape = tape = NativeTapeWriter(library, directory, identity, room.names_bytes)
+            self.native = NativeRecording(tape)
         if room.records < capacity:
             _warn_of_room(directory.parent, capacity, room)
-        self.call_sites = CallSites(self.tape.names)
+        self.call_sites = CallSites(self.tape.names, self.native)
         self.step = 0
         self._has_warned = False
         self._labels: dict[str, int] = {}
         self._group_counts: Counter[tuple[int, ...]] = Counter()
+
+    def new_counter(self) -> MutableSequence[int]:
+        """Return a place for one number, which the native library can write too."""
+        return [0] if self.native is None else self.native.new_counter()
 
     def label(self, text: str) -> int:
         """Name id of a `record_comm` label."""

@@ -23,6 +23,7 @@ from otel_torchdist.capture.c10d.dispatcher import Dispatcher
 from otel_torchdist.capture.c10d.group_creation import follow_creation
 from otel_torchdist.capture.c10d.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.hot_path import HotPath
+from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.c10d.reconfigure import Reconfigurations
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
@@ -39,10 +40,11 @@ from otel_torchdist.capture.stacks import (
     withdraw_offer,
     write_no_stacks,
 )
-from otel_torchdist.capture.steps import Steps
+from otel_torchdist.capture.steps import WINDOW, Steps, StepSource
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests import FAILURE
+from otel_torchdist.native.library import Library
 from otel_torchdist.process_end import ProcessEnd, uncaught_error
 from otel_torchdist.tape.layout import How, TapeState
 
@@ -60,6 +62,7 @@ class Capture:
         capacity: int,
         exchange_host: str | None = None,
         has_abort_hooks: bool = False,
+        library: Library | None = None,
     ) -> None:
         """Initialize the capture; nothing is patched until `install`.
 
@@ -69,6 +72,7 @@ class Capture:
             exchange_host: Address at which this node's agent listens for agents of other nodes, '' to determine it
                 automatically; None if the agents do not exchange data.
             has_abort_hooks: Whether backends should report that they abort; see `AbortHooks`.
+            library: The native library; None to record in Python.
         """
         self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
@@ -81,7 +85,11 @@ class Capture:
         self._steps = Steps(self._groups.issued_by_default)
         self._expectations = Expectations()
         self._watch = RankThread(self._beat, self._poll, self._calls)
-        self._works = Works(self._patches, self._watch.poll_soon)
+        self._library = library
+        self._native = NativeKernels(library) if library is not None else None
+        self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
+        if self._native is not None:
+            self._native.follow_waits(self._works.waits)
         self._devices = Devices(cuda_operations)
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
@@ -110,7 +118,7 @@ class Capture:
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)
         self._expectations.hook()
-        self._dispatcher = Dispatcher(self._hot_path, self._works)
+        self._dispatcher = Dispatcher(self._hot_path, self._works, self._native)
         Windows(self._one_sided).hook(self._patches)
         self._symmetric_memory = SymmetricMemory(self._one_sided)
         this = weakref.ref(self)
@@ -148,12 +156,16 @@ class Capture:
             return None
         try:
             # A fake group may have neither a rank nor a size.
-            recorder = Recorder(self._directory(), max(rank, 0), max(world_size, 1), self._capacity)
+            recorder = Recorder(self._directory(), max(rank, 0), max(world_size, 1), self._capacity, self._library)
         except TapeError as error:
             self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
         self._recorder = self._steps.recorder = recorder
+        if recorder.native is not None:
+            recorder.native.begin(WINDOW)
+            if self._steps.source is not StepSource.WINDOWS:
+                recorder.native.stop_windows()
         self._expectations.write_to(recorder)
         with guard.guarded("stack signal"):
             offer_stacks(recorder.tape.path)
@@ -187,7 +199,7 @@ class Capture:
         state = self._meet(group)
         if self._recorder is None or state is None:
             return
-        state.is_default = True
+        state.become_default()
         self._groups.default = state
         self._agree(self._recorder, backend_and_store(group)[1])
 
@@ -197,7 +209,7 @@ class Capture:
             recorder,
             store,
             has_met_rank_0=lambda: any(state.has_met(0) for state in groups.states()),
-            has_met_all=lambda: everybody is not None and everybody.synchronized,
+            has_met_all=lambda: everybody is not None and everybody.is_synchronized,
             discover_peers=self._peer_discovery_of(recorder),
         )
         self._agreements.append(agreement)
@@ -237,10 +249,14 @@ class Capture:
                 self._finish(recorder, state, failure)
 
     def _finish(self, recorder: Recorder, state: TapeState, failure: type[BaseException] | None) -> None:
+        if recorder.native is not None:
+            recorder.native.end()
         self._works.sweep(SWEEP_LIMIT)
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
         self._groups.clear()
+        if self._native is not None:
+            self._native.forget()
         self._hot_path.forget_threads()
         self._one_sided.forget_all()
         self._abort_hooks.detach_all()
@@ -259,7 +275,7 @@ class Capture:
                 state = self._meet(group)
                 if state is not None:
                     self._hot_path.abandon_coalesced(state)  # left over from a block that ended with an exception
-                    state.coalescing = []
+                    state.begin_coalescing()
             return result
 
         return start_coalescing
@@ -267,9 +283,7 @@ class Capture:
     def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             state = self._groups.find(group)
-            members = state.coalescing if state else None
-            if state is not None:
-                state.coalescing = None
+            members = state.end_coalescing() if state is not None else None
             try:
                 work = original(group, *args, **kwargs)
             except BaseException as error:
@@ -320,6 +334,8 @@ class Capture:
         self._recorder, self._steps.recorder, self._agreements = None, None, []
         self._expectations.write_to(None)
         self._groups.clear()
+        if self._native is not None:
+            self._native.forget()
         self._works.forget_all()
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._works.on_async = self._watch.poll_soon

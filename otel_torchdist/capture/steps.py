@@ -181,6 +181,8 @@ class Steps:
     def _end(self, source: StepSource) -> None:
         if source < self.source or self.recorder is None:
             return
+        if source is not self.source and self.recorder.native is not None:
+            self.recorder.native.stop_windows()
         self.source = source
         self.recorder.end_step(time.monotonic_ns(), self._issued())
 

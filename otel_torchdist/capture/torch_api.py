@@ -181,13 +181,21 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any], is_traced: bool = False) -> None:
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Any], Any],
+        is_traced: bool = False,
+        make_native: Callable[[tuple[Any, Any]], Any] | None = None,
+    ) -> None:
         """Set `owner.name` to `make(original)`; do nothing if this torch has no such attribute.
 
         Args:
             owner: A module or a class.
             name: The attribute.
             make: Receives the original as it is called, without `self`.
+            make_native: Makes the method of what `make` has returned and the original, in place of this.
             is_traced: Whether Dynamo may encounter it while tracing a program, and compiles what the original calls.
         """
         original = getattr(owner, name, None)
@@ -197,7 +205,10 @@ class Patches:
         stored: Any = _own(owner, name)
         function = make(original)
         skip_in_dynamo(function.__code__, with_callees=not is_traced)
-        replacement = opaque_to_dynamo(function) if is_traced or is_bindings_method(stored) else function
+        if make_native is not None:
+            replacement = make_native((function, original))
+        else:
+            replacement = opaque_to_dynamo(function) if is_traced or is_bindings_method(stored) else function
         setattr(owner, name, replacement)
         self._undo.append((owner, name, stored, replacement))
 

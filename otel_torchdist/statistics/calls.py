@@ -21,7 +21,7 @@ _COALESCED: Final = int(Flag.COALESCED)
 _SUBMITTED_LATER: Final = int(Flag.ON_DEVICE | Flag.COALESCED)
 """Their call only enqueues, and what is coalesced is not even enqueued before the others are there."""
 _NO_END: Final = (How.ABANDONED, How.UNTRACKED, How.FAILED)
-_EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
+_EXACT: Final = (How.CALL, How.WAIT, How.CALLBACK, How.EVENT)
 
 
 class ChannelCalls:

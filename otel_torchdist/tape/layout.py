@@ -181,6 +181,8 @@ class How(enum.IntEnum):
     """`Work.is_completed()` returned true; the resolution is the polling interval."""
     EVENT = 0b0111
     """A device event recorded around the operation, on the device's own clock."""
+    CALLBACK = 0b1101
+    """The Work's future was complete, just before a wait for it would have returned. Only the native kernel uses it."""
     WATCHDOG = 0b1011
     """PyTorch's watchdog has seen the end; the resolution is the watchdog's interval."""
     UNTRACKED = 0b1001

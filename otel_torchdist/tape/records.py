@@ -12,7 +12,7 @@ from otel_torchdist.tape.splits import Splits
 # Operators of IntFlag run in Python and are several times slower than those of int.
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
+_EXACT: Final = (How.CALL, How.WAIT, How.CALLBACK, How.EVENT)
 _COARSE: Final = (How.POLL, How.WATCHDOG)
 
 BESIDE: Final = -2

@@ -162,7 +162,7 @@ def _times(record: Operation, shift_ns: int) -> tuple[int, int]:
 
 def _wait_ns(record: Operation) -> int:
     """How long a wait lasted. A wait that ended the operation is recorded as its end alone."""
-    returned_ns = record.completed_ns if record.how is How.WAIT else record.wait_returned_ns
+    returned_ns = record.completed_ns if record.how in (How.WAIT, How.CALLBACK) else record.wait_returned_ns
     if record.wait_entered_ns is None or returned_ns is None:
         return UNKNOWN
     return max(returned_ns - record.wait_entered_ns, 0)

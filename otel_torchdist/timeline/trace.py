@@ -18,6 +18,7 @@ _ENDS: Final = {
     0: "open; drawn up to the last sign of life",
     How.CALL: "the call returned",
     How.WAIT: "a wait returned",
+    How.CALLBACK: "its future was complete",
     How.POLL: "polled",
     How.EVENT: "device event",
     How.WATCHDOG: "seen by the watchdog",

@@ -28,7 +28,7 @@ SIMILAR: Final = 2
 """A wait has occurred more than once if another one lasted at least 1/`SIMILAR` of it."""
 
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
-_KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.EVENT})
+_KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.CALLBACK, How.EVENT})
 
 BaselineKey: TypeAlias = tuple[int, int, int]
 

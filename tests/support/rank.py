@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.session import Capture
+from otel_torchdist.config import CaptureKernel
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.native.library import chosen_library
 from otel_torchdist.tape.reading.reader import TapeReader
 
 TAPES = "TAPES"
@@ -37,7 +40,8 @@ def world_size() -> int:
 
 def start_capture(capacity: int = 4096) -> Capture:
     """Capture, switched on without a reader."""
-    capture = Capture(lambda: Path(os.environ[TAPES]), capacity)
+    library = chosen_library(CaptureKernel(os.environ.get(OTEL_PYTHON_TORCHDIST_CAPTURE, "auto")))
+    capture = Capture(lambda: Path(os.environ[TAPES]), capacity, library=library)
     capture.install()
     return capture
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections import Counter
+from collections.abc import MutableSequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from torch.distributed import ProcessGroup
@@ -41,17 +42,22 @@ class Channel:
     Attributes:
         name_id: The group's id in the name dictionary.
         rank: This rank's global rank.
-        sequence: Collectives issued so far.
+        counter: Holds one number, of the collectives issued so far; the native kernel counts in the same place.
         point_to_point: Operations so far by (source, destination, tag).
     """
 
-    __slots__ = ("name_id", "point_to_point", "rank", "sequence")
+    __slots__ = ("counter", "name_id", "point_to_point", "rank")
 
-    def __init__(self, name_id: int, rank: int) -> None:
+    def __init__(self, name_id: int, rank: int, counter: MutableSequence[int]) -> None:
         self.name_id = name_id
         self.rank = rank
-        self.sequence = 0
+        self.counter = counter
         self.point_to_point: Counter[tuple[int, int, int]] = Counter()
+
+    @property
+    def sequence(self) -> int:
+        """Collectives issued so far."""
+        return self.counter[0]
 
     def count_point_to_point(self, is_send: bool, peer: int, tag: int) -> int:
         """Count an operation among those with the same source, destination and tag; returns its position, from 1."""
@@ -73,7 +79,8 @@ class GroupState(Channel):
         backend_on: Returns the name of the backend for a device type; '' if the group has none.
         coalescing: Operations issued since `_start_coalescing`; None outside.
         has_been_asked: Whether it is known if its Works can report completion.
-        synchronized: Whether a collective has ended that proves that every member was there.
+        synchronized: Whether such a collective was recorded in Python; see `is_synchronized`.
+        native: The group in the native library, if that is in use.
         is_default: Whether it is the default group.
         is_over: Whether its operations are no longer recorded.
         plans: How its calls are recorded, by kind and call site.
@@ -89,6 +96,7 @@ class GroupState(Channel):
         "is_default",
         "is_over",
         "name",
+        "native",
         "plans",
         "recorder",
         "reference",
@@ -99,7 +107,7 @@ class GroupState(Channel):
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
         """Initialize the state of a new group, in which this rank has rank `group_rank`."""
         rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
-        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank)
+        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank, recorder.new_counter())
         self.group_rank = group_rank
         self.recorder = recorder
         self.name = name
@@ -113,6 +121,7 @@ class GroupState(Channel):
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans: dict[PlanKey, Plan] = {}
         self.is_over = False
+        self.native = recorder.native.add_group(self._channels is None) if recorder.native is not None else None
 
     @property
     def issued(self) -> int:
@@ -123,12 +132,42 @@ class GroupState(Channel):
         """From now on, take ends from waits only: its backend's Works cannot report whether they are complete."""
         if not self.signatures.only_wait_ends:
             self.signatures.only_wait_ends = True
-            self.plans.clear()
+            self.forget_plans()
 
     def give_up(self) -> None:
         """Stop recording the group and drop what keeps the tape's memory: many trainings run without Python's GC."""
         self.is_over = True
-        self.plans.clear()  # plans refer to this group
+        self.forget_plans()  # plans refer to this group
+
+    def forget_plans(self) -> None:
+        """Plan all calls anew."""
+        self.plans.clear()
+        if self.recorder.native is not None:
+            self.recorder.native.void_plans()
+
+    def begin_coalescing(self) -> None:
+        """Collect what is issued from now on, because it ends together."""
+        self.coalescing = []
+        if self.native is not None:
+            self.native.set_coalescing(True)
+
+    def end_coalescing(self) -> list[Call] | None:
+        """Stop collecting; return what was collected, None if `begin_coalescing` was not called."""
+        members, self.coalescing = self.coalescing, None
+        if self.native is not None:
+            self.native.set_coalescing(False)
+        return members
+
+    def become_default(self) -> None:
+        """From now on this is the default group."""
+        self.is_default = True
+        if self.native is not None:
+            self.native.set_default()
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Whether a collective has ended that proves that every member was there."""
+        return self.synchronized or (self.native is not None and self.native.is_synchronized())
 
     def global_rank(self, group_rank: int) -> int:
         """Global rank of a member; -1 if there is no such member."""
@@ -143,13 +182,13 @@ class GroupState(Channel):
         if channel is None:
             name = dataclasses.replace(self.name, backend=self.backend_on(device), device=device)
             channel = self._channels[device] = Channel(
-                self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank
+                self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank, self.recorder.new_counter()
             )
         return channel
 
     def has_met(self, rank: int) -> bool:
         """Whether a collective of this group has ended that proves that `rank` had entered it."""
-        return self.synchronized and rank in self.name.ranks
+        return self.is_synchronized and rank in self.name.ranks
 
 
 class Plan:

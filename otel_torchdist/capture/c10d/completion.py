@@ -61,15 +61,26 @@ class Works:
         waits: Records waits for them.
     """
 
-    def __init__(self, patches: Patches, on_async: Callable[[], None]) -> None:
-        """Patch `Work.wait`; `on_async` is called when an operation is left running."""
+    def __init__(
+        self,
+        patches: Patches,
+        on_async: Callable[[], None],
+        make_native: Callable[[tuple[Any, Any]], Any] | None = None,
+    ) -> None:
+        """Patch `Work.wait`.
+
+        Args:
+            patches: Replaces methods, and restores them later.
+            on_async: Called when an operation is left running.
+            make_native: See `Waits`.
+        """
         self.on_async = on_async
         self.open: dict[int, Call] = {}
         self._by_tensor: dict[int, Call] = {}
         self._just_issued: dict[int, Call] = {}
         self._dropped: dict[Call, None] = {}
         self._gone: deque[_Reference] = deque()
-        self.waits = Waits(patches, self.open, self.ended, lambda: self.on_async())
+        self.waits = Waits(patches, self.open, self.ended, lambda: self.on_async(), make_native)
         self._patched_types = self.waits.patched_types
 
     def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:

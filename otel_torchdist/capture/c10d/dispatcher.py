@@ -29,6 +29,7 @@ from otel_torchdist.tape.layout import How
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Call
     from otel_torchdist.capture.c10d.devices import Devices
+    from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -36,42 +37,62 @@ _logger = logging.getLogger("otel_torchdist")
 class Dispatcher:
     """Registers kernels for every c10d operation and removes them again."""
 
-    def __init__(self, hot_path: HotPath, works: Works) -> None:
+    def __init__(self, hot_path: HotPath, works: Works, native: NativeKernels | None = None) -> None:
         """Register the kernels.
 
         Args:
             hot_path: Called for every operation.
             works: Called for every `wait_tensor`.
+            native: The kernels of the native library, if it is in use: these come first, and leave to ours what they do
+                not record.
         """
+        self._native = native
+        self._key = DISPATCH_KEY.name if native is None else native.python_key
+        without_ours = _without_our_key if native is None else native.without_python_key
         self._c10d = torch.library.Library("c10d", "IMPL")
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
         for schema in collective_schemas():
-            self._register(self._c10d, schema.overload, _make_kernel(schema, hot_path))
+            kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
+            if self._register(self._c10d, schema.overload, kernel) and native is not None:
+                native.register(schema)
         functional: Any = torch.ops._c10d_functional
         for name, make in (("wait_tensor", make_wait_tensor), ("wait_tensors", make_wait_tensors)):
             wait = getattr(functional, name, None)
             if wait is not None:  # `wait_tensors` is new in torch 2.15
-                kernel = make(works, hot_path.devices, redispatch_of(wait.default), DISPATCH_KEY)
-                self._register(self._functional, wait.default, kernel)
+                kernel = make(works, hot_path.devices, redispatch_of(wait.default), without_ours)
+                if self._register(self._functional, wait.default, kernel) and native is not None:
+                    native.register_wait(name)
 
-    def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
+    def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> bool:
         if has_foreign_kernel(overload):  # ours would hide it
             _logger.warning(
                 "another library has already registered a kernel for %s: it is not recorded", overload.name()
             )
-            return
+            return False
         name = overload._schema.name.partition("::")[2]
         overload_name = overload._schema.overload_name
         qualified = f"{name}.{overload_name}" if overload_name else name
-        library.impl(qualified, kernel, DISPATCH_KEY.name, with_keyset=True)
+        library.impl(qualified, kernel, self._key, with_keyset=True)
+        return True
 
     def remove(self) -> None:
         """Remove all kernels."""
+        if self._native is not None:
+            self._native.remove()
         remove_library(self._c10d)
         remove_library(self._functional)
 
 
-def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
+def _without_our_key(keyset: Any) -> Any:
+    return keyset.remove(DISPATCH_KEY)
+
+
+def _make_kernel(
+    operation: OperationSchema,
+    hot_path: HotPath,
+    without_ours: Callable[[Any], Any],
+    offer: Callable[[Call, tuple[Any, ...]], None] | None,
+) -> Callable[..., Any]:
     redispatch = redispatch_of(operation.overload)
     enter, leave = hot_path.enter, hot_path.leave
     failed, interrupted, not_received = hot_path.failed, hot_path.interrupted, hot_path.not_received
@@ -82,7 +103,7 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
         keys = keyset.raw_repr()  # an int costs a third as much as another key set
         rest = remaining.get(keys)
         if rest is None:
-            rest = remaining[keys] = keyset.remove(DISPATCH_KEY)
+            rest = remaining[keys] = without_ours(keyset)
         call = None
         is_issued = False
         try:  # a signal handler may raise at any call here
@@ -95,6 +116,8 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
                 follow(call, result, args)
             else:
                 leave(call, result, args)
+            if offer is not None:
+                offer(call, args)
         except BaseException as error:
             if call is None:
                 not_received(args, error)
@@ -112,7 +135,7 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
 MAX_SWEPT: Final = 1024
 
 
-def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
+def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]) -> Callable[..., Any]:
     """Make the kernel of `_c10d_functional::wait_tensor`."""
     began, failed = works.waits.began, works.waits.failed
 
@@ -121,7 +144,7 @@ def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., A
         if call is None:
             wait = devices.wait_begins(tensor) if devices.written else None
             try:
-                return redispatch(keyset.remove(key), tensor)
+                return redispatch(rest(keyset), tensor)
             finally:
                 if wait is not None:
                     devices.wait_ends(wait)
@@ -130,7 +153,7 @@ def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., A
         try:
             began(call)
             stage = INSIDE
-            result = redispatch(keyset.remove(key), tensor)
+            result = redispatch(rest(keyset), tensor)
             stage = AFTER
             works.ended(call, How.WAIT)
         except BaseException as error:
@@ -145,7 +168,7 @@ def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., A
     return wait_tensor
 
 
-def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
+def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]) -> Callable[..., Any]:
     """Make the kernel of `_c10d_functional::wait_tensors`, which records an end for each operation."""
 
     def wait_tensors(keyset: Any, tensors: Any) -> Any:
@@ -157,7 +180,7 @@ def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., 
             for call in calls:
                 works.waits.began(call)
             is_inside = True
-            result = redispatch(keyset.remove(key), tensors)
+            result = redispatch(rest(keyset), tensors)
             is_over = True
             _ended(calls, works)
         except BaseException as error:

@@ -146,13 +146,13 @@ class HotPath:
                 counted = _BEING_COUNTED
                 sequence = counted = channel.count_point_to_point(operation.name == "send", peer, tag)
             else:
-                sequence = channel.sequence + 1
+                sequence = channel.counter[0] + 1
                 reading = plan.reading
                 if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
                     plan, tail = read_arguments(key, plan, operation, args, entered)
                 if group.is_default and not self._steps.source:
                     self._steps.collective_begins(sequence if channel is group else group.issued + 1)
-                channel.sequence = counted = sequence
+                channel.counter[0] = counted = sequence
             number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
             call = thread.entered = Call(number, entered, plan)
             if not plan.on_cpu:
@@ -173,7 +173,7 @@ class HotPath:
                 self.devices.failed(call)
             if guard.contains("operation entered", error):
                 if not counted and group is not None and plan is not None and not operation.point_to_point:
-                    plan.channel.sequence += 1  # it is still issued, but unrecorded
+                    plan.channel.counter[0] += 1  # it is still issued, but unrecorded
                 return None
             if counted and plan is not None:
                 _uncount(plan, operation, args)
@@ -261,4 +261,4 @@ def _uncount(plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> N
         peer = plan.group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
         plan.channel.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
     else:
-        plan.channel.sequence -= 1
+        plan.channel.counter[0] -= 1

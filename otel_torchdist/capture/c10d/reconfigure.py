@@ -97,7 +97,8 @@ class Reconfigurations:
         membership = find_membership(before.name.ranks, own, ordered, int(options.uuid))
         recorder = before.recorder
         state = self._groups.learn(recorder, group, membership=membership)
-        state.is_default = before.is_default
+        if before.is_default:
+            state.become_default()
         if self._groups.default is before:
             self._groups.default = state
         return _publish(state)

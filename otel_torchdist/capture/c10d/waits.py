@@ -38,7 +38,12 @@ class Waits:
     """
 
     def __init__(
-        self, patches: Patches, open_calls: dict[int, Call], ended: Callable[..., None], on_open: Callable[[], None]
+        self,
+        patches: Patches,
+        open_calls: dict[int, Call],
+        ended: Callable[..., None],
+        on_open: Callable[[], None],
+        make_native: Callable[[tuple[Any, Any]], Any] | None,
     ) -> None:
         """Patch `Work.wait`.
 
@@ -47,11 +52,13 @@ class Waits:
             open_calls: The operations whose end is not known yet, by the `id` of their Work.
             ended: See `Works.ended`.
             on_open: Called when a wait has given up on an operation that is still under way.
+            make_native: Makes a method in C of ours and the original; None without the native library.
         """
         self._patches = patches
         self._open = open_calls
         self._ended = ended
         self._on_open = on_open
+        self._make_native = make_native
         self.patched_types: set[type] = set()
         self.patch(Work)
 
@@ -60,7 +67,7 @@ class Waits:
         for owner in cls.__mro__:
             if owner in self.patched_types or "wait" not in vars(owner):
                 continue
-            self._patches.replace(owner, "wait", self._make_wait)
+            self._patches.replace(owner, "wait", self._make_wait, make_native=self._make_native)
             self.patched_types.add(owner)
         self.patched_types.add(cls)
 

@@ -96,7 +96,7 @@ class OneSided:
             plan = state.plans.get(key) or make_plan(state, key, schema, args)
             if plan is None:
                 return None
-            plan.channel.sequence += 1
+            plan.channel.counter[0] += 1
             counted = True
             number = plan.tape.begin_prepared(entered, recorder.step, plan.channel.sequence, plan.tail)
             plan.tape.mark(number, Word.STARTED, 0, How.UNTRACKED)
@@ -107,7 +107,7 @@ class OneSided:
             if guard.contains("one-sided operation", error):
                 return None  # it is still issued, but unrecorded, and keeps its place
             if plan is not None:
-                plan.channel.sequence -= counted
+                plan.channel.counter[0] -= counted
             raise
 
     def end(self, call: Call, error: BaseException | None = None) -> None:
@@ -117,7 +117,7 @@ class OneSided:
     def end_collective(self, call: Call, error: BaseException | None = None) -> None:
         """Record that all members joined, or that the call was refused, which frees its place in the sequence."""
         if error is not None:
-            call.plan.channel.sequence -= 1
+            call.plan.channel.counter[0] -= 1
         self._end(call, How.CALL, error)
 
     def _end(self, call: Call, how: How, error: BaseException | None) -> None:

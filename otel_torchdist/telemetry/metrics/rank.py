@@ -37,7 +37,7 @@ MAX_CACHED_TARGETS: Final = 16_384
 # Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_ENDS_WELL: Final = (How.CALL, How.WAIT, How.EVENT, How.POLL, How.WATCHDOG)
+_ENDS_WELL: Final = (How.CALL, How.WAIT, How.EVENT, How.CALLBACK, How.POLL, How.WATCHDOG)
 
 
 class RankMetrics:

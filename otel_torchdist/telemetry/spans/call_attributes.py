@@ -13,6 +13,7 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, Sign
 _RESOLUTION_S: Final = {
     How.CALL: 0.0,
     How.WAIT: 0.0,
+    How.CALLBACK: 0.0,
     How.FAILED: 0.0,
     How.POLL: 0.06,
     How.EVENT: 0.001,

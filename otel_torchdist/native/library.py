@@ -1,0 +1,214 @@
+"""The library in C++ that records calls without Python: finds it, checks that it fits, and calls it through ctypes.
+
+It is built for one minor version of torch, whose C++ interface it uses. Where frames lie in each Python is a table in
+the library, and a look at our own frame shows whether it is right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from otel_torchdist.config import CaptureKernel
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.errors import TorchDistError
+from otel_torchdist.tape import layout
+
+_logger = logging.getLogger("otel_torchdist")
+
+_ABI: Final = layout.VERSION * 1000 + 1
+_SHIPPED: Final = Path(__file__).parent / "libraries"
+FAILURES: Final = (
+    *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
+    *("IndexError", "ValueError", "TypeError", "OutOfMemoryError", "NotImplementedError"),
+)
+"""What Python calls the exceptions of C++ that the library tells apart, in its order."""
+
+_Handle = ctypes.c_void_p
+_U64 = ctypes.c_uint64
+_I64 = ctypes.c_int64
+_U32 = ctypes.c_uint32
+_INT = ctypes.c_int
+_TEXT = ctypes.c_char_p
+_OBJECT = ctypes.py_object
+
+
+class NativeError(TorchDistError):
+    """The library is not there, or cannot be used here; the message says why."""
+
+
+class NoLibraryError(NativeError):
+    """There is none for this torch."""
+
+
+class OperationLayout(ctypes.Structure):
+    """Where the arguments of an operation are; see `Operation` in source/kernel.h."""
+
+    _fields_ = (
+        *(("index", ctypes.c_int32), ("group", ctypes.c_int32), ("described", ctypes.c_int32)),
+        *(("reduce_op", ctypes.c_int32), ("peer", ctypes.c_int32), ("async_op", ctypes.c_int32)),
+        *(("input_splits", ctypes.c_int32), ("output_splits", ctypes.c_int32), ("work", ctypes.c_int32)),
+    )
+
+
+_FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
+    "abi": (_INT, ()),
+    "torch_version": (_TEXT, ()),
+    "use_frames": (_INT, (_INT,)),
+    "innermost_frame": (None, (ctypes.POINTER(_U64), ctypes.POINTER(_I64))),
+    "open": (_Handle, (_INT, _U64)),
+    "begin": (None, (_Handle, _U64, ctypes.POINTER(_U32))),
+    "end": (None, (_Handle,)),
+    "release": (None, (_Handle,)),
+    "set_step": (None, (_Handle, _I64)),
+    "stop_windows": (None, (_Handle,)),
+    "tape_begin": (_U64, (_Handle, _U64, _I64, _U64, _TEXT)),
+    "tape_append": (_U64, (_Handle, _TEXT)),
+    "tape_mark": (None, (_Handle, _U64, ctypes.c_uint, _I64, ctypes.c_uint)),
+    "tape_clear": (None, (_Handle, _U64, ctypes.c_uint)),
+    "tape_complete": (_INT, (_Handle, _U64, _U64, _U64, ctypes.c_uint, _U32)),
+    "tape_begun_at": (_U64, (_Handle, _U64)),
+    "tape_open": (_U64, (_Handle, ctypes.POINTER(_U64), _U64)),
+    "tape_add": (None, (_Handle, ctypes.c_uint, _U64)),
+    "add_group": (_Handle, (_Handle, _INT)),
+    "set_default": (None, (_Handle,)),
+    "set_coalescing": (None, (_Handle, _INT)),
+    "is_synchronized": (_INT, (_Handle,)),
+    "add_channel": (_Handle, (_Handle,)),
+    "learn_code": (None, (_Handle, _U64, _INT)),
+    "forget_code": (None, (_Handle,)),
+    "void_plans": (None, (_Handle,)),
+    "plan": (_INT, (_Handle, _Handle, _Handle, _TEXT, _U32, _U32)),
+    "python_key": (_U64, ()),
+    "python_key_name": (_TEXT, ()),
+    "register": (_INT, (_TEXT, _TEXT, ctypes.POINTER(OperationLayout))),
+    "register_wait": (_INT, (_TEXT, _INT)),
+    "unregister": (None, ()),
+    "make_wait": (_OBJECT, (_OBJECT,)),
+    "call_on_failed_wait": (None, (_OBJECT,)),
+}
+
+
+class Library:
+    """The functions of the library, by their names without `otd_`.
+
+    They are short, so the GIL is kept during them: giving it up and taking it again would cost more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Load the library; torch must have been imported.
+
+        Raises:
+            NativeError: It is not one, or is for another torch or Python.
+        """
+        self.path = path
+        _check_python()
+        try:
+            self._library = ctypes.PyDLL(str(path))
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(self._library, f"otd_{name}")
+                function.restype, function.argtypes = result, arguments
+                setattr(self, name, function)
+        except (OSError, AttributeError) as error:
+            raise NativeError(f"{path} cannot be loaded: {error}") from error
+        self._check()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a function of the library."""
+        raise AttributeError(name)
+
+    def _check(self) -> None:
+        import torch
+
+        if self.abi() != _ABI:
+            raise NativeError(f"{self.path} is of another version of otel_torchdist")
+        built_for = self.torch_version().decode()
+        if _minor(built_for) != _minor(torch.__version__):
+            raise NativeError(f"{self.path} is for torch {built_for}, and this is torch {torch.__version__}")
+        if not self.use_frames(sys.version_info.minor) or not self._sees_frames():
+            raise NativeError(f"{self.path} does not know the frames of Python {platform.python_version()}")
+
+    def _sees_frames(self) -> bool:
+        """Whether the library finds the frame that calls it where it looks for it."""
+        code, instruction = _U64(), _I64()
+        self.innermost_frame(ctypes.byref(code), ctypes.byref(instruction))
+        frame = sys._getframe()  # pyright: ignore[reportPrivateUsage]  # its only name
+        if code.value != id(frame.f_code):
+            return False
+        lines = [line for start, end, line in frame.f_code.co_lines() if start <= instruction.value < end]
+        return lines == [self._sees_frames.__func__.__code__.co_firstlineno + 3]
+
+
+def _check_python() -> None:
+    if platform.python_implementation() != "CPython":
+        raise NativeError(f"{platform.python_implementation()} is not CPython")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise NativeError("this Python runs without the GIL")
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])
+
+
+def library_name(torch_version: str) -> str:
+    """The file name of the library for a torch."""
+    return f"otel_torchdist-torch{'.'.join(_minor(torch_version))}-{platform.machine()}.so"
+
+
+def library_cache() -> Path:
+    """Where this user's own libraries are."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "otel-torchdist" / "native"
+
+
+def chosen_library(kernel: CaptureKernel) -> Library | None:
+    """The library with which calls are recorded; None for the kernel in Python.
+
+    That a library is used, or cannot be used although there is one, is logged; that there is none only if it was asked
+    for.
+    """
+    if kernel is CaptureKernel.PYTHON:
+        return None
+    try:
+        library = find_library(library_cache())
+    except NoLibraryError as error:
+        if kernel is CaptureKernel.NATIVE:
+            _warn(error)
+        return None
+    except NativeError as error:
+        _warn(error)
+        return None
+    _logger.info("recording natively, with %s", library.path)
+    return library
+
+
+def _warn(error: NativeError) -> None:
+    _logger.warning("%s: recording in Python, which takes longer (%s)", error, OTEL_PYTHON_TORCHDIST_CAPTURE)
+
+
+def find_library(cache: Path) -> Library:
+    """Load the library for this torch: one that was built here, or else the one that is shipped.
+
+    Args:
+        cache: Where `build-native` puts libraries.
+
+    Raises:
+        NativeError: It cannot be used.
+        NoLibraryError: There is none.
+    """
+    import torch
+
+    name = library_name(torch.__version__)
+    for folder in (cache, _SHIPPED):
+        if (folder / name).is_file():
+            return Library(folder / name)
+    raise NoLibraryError(
+        f"there is no native library for torch {torch.__version__} on {platform.machine()}; "
+        "`otel-torchdist build-native` builds one"
+    )

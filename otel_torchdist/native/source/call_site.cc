@@ -1,0 +1,154 @@
+#include "call_site.h"
+
+#include "python.h"
+
+namespace otel_torchdist {
+namespace {
+
+constexpr int WITHIN_REACH = 64;
+constexpr size_t CACHED = 1024;  // a power of two
+constexpr size_t PROBED = 8;
+constexpr uint8_t OWNED_BY_C = 3;  // a frame that the interpreter has on the C stack between Python frames
+constexpr int64_t UNIT = 2;        // bytes of an instruction, in which Python counts
+
+// Offsets in bytes; of 64-bit builds with the GIL.
+struct Frames {
+  int minor;
+  int frame;         // in the thread's state: the innermost frame, or where that is
+  int within;        // where the innermost frame is in that; -1 if it is the frame
+  int code;          // in a frame
+  int previous;      // in a frame
+  int instruction;   // in a frame: a pointer, in 3.10 a number
+  int owner;         // in a frame; -1 where no frame is owned by C
+  int instructions;  // in a code object: the first instruction
+};
+
+constexpr Frames KNOWN[] = {
+    {10, 24, -1, 32, 24, 96, -1, -1},
+    {11, 56, 8, 32, 48, 56, -1, 184},
+    {12, 56, 0, 0, 8, 56, 70, 192},
+    {13, 72, -1, 0, 8, 56, 70, 200},
+};
+
+const Frames* in_use = nullptr;
+
+template <typename T>
+T read(const void* object, int offset) {
+  T value;
+  __builtin_memcpy(&value, static_cast<const char*>(object) + offset, sizeof(value));
+  return value;
+}
+
+const void* innermost(const Frames& frames) {
+  const void* state = PyGILState_GetThisThreadState();
+  if (state == nullptr) {
+    return nullptr;  // a thread of C++
+  }
+  const void* found = read<const void*>(state, frames.frame);
+  return frames.within < 0 || found == nullptr ? found : read<const void*>(found, frames.within);
+}
+
+bool is_of_python(const Frames& frames, const void* frame) {
+  return frames.owner < 0 || read<uint8_t>(frame, frames.owner) != OWNED_BY_C;
+}
+
+int64_t instruction_of(const Frames& frames, const void* frame, const void* code) {
+  if (frames.instructions < 0) {
+    return read<int32_t>(frame, frames.instruction) * UNIT;
+  }
+  const auto* current = read<const char*>(frame, frames.instruction);
+  return current - (static_cast<const char*>(code) + frames.instructions);
+}
+
+}  // namespace
+
+void CodeKinds::learn(uint64_t code, CodeKind kind) {
+  const std::lock_guard<std::mutex> lock(lock_);
+  kinds_[code] = kind;
+}
+
+void CodeKinds::forget() {
+  const std::lock_guard<std::mutex> lock(lock_);
+  kinds_.clear();
+}
+
+CodeKind CodeKinds::find(uint64_t code) {
+  const std::lock_guard<std::mutex> lock(lock_);
+  const auto found = kinds_.find(code);
+  return found == kinds_.end() ? CodeKind::UNKNOWN : found->second;
+}
+
+CodeKind CodeCache::find(uint64_t code, CodeKinds& kinds) {
+  if (slots_.empty()) {
+    slots_.resize(CACHED);
+  }
+  const size_t first = (code >> 4) * 0x9E3779B97F4A7C15U >> 54;  // 10 bits
+  for (size_t probe = 0; probe < PROBED; ++probe) {
+    const Slot& slot = slots_[(first + probe) % CACHED];
+    if (slot.code == code) {
+      return slot.kind;
+    }
+    if (slot.code == 0) {
+      break;
+    }
+  }
+  const CodeKind kind = kinds.find(code);
+  if (kind == CodeKind::UNKNOWN) {
+    return kind;
+  }
+  for (size_t probe = 0; probe < PROBED; ++probe) {
+    Slot& slot = slots_[(first + probe) % CACHED];
+    if (slot.code == 0 || probe + 1 == PROBED) {
+      slot = {code, kind};
+      break;
+    }
+  }
+  return kind;
+}
+
+bool use_frames_of(int minor) {
+  for (const Frames& frames : KNOWN) {
+    if (frames.minor == minor) {
+      in_use = &frames;
+      return true;
+    }
+  }
+  return false;
+}
+
+CallSite find_call_site(CodeCache& cache, CodeKinds& kinds, bool* is_known) {
+  *is_known = true;
+  const Frames& frames = *in_use;
+  const void* frame = innermost(frames);
+  for (int within = 0; frame != nullptr && within < WITHIN_REACH; frame = read<const void*>(frame, frames.previous)) {
+    if (!is_of_python(frames, frame)) {
+      continue;
+    }
+    ++within;
+    const void* code = read<const void*>(frame, frames.code);
+    const CodeKind kind = cache.find(reinterpret_cast<uint64_t>(code), kinds);
+    if (kind == CodeKind::UNKNOWN) {
+      *is_known = false;
+      return {};
+    }
+    if (kind == CodeKind::PROGRAM) {
+      return {reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code)};
+    }
+  }
+  return {};
+}
+
+CallSite innermost_frame() {
+  const Frames& frames = *in_use;
+  const void* frame = innermost(frames);
+  while (frame != nullptr && !is_of_python(frames, frame)) {
+    frame = read<const void*>(frame, frames.previous);
+  }
+  if (frame == nullptr) {
+    return {};
+  }
+  const void* code = read<const void*>(frame, frames.code);
+  return {reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code)};
+}
+
+}  // namespace otel_torchdist

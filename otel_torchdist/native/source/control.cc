@@ -1,0 +1,163 @@
+// What Python calls through ctypes. Nothing here throws.
+#include <cstring>
+#include <new>
+
+#include "kernel.h"
+#include "wait.h"
+#include "plans.h"
+
+#include <torch/version.h>
+
+using namespace otel_torchdist;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+Tail tail_of(const char* bytes) {
+  Tail tail;
+  std::memcpy(tail.words, bytes, sizeof(tail.words));
+  return tail;
+}
+
+constexpr uint32_t LEFT_ALONE = 1;
+constexpr uint32_t CALLBACK = 2;
+constexpr uint32_t MAPS_MEMORY = 4;
+constexpr uint32_t SYNCHRONIZING = 8;
+
+}  // namespace
+
+// --- the library ---
+
+EXPORT int otd_abi() { return layout::VERSION * 1000 + 1; }
+EXPORT const char* otd_torch_version() { return TORCH_VERSION; }
+EXPORT int otd_use_frames(int minor) { return use_frames_of(minor) ? 1 : 0; }
+EXPORT void otd_innermost_frame(uint64_t* code, int64_t* instruction) {
+  const CallSite site = innermost_frame();
+  *code = site.code;
+  *instruction = site.instruction;
+}
+
+// --- a tape ---
+
+EXPORT void* otd_open(int file, uint64_t capacity) {
+  auto* session = new (std::nothrow) Session(file, capacity);
+  if (session != nullptr && !session->tape.is_mapped()) {
+    delete session;
+    return nullptr;
+  }
+  return session;
+}
+EXPORT void otd_begin(void* session, uint64_t window, const uint32_t* failures) {
+  auto* own = static_cast<Session*>(session);
+  own->window = window;
+  for (size_t index = 0; index < FAILURES; ++index) {
+    own->failures[index].store(failures[index]);
+  }
+  begin_session(own);
+}
+EXPORT void otd_end(void* session) { end_session(static_cast<Session*>(session)); }
+EXPORT void otd_release(void* session) {
+  end_session(static_cast<Session*>(session));
+  release(static_cast<Session*>(session));
+}
+EXPORT void otd_set_step(void* session, int64_t step) { static_cast<Session*>(session)->step.store(step); }
+EXPORT void otd_stop_windows(void* session) { static_cast<Session*>(session)->counts_windows.store(false); }
+EXPORT uint64_t otd_tape_begin(void* session, uint64_t entered_ns, int64_t step, uint64_t sequence, const char* tail) {
+  return static_cast<Session*>(session)->tape.begin(entered_ns, step, sequence, tail_of(tail));
+}
+EXPORT uint64_t otd_tape_append(void* session, const char* payload) {
+  uint64_t words[layout::PAYLOAD_WORDS];
+  std::memcpy(words, payload, sizeof(words));
+  return static_cast<Session*>(session)->tape.append(words, nullptr);
+}
+EXPORT void otd_tape_mark(void* session, uint64_t number, unsigned which, int64_t elapsed_ns, unsigned how) {
+  static_cast<Session*>(session)->tape.mark(number, which, elapsed_ns, how);
+}
+EXPORT void otd_tape_clear(void* session, uint64_t number, unsigned which) {
+  static_cast<Session*>(session)->tape.clear(number, which);
+}
+EXPORT int otd_tape_complete(void* session, uint64_t number, uint64_t entered_ns, uint64_t ended_ns, unsigned how,
+                             uint32_t failure) {
+  return static_cast<Session*>(session)->tape.complete(number, entered_ns, ended_ns, how, failure) ? 1 : 0;
+}
+EXPORT uint64_t otd_tape_begun_at(void* session, uint64_t entered_ns) {
+  return static_cast<Session*>(session)->tape.begun_at(entered_ns);
+}
+EXPORT uint64_t otd_tape_open(void* session, uint64_t* numbers, uint64_t size) {
+  return static_cast<Session*>(session)->tape.open_numbers(numbers, size);
+}
+EXPORT void otd_tape_add(void* session, unsigned live_word, uint64_t value) {
+  static_cast<Session*>(session)->tape.add(live_word, value);
+}
+
+// --- groups and plans ---
+
+EXPORT void* otd_add_group(void* session, int has_one_channel) {
+  Group* group = static_cast<Session*>(session)->add_group();
+  group->has_one_channel = has_one_channel != 0;
+  return group;
+}
+EXPORT void otd_set_default(void* group) { static_cast<Group*>(group)->is_default.store(true); }
+EXPORT void otd_set_coalescing(void* group, int is_coalescing) {
+  static_cast<Group*>(group)->is_coalescing.store(is_coalescing != 0);
+}
+EXPORT int otd_is_synchronized(void* group) { return static_cast<Group*>(group)->is_synchronized.load() ? 1 : 0; }
+EXPORT int64_t* otd_add_channel(void* session) {
+  static_assert(sizeof(Channel) == sizeof(int64_t));
+  return reinterpret_cast<int64_t*>(static_cast<Session*>(session)->add_channel());
+}
+EXPORT void otd_learn_code(void* session, uint64_t code, int is_library) {
+  static_cast<Session*>(session)->code_kinds.learn(code, is_library != 0 ? CodeKind::LIBRARY : CodeKind::PROGRAM);
+}
+EXPORT void otd_forget_code(void* session) {
+  static_cast<Session*>(session)->code_kinds.forget();
+  static_cast<Session*>(session)->generation.fetch_add(1);
+}
+EXPORT void otd_void_plans(void* session) { static_cast<Session*>(session)->generation.fetch_add(1); }
+
+// Says how calls like the last one of this thread that was left to Python are recorded; without a group, by Python.
+EXPORT int otd_plan(void* session, void* group, int64_t* channel, const char* tail, uint32_t kind, uint32_t flags) {
+  ThreadState& thread = thread_state();
+  if (!thread.is_pending || thread.session != session ||
+      thread.generation != static_cast<Session*>(session)->generation.load()) {
+    return 0;
+  }
+  thread.is_pending = false;
+  const Plan plan{tail_of(tail),
+                  static_cast<Group*>(group),
+                  reinterpret_cast<Channel*>(channel),
+                  kind,
+                  (flags & LEFT_ALONE) != 0,
+                  (flags & CALLBACK) != 0,
+                  (flags & MAPS_MEMORY) != 0,
+                  (flags & SYNCHRONIZING) != 0};
+  try {
+    thread.plans.put(thread.key, thread.pending_hash, plan);
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  return 1;
+}
+
+// --- kernels and waits ---
+
+EXPORT uint64_t otd_python_key() { return key_of_python_kernels(); }
+EXPORT const char* otd_python_key_name() { return name_of_python_key(); }
+EXPORT int otd_register(const char* name, const char* overload, const Operation* operation) {
+  try {
+    return register_collective(name, overload, *operation) ? 1 : 0;
+  } catch (...) {
+    return 0;
+  }
+}
+EXPORT int otd_register_wait(const char* name, int is_for_several) {
+  try {
+    return register_wait(name, is_for_several != 0) ? 1 : 0;
+  } catch (...) {
+    return 0;
+  }
+}
+EXPORT void otd_unregister() { unregister_all(); }
+EXPORT PyObject* otd_make_wait(PyObject* functions) { return make_wait(functions); }
+EXPORT void otd_call_on_failed_wait(PyObject* callable) { call_on_failed_wait(callable); }

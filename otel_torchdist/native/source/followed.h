@@ -1,0 +1,53 @@
+// The operations whose Work a caller may wait for, by the address of the Work, or of the memory that they write to.
+//
+// A Work that is never waited for leaves an entry behind. It is replaced when its address is used again, or when an
+// entry needs room and the operation of another one is over: so the table has a fixed size.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace otel_torchdist {
+
+struct Group;
+
+struct Followed {
+  uint64_t number = 0;
+  uint64_t entered_ns = 0;
+  Group* group = nullptr;
+  uint32_t kind = 0;  // Python's number for group, operation and flags
+  bool is_left_alone = false;
+  bool is_synchronizing = false;
+};
+
+class Tape;
+
+class FollowedTable {
+ public:
+  FollowedTable();
+
+  // Returns false if there was no room.
+  bool put(const void* address, const Followed& followed, Tape& tape) noexcept;
+  // Copies an entry, and removes it if asked to; false if there is none.
+  bool find(const void* address, Followed* found, bool remove) noexcept;
+
+ private:
+  static constexpr size_t BUCKETS = 256;
+  static constexpr size_t DEPTH = 8;
+  struct Slot {
+    const void* address = nullptr;
+    Followed followed;
+  };
+  struct Bucket {
+    std::atomic_flag lock = ATOMIC_FLAG_INIT;
+    Slot slots[DEPTH];
+  };
+  class Locked;
+
+  Bucket& bucket_of(const void* address) noexcept;
+
+  std::unique_ptr<Bucket[]> buckets_;
+};
+
+}  // namespace otel_torchdist

@@ -1,0 +1,81 @@
+// Written by `python -m otel_torchdist.native.header` from tape/layout.py, which explains it all. Do not edit.
+#pragma once
+
+#include <cstdint>
+
+namespace otel_torchdist::layout {
+
+constexpr int VERSION = 4;
+constexpr int REFUGE_SLOTS = 64;
+constexpr int RECORD_SIZE = 128;
+constexpr int RING_OFFSET = 12288;
+constexpr int RECORD_WORDS = 16;
+constexpr int RING_WORD = 1536;
+constexpr int REFUGE_WORD = 512;
+constexpr int PAYLOAD_WORD = 2;
+constexpr int PAYLOAD_WORDS = 8;
+constexpr int HEAD_WORDS = 3;
+constexpr int TAIL_WORDS = 5;
+constexpr int WORDS_WORD = 10;
+constexpr int WORDS = 6;
+constexpr int CHECK_MODULUS = 4093;
+constexpr int64_t CRC_MODULUS = 4294967291;
+constexpr int64_t MAX_DURATION_NS = 281474976710655;
+constexpr int MAX_SUMMED = 64;
+constexpr int LIVE_RUN_ID_HIGH = 128;
+constexpr int LIVE_RUN_ID_LOW = 129;
+constexpr int LIVE_RUN_ID_STATE = 130;
+constexpr int LIVE_NEXT_NUMBER = 131;
+constexpr int LIVE_STEP = 132;
+constexpr int LIVE_HEARTBEAT_US = 133;
+constexpr int LIVE_CLOCK_OFFSET_US = 134;
+constexpr int LIVE_RECORDS_DROPPED = 135;
+constexpr int LIVE_OVERHEAD_NS = 136;
+constexpr int LIVE_OVERHEAD_CALLS = 137;
+constexpr int LIVE_STATE = 138;
+constexpr int LIVE_FAILURE = 139;
+constexpr int LIVE_REQUEST = 140;
+constexpr int LIVE_ANSWER = 141;
+constexpr int LIVE_NAMES_DROPPED = 142;
+constexpr int LIVE_EXPECTED_UNTIL_US = 143;
+constexpr int WORD_RETURNED = 0;
+constexpr int WORD_WAIT_ENTERED = 1;
+constexpr int WORD_WAIT_RETURNED = 2;
+constexpr int WORD_STARTED = 3;
+constexpr int WORD_COMPLETED = 4;
+constexpr int WORD_FAILURE = 5;
+constexpr int KIND_OPERATION = 1;
+constexpr int KIND_STEP = 2;
+constexpr int KIND_LATE_COMPLETION = 3;
+constexpr int KIND_RENDEZVOUS = 4;
+constexpr int KIND_ACTIVITY = 5;
+constexpr int KIND_SPLITS = 6;
+constexpr int HOW_CALL = 3;
+constexpr int HOW_WAIT = 5;
+constexpr int HOW_POLL = 6;
+constexpr int HOW_EVENT = 7;
+constexpr int HOW_CALLBACK = 13;
+constexpr int HOW_WATCHDOG = 11;
+constexpr int HOW_UNTRACKED = 9;
+constexpr int HOW_ABANDONED = 10;
+constexpr int HOW_FAILED = 12;
+
+struct Payload {
+  uint64_t entered_ns;
+  int64_t step;
+  uint64_t sequence;
+  uint64_t message_bytes;
+  uint32_t group;
+  uint32_t signature;
+  uint32_t call_site;
+  uint32_t label;
+  int32_t peer;
+  int32_t tag;
+  uint32_t thread;
+  uint8_t kind;
+  uint8_t flags;
+  uint8_t phase;
+  uint8_t spare;
+};
+
+}  // namespace otel_torchdist::layout

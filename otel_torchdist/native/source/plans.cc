@@ -1,0 +1,95 @@
+#include "plans.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace otel_torchdist {
+namespace {
+
+constexpr size_t MOST_PLANS = 2048;
+constexpr size_t SLOTS = 4096;  // a power of two
+
+struct Pool {
+  std::mutex lock;
+  std::vector<ThreadState*> free;
+};
+
+Pool& pool() {
+  static Pool* pool = new Pool;  // never freed: threads end after static objects are destroyed
+  return *pool;
+}
+
+class Holder {
+ public:
+  Holder() {
+    Pool& all = pool();
+    const std::lock_guard<std::mutex> lock(all.lock);
+    if (all.free.empty()) {
+      state_ = new ThreadState;
+    } else {
+      state_ = all.free.back();
+      all.free.pop_back();
+      state_->session = nullptr;  // its plans name the thread that had them
+    }
+  }
+  ~Holder() {
+    Pool& all = pool();
+    const std::lock_guard<std::mutex> lock(all.lock);
+    all.free.push_back(state_);
+  }
+  ThreadState& state() { return *state_; }
+
+ private:
+  ThreadState* state_;
+};
+
+}  // namespace
+
+uint64_t Key::hash() const noexcept {
+  uint64_t hash = 0xCBF29CE484222325U;
+  for (size_t index = 0; index < count_; ++index) {
+    hash = (hash ^ words_[index]) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+const Plan* Plans::find(const Key& key, uint64_t hash) const noexcept {
+  if (slots_.empty()) {
+    return nullptr;
+  }
+  for (size_t place = hash % SLOTS; slots_[place] != nullptr; place = (place + 1) % SLOTS) {
+    const Entry& entry = *slots_[place];
+    if (entry.hash == hash && std::equal(entry.key.begin(), entry.key.end(), key.begin(), key.begin() + key.size())) {
+      return &entry.plan;
+    }
+  }
+  return nullptr;
+}
+
+void Plans::put(const Key& key, uint64_t hash, const Plan& plan) {
+  if (count_ >= MOST_PLANS) {  // shapes that never repeat
+    clear();
+  }
+  if (slots_.empty()) {
+    slots_.resize(SLOTS);
+  }
+  size_t place = hash % SLOTS;
+  while (slots_[place] != nullptr) {
+    place = (place + 1) % SLOTS;
+  }
+  slots_[place] = std::make_unique<Entry>(Entry{hash, {key.begin(), key.begin() + key.size()}, plan});
+  ++count_;
+}
+
+void Plans::clear() noexcept {
+  slots_.clear();
+  count_ = 0;
+}
+
+ThreadState& thread_state() {
+  thread_local Holder holder;
+  return holder.state();
+}
+
+}  // namespace otel_torchdist

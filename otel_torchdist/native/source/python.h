@@ -1,0 +1,31 @@
+// The few functions of CPython that the library calls. They are the same in all versions since 3.10, which its headers
+// are not; so one library serves every Python that has the same torch.
+#pragma once
+
+#include <sys/types.h>
+
+extern "C" {
+
+struct _object;
+typedef struct _object PyObject;
+typedef PyObject* (*PyCFunctionFast)(PyObject*, PyObject* const*, ssize_t, PyObject*);
+
+struct PyMethodDef {
+  const char* ml_name;
+  PyCFunctionFast ml_meth;
+  int ml_flags;
+  const char* ml_doc;
+};
+
+void* PyGILState_GetThisThreadState(void);
+PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count, PyObject* names);
+PyObject* PyObject_CallFunction(PyObject* callable, const char* format, ...);
+PyObject* PyCFunction_NewEx(PyMethodDef* definition, PyObject* self, PyObject* module);
+PyObject* PyInstanceMethod_New(PyObject* function);
+PyObject* PyTuple_GetItem(PyObject* tuple, ssize_t index);
+void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
+void PyErr_NormalizeException(PyObject** type, PyObject** value, PyObject** trace);
+void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);
+void PyErr_Clear(void);
+void Py_DecRef(PyObject* object);
+}

@@ -1,0 +1,72 @@
+#include "session.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+namespace otel_torchdist {
+namespace {
+
+std::atomic<Session*> current{nullptr};
+std::atomic<int64_t> entering{0};  // threads between reading `current` and counting as users
+std::atomic<uint64_t> fork_count{0};
+
+void after_fork_in_child() {
+  current.store(nullptr);  // a child is no rank until it creates a group of its own
+  entering.store(0);
+  fork_count.fetch_add(1);
+}
+
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+
+}  // namespace
+
+Group* Session::add_group() {
+  const std::lock_guard<std::mutex> lock(lock_);
+  Group& group = groups_.emplace_back();
+  group.session = this;
+  return &group;
+}
+
+Channel* Session::add_channel() {
+  const std::lock_guard<std::mutex> lock(lock_);
+  return &channels_.emplace_back();
+}
+
+Recording::Recording() noexcept {
+  entering.fetch_add(1, std::memory_order_seq_cst);
+  session_ = current.load(std::memory_order_seq_cst);
+  if (session_ != nullptr) {
+    retain(session_);
+  }
+  entering.fetch_sub(1, std::memory_order_release);
+}
+
+Recording::~Recording() {
+  if (session_ != nullptr) {
+    release(session_);
+  }
+}
+
+void begin_session(Session* session) noexcept { current.store(session, std::memory_order_seq_cst); }
+
+void end_session(Session* session) noexcept {
+  Session* expected = session;
+  if (!current.compare_exchange_strong(expected, nullptr, std::memory_order_seq_cst)) {
+    return;
+  }
+  while (entering.load(std::memory_order_seq_cst) != 0) {
+    sched_yield();
+  }
+}
+
+void retain(Session* session) noexcept { session->users.fetch_add(1, std::memory_order_relaxed); }
+
+void release(Session* session) noexcept {
+  if (session->users.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    delete session;
+  }
+}
+
+uint64_t forks() noexcept { return fork_count.load(std::memory_order_relaxed); }
+
+}  // namespace otel_torchdist

@@ -1,0 +1,85 @@
+// `Work.wait` as a function in C. What is not followed here is passed on to the function in Python.
+#include "wait.h"
+
+#include "completion.h"
+
+namespace otel_torchdist {
+namespace {
+
+constexpr int METH_FASTCALL_WITH_NAMES = 0x0080 | 0x0002;
+
+// pybind11's instances: a head of two words, then the object's address. The byte with the flags comes after the holder
+// and the list of weak references.
+constexpr int VALUE_OFFSET = 16;
+constexpr int FLAGS_OFFSET = 48;
+constexpr uint8_t IS_SIMPLE = 2;
+
+PyObject* on_failure = nullptr;  // called in Python for a wait that raised
+
+const void* work_of(PyObject* instance) {
+  const auto* bytes = reinterpret_cast<const char*>(instance);
+  if ((static_cast<uint8_t>(bytes[FLAGS_OFFSET]) & IS_SIMPLE) == 0) {
+    return nullptr;
+  }
+  const void* address;
+  __builtin_memcpy(&address, bytes + VALUE_OFFSET, sizeof(address));
+  return address;
+}
+
+// Reports a wait that raised to Python, which finds out whether it has failed or only given up.
+void report_failure(PyObject* work, const Followed& followed) {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  PyObject* answer =
+      PyObject_CallFunction(on_failure, "OKKIO", work, static_cast<unsigned long long>(followed.number),
+                            static_cast<unsigned long long>(followed.entered_ns), followed.kind, value);
+  if (answer == nullptr) {
+    PyErr_Clear();
+  } else {
+    Py_DecRef(answer);
+  }
+  PyErr_Restore(type, value, trace);
+}
+
+// `self` holds the function in Python, and the original.
+PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObject* names) {
+  const auto given = static_cast<size_t>(count);
+  PyObject* original = PyTuple_GetItem(self, 1);
+  Followed followed;
+  const Recording recording;
+  Session* session = recording.session();
+  const void* work = count > 0 ? work_of(arguments[0]) : nullptr;
+  if (session == nullptr || work == nullptr || !session->works.find(work, &followed, /*remove=*/true)) {
+    return PyObject_Vectorcall(PyTuple_GetItem(self, 0), arguments, given, names);
+  }
+  if (!session->tape.is_open(followed.number)) {
+    return PyObject_Vectorcall(original, arguments, given, names);
+  }
+  wait_begins(*session, followed);
+  PyObject* result = PyObject_Vectorcall(original, arguments, given, names);
+  if (result != nullptr) {
+    wait_ended(*session, followed);
+  } else {
+    report_failure(arguments[0], followed);
+  }
+  return result;
+}
+
+PyMethodDef definition = {"wait", wait, METH_FASTCALL_WITH_NAMES, "Wait until the operation is over."};
+
+}  // namespace
+
+PyObject* make_wait(PyObject* functions) {
+  PyObject* function = PyCFunction_NewEx(&definition, functions, nullptr);
+  if (function == nullptr) {
+    return nullptr;
+  }
+  PyObject* method = PyInstanceMethod_New(function);  // as pybind11 has it, and as Dynamo expects it
+  Py_DecRef(function);
+  return method;
+}
+
+void call_on_failed_wait(PyObject* callable) { on_failure = callable; }
+
+}  // namespace otel_torchdist
