@@ -18,7 +18,9 @@ from tests.support.memory import memory_directory
 from tests.support.repository import REPOSITORY
 from tests.support.warm_python import WarmPython
 
-WITH_PROCESSES: Final = ("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "processes", "servers")
+WITH_PROCESSES: Final = (
+    *("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "native", "processes", "servers"),
+)
 WITH_SERVERS: Final = ("servers",)
 TOGETHER: Final = (
     *("tests/benchmarks", "tests/jobs/routes", "tests/jobs/side_effects", "tests/jobs/thirdparty", "tests/servers"),

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.abort import AbortHooks, abort_if_requested
-from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.coalescing import Coalescing
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
 from otel_torchdist.capture.c10d.dispatcher import Dispatcher
@@ -46,7 +46,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests import FAILURE
 from otel_torchdist.native.library import Library
 from otel_torchdist.process_end import ProcessEnd, uncaught_error
-from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.tape.layout import TapeState
 
 _logger = logging.getLogger("otel_torchdist")
 SWEEP_LIMIT: Final = 1024
@@ -113,8 +113,7 @@ class Capture:
         existing = known_groups()
         self._groups.born_before_us(existing)
         follow_creation(self._patches, self)
-        for name in ("_start_coalescing", "_end_coalescing"):
-            self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
+        Coalescing(self._groups, self._hot_path, self._meet).hook(self._patches)
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)
         self._expectations.hook()
@@ -265,42 +264,6 @@ class Capture:
         with guard.guarded("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
-
-    # --- coalescing ------------------------------------------------------------------------------------------
-
-    def _make_start_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def start_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            result = original(group, *args, **kwargs)
-            with guard.guarded("coalescing"):
-                state = self._meet(group)
-                if state is not None:
-                    self._hot_path.abandon_coalesced(state)  # left over from a block that ended with an exception
-                    state.begin_coalescing()
-            return result
-
-        return start_coalescing
-
-    def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            state = self._groups.find(group)
-            members = state.end_coalescing() if state is not None else None
-            try:
-                work = original(group, *args, **kwargs)
-            except BaseException as error:
-                for call in members or ():
-                    if not call.on_cpu:
-                        self._devices.failed(call)
-                    self._works.ended(call, How.FAILED, error)
-                raise
-            with guard.guarded("coalescing"):
-                self._end_members(members or [], work)
-            return work
-
-        return end_coalescing
-
-    def _end_members(self, members: list[Call], work: Any) -> None:
-        self._works.follow_coalesced([call for call in members if call.on_cpu], work)
-        self._devices.follow_coalesced([call for call in members if not call.on_cpu], work)
 
     # --- our thread, fork, exit ------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class ExitCode(enum.IntEnum):
     DEMO_FAILED = 3, "the demo's training failed, or the expected verdict did not come in time"
     NOT_REPRODUCIBLE = 4, "`reproduce`: no verdict, or one that a script cannot show"
     USAGE_ERROR = 64, "the command line is wrong"
-    UNAVAILABLE = 69, "a package that the command needs is not installed"
+    UNAVAILABLE = 69, "a package or compiler that the command needs is not installed"
     INTERNAL_ERROR = 70, "an error in the command itself; the traceback is on stderr"
     NO_DIRECTORY = 73, "the directory for tapes, or a file, cannot be created or used"
     NOT_WRITTEN = 74, "a file cannot be written"

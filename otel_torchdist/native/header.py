@@ -1,4 +1,4 @@
-"""Writes `source/layout.h`, the tape's layout for the library in C++, from `tape.layout`: `python -m otel_torchdist.native.header`."""
+"""Writes `source/layout.h`, the tape's layout for the library in C++: `python -m otel_torchdist.native.header`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import enum
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.capture.c10d.signatures import MAX_SUMMED
 from otel_torchdist.tape import layout
 
 PATH: Final = Path(__file__).parent / "source" / "layout.h"
@@ -43,7 +42,6 @@ def header() -> str:
         "CHECK_MODULUS": layout.CHECK_MODULUS,
         "CRC_MODULUS": layout.CRC_MODULUS,
         "MAX_DURATION_NS": layout.MAX_DURATION_NS,
-        "MAX_SUMMED": MAX_SUMMED,
         **_members("LIVE", layout.LiveWord),
         **_members("WORD", layout.Word),
         **_members("KIND", layout.RecordKind),
@@ -52,7 +50,7 @@ def header() -> str:
     constants = "\n".join(f"constexpr {_type_of(value)} {name} = {value};" for name, value in numbers.items())
     fields = "\n".join(f"  {_TYPES[kind]} {name};" for kind, name in _FIELDS)
     return (
-        "// Written by `python -m otel_torchdist.native.header` from tape/layout.py, which explains it all. Do not edit.\n"
+        "// Written by `python -m otel_torchdist.native.header` from tape/layout.py, which explains it. Do not edit.\n"
         "#pragma once\n\n#include <cstdint>\n\nnamespace otel_torchdist::layout {\n\n"
         f"{constants}\n\nstruct Payload {{\n{fields}\n}};\n\n}}  // namespace otel_torchdist::layout\n"
     )

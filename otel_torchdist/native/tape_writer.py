@@ -29,9 +29,7 @@ class NativeTapeWriter(TapeWriter):
         session: Its handle of this tape.
     """
 
-    def __init__(
-        self, library: Library, directory: Path, identity: TapeIdentity, names_bytes: int = MAX_BYTES
-    ) -> None:
+    def __init__(self, library: Library, directory: Path, identity: TapeIdentity, names_bytes: int = MAX_BYTES) -> None:
         """Create the files, and map them for the library too.
 
         Raises:

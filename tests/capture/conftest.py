@@ -12,15 +12,16 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from otel_torchdist.capture import peer_discovery as discovery_module
 from tests.capture.announcements import HOST
 from tests.support.jobs import Jobs
+from tests.support.native_library import KERNELS, environ_of
 from tests.support.warm_python import WarmPython
 
 WORKERS = Path(__file__).parent / "workers"
 
 
-@pytest.fixture(scope="module")
-def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
-    """Runs jobs."""
-    jobs = Jobs(warm_python, WORKERS)
+@pytest.fixture(scope="module", params=KERNELS)
+def jobs(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Jobs]:
+    """Runs jobs, recorded in Python and natively."""
+    jobs = Jobs(warm_python, WORKERS, environ=environ_of(request.param))
     yield jobs
     jobs.clean_up()
 

@@ -37,6 +37,10 @@ DEVICE_KEYS = 2
 _SCHEMAS = {schema.name: schema for schema in collective_schemas()}
 
 
+def _same(keyset: Any) -> Any:
+    return keyset
+
+
 class DeviceTensor(torch.Tensor):
     """A tensor that claims to be on a device."""
 
@@ -137,8 +141,8 @@ class DeviceRank:
         self.process_group = new_group(self.rank, 2)
         self.group = Groups().learn(self.recorder, self.process_group, (0, 1), 0)
         self.group.backend_on.names["cuda"] = self.backend  # c10d has none to offer on a machine without a device
-        self.wait_tensor = make_wait_tensor(works, self.devices, self._wait_on_device, None)
-        self.wait_tensors = make_wait_tensors(works, self.devices, self._wait_for_all, None)
+        self.wait_tensor = make_wait_tensor(works, self.devices, self._wait_on_device, _same)
+        self.wait_tensors = make_wait_tensors(works, self.devices, self._wait_for_all, _same)
         self.reader = TapeReader.of_writer(self.recorder.tape)
         self.operations: dict[int, Operation] = {}
 

@@ -29,17 +29,24 @@ class Job:
 class Jobs:
     """Runs jobs; their leftovers are removed with the fixture."""
 
-    def __init__(self, python: WarmPython, workers: Path, ends_ordinarily: bool = False) -> None:
+    def __init__(
+        self,
+        python: WarmPython,
+        workers: Path,
+        ends_ordinarily: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         """Nothing runs yet.
 
         Args:
             python: Runs the jobs.
             workers: The folder with their scripts.
             ends_ordinarily: Whether ranks end as every interpreter does, which takes each half a second of a core.
+            environ: Additions to the environment of all ranks.
         """
         self._python = python
         self._workers = workers
-        self._end = {ORDINARY_END: "true"} if ends_ordinarily else {}
+        self._environ = {**({ORDINARY_END: "true"} if ends_ordinarily else {}), **(environ or {})}
         self._folders: list[Path] = []
 
     def run(
@@ -70,7 +77,7 @@ class Jobs:
             "TAPES": str(tapes),
             "STORE": str(folder / "store"),
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
-            **self._end,
+            **self._environ,
             **(environ or {}),
         }
         environs = [{"RANK": str(rank), "LOCAL_RANK": str(rank), **common} for rank in range(ranks)]

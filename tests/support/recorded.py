@@ -39,7 +39,7 @@ class Recorded:
     @property
     def has_ended(self) -> bool:
         """Whether its end is known and not a failure; on a busy machine a poll may come before the wait."""
-        return self.how in ("WAIT", "POLL", "CALL")
+        return self.how in ("WAIT", "POLL", "CALL", "CALLBACK")
 
     @property
     def how(self) -> str:

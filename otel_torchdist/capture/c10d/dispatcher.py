@@ -135,7 +135,9 @@ def _make_kernel(
 MAX_SWEPT: Final = 1024
 
 
-def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]) -> Callable[..., Any]:
+def make_wait_tensor(
+    works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]
+) -> Callable[..., Any]:
     """Make the kernel of `_c10d_functional::wait_tensor`."""
     began, failed = works.waits.began, works.waits.failed
 
@@ -168,7 +170,9 @@ def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., A
     return wait_tensor
 
 
-def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]) -> Callable[..., Any]:
+def make_wait_tensors(
+    works: Works, devices: Devices, redispatch: Callable[..., Any], rest: Callable[[Any], Any]
+) -> Callable[..., Any]:
     """Make the kernel of `_c10d_functional::wait_tensors`, which records an end for each operation."""
 
     def wait_tensors(keyset: Any, tensors: Any) -> Any:

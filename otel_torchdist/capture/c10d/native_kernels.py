@@ -65,9 +65,7 @@ class NativeKernels:
             output_splits=schema.output_splits,
             work=schema.work,
         )
-        self._library.register(
-            name.encode(), schema.overload._schema.overload_name.encode(), ctypes.byref(layout)
-        )
+        self._library.register(name.encode(), schema.overload._schema.overload_name.encode(), ctypes.byref(layout))
 
     def register_wait(self, name: str) -> None:
         """Register the kernel of `wait_tensor` or `wait_tensors`."""
@@ -100,7 +98,9 @@ class NativeKernels:
             native = plan.group.recorder.native
             if native is not None:
                 group = plan.group.native if _is_native(plan) else None
-                native.plan(group, plan.channel.counter, plan.tail_read, self._kind_of(plan), _flags_of(plan))
+                # The other tail is that of uneven exchanges, which stay in Python.
+                tail = plan.tail_read if plan.reduce_op >= 0 else plan.tail
+                native.plan(group, plan.channel.counter, tail, self._kind_of(plan), _flags_of(plan))
         except Exception as error:
             guard.report("native plan", error)
 

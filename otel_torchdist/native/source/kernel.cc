@@ -25,6 +25,7 @@ using torch::jit::Stack;
 constexpr DispatchKey OURS = DispatchKey::BackendSelect;        // precedes every backend
 constexpr DispatchKey PYTHON = DispatchKey::TESTING_ONLY_GenericMode;  // nothing else has kernels there
 constexpr uint64_t OVERHEAD_SAMPLE = 16;
+constexpr size_t MOST_TENSORS = 64;  // of a list, like `MAX_SUMMED` in capture/c10d/signatures.py
 
 DispatchKeySet behind_ours(DispatchKeySet keys) { return keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, OURS); }
 
@@ -70,7 +71,7 @@ bool add_tensors(Key& key, const IValue& described) {
   }
   const auto tensors = described.toListRef();
   bool fits = key.add(tensors.size() << 8 | 1);
-  for (size_t index = 0; fits && index < tensors.size() && index < layout::MAX_SUMMED; ++index) {
+  for (size_t index = 0; fits && index < tensors.size() && index < MOST_TENSORS; ++index) {
     fits = add_tensor(key, tensors[index].unsafeToTensorImpl());
   }
   return fits;
@@ -180,7 +181,7 @@ size_t memory_in(const IValue& output, const void** memory) {
   }
   size_t count = 0;
   for (const IValue& tensor : output.toListRef()) {
-    if (count == layout::MAX_SUMMED) {
+    if (count == MOST_TENSORS) {
       break;
     }
     memory[count++] = tensor.unsafeToTensorImpl()->data();
@@ -206,7 +207,7 @@ class CollectiveKernel final : public c10::OperatorKernel {
       leave_to_python(op, keys, stack);
       return;
     }
-    const void* memory[layout::MAX_SUMMED];
+    const void* memory[MOST_TENSORS];
     const size_t written = plan.maps_memory ? memory_in(arguments[0], memory) : 0;
     const int64_t sequence = plan.channel->sequence.fetch_add(1, std::memory_order_relaxed) + 1;
     const int64_t step = session->step.load(std::memory_order_relaxed);
@@ -250,7 +251,7 @@ class WaitKernel final : public c10::OperatorKernel {
     }
     const Recording recording;
     Session* session = recording.session();
-    Followed found[layout::MAX_SUMMED];
+    Followed found[MOST_TENSORS];
     size_t count = 0;
     const bool are_all_known = session != nullptr && find(*session, stack->back(), found, &count);
     for (size_t index = 0; index < count; ++index) {
@@ -272,7 +273,7 @@ class WaitKernel final : public c10::OperatorKernel {
     if (!is_for_several_) {
       return waited.isTensor() && find_one(session, waited, found, count);
     }
-    if (!waited.isTensorList() || waited.toListRef().size() > layout::MAX_SUMMED) {
+    if (!waited.isTensorList() || waited.toListRef().size() > MOST_TENSORS) {
       return false;
     }
     bool are_all_known = true;

@@ -1,4 +1,4 @@
-// Written by `python -m otel_torchdist.native.header` from tape/layout.py, which explains it all. Do not edit.
+// Written by `python -m otel_torchdist.native.header` from tape/layout.py, which explains it. Do not edit.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,6 @@ constexpr int WORDS = 6;
 constexpr int CHECK_MODULUS = 4093;
 constexpr int64_t CRC_MODULUS = 4294967291;
 constexpr int64_t MAX_DURATION_NS = 281474976710655;
-constexpr int MAX_SUMMED = 64;
 constexpr int LIVE_RUN_ID_HIGH = 128;
 constexpr int LIVE_RUN_ID_LOW = 129;
 constexpr int LIVE_RUN_ID_STATE = 130;

@@ -73,7 +73,7 @@ def test_each_has_ended(job: Job) -> None:
     for tape in job.tapes:
         operations = [operation for operation in tape.operations if not is_refused(operation)]
         ends = {(operation.name == "monitored_barrier", operation.how) for operation in operations}
-        assert ends - {(False, "POLL")} == {(True, "CALL"), (False, "WAIT")}
+        assert ends - {(False, "POLL"), (False, "CALLBACK")} == {(True, "CALL"), (False, "WAIT")}
         only_by_wait = [operation for operation in tape.operations if Flag.END_BY_WAIT in operation.raw.flags]
         assert {operation.how for operation in only_by_wait} == {"WAIT"}
         scattered = {operation.name for operation in only_by_wait} - {"send", "recv"}

@@ -51,7 +51,7 @@ def test_one_line_with_two_ops(jobs: Jobs, every: str) -> None:
     ]
     count = len(job.tapes[0].operations)
     assert all(set(range(31, count, 31)) <= of for of in read), "read on every rank"
-    assert min(map(len, read)) < count
+    assert min(map(len, read)) < count or all("CALLBACK" in {one.how for one in tape.operations} for tape in job.tapes)
     assert reported([tape.path for tape in job.tapes]) == []
 
 

@@ -7,15 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.routes.twins import WORKERS, Twins
+from tests.jobs.routes.twins import WORKERS, Alone, Twins
 from tests.support.jobs import Jobs
+from tests.support.native_library import KERNELS, environ_of
 from tests.support.warm_python import WarmPython
 
 
 @pytest.fixture(scope="session")
-def twins(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
-    """All pairs of runs."""
+def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
+    """Runs jobs."""
     jobs = Jobs(warm_python, WORKERS)
-    compiled: Path = tmp_path_factory.mktemp("compiled")
-    yield Twins(jobs, compiled)
+    yield jobs
     jobs.clean_up()
+
+
+@pytest.fixture(scope="session")
+def alone(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """The runs without us."""
+    compiled: Path = tmp_path_factory.mktemp("compiled")
+    return Alone(jobs, compiled)
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def twins(request: pytest.FixtureRequest, jobs: Jobs, alone: Alone) -> Twins:
+    """All pairs of runs, recorded in Python and natively."""
+    return Twins(jobs, alone, environ_of(request.param))

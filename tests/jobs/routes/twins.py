@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.jobs import Jobs
+from tests.support.jobs import Job, Jobs
 from tests.support.profiled import names_of
 from tests.support.recorded import Recorded, RecordedTape
 from tests.support.twin import ALONE, RECORDED
@@ -51,12 +52,33 @@ class Twin:
     marked: set[tuple[str, int]]
 
 
+class Alone:
+    """Runs workers without us, each once.
+
+    Attributes:
+        environ: Additions to the environment of all runs.
+    """
+
+    def __init__(self, jobs: Jobs, compiled: Path) -> None:
+        self.environ = {**COMPILES_QUICKLY, "TORCHINDUCTOR_CACHE_DIR": str(compiled)}
+        self._jobs = jobs
+        self._known: dict[str, Job] = {}
+
+    def of(self, worker: str, ranks: int) -> Job:
+        """The run of a worker on a number of ranks."""
+        if worker not in self._known:
+            script = str(WORKERS / worker)
+            self._known[worker] = self._jobs.run(script, ranks, ALONE, environ=self.environ, timeout_s=TIMEOUT_S)
+        return self._known[worker]
+
+
 class Twins:
     """Runs workers when they are first needed."""
 
-    def __init__(self, jobs: Jobs, compiled: Path) -> None:
+    def __init__(self, jobs: Jobs, alone: Alone, environ: Mapping[str, str]) -> None:
         self._jobs = jobs
-        self._environ = {**COMPILES_QUICKLY, "TORCHINDUCTOR_CACHE_DIR": str(compiled)}
+        self._alone = alone
+        self._environ = {**alone.environ, **environ}
         self._known: dict[str, Twin | AssertionError] = {}
 
     def of(self, worker: str, ranks: int) -> Twin:
@@ -73,7 +95,7 @@ class Twins:
 
     def _run(self, worker: str, ranks: int) -> Twin:
         script = WORKERS / worker
-        alone = self._jobs.run(str(script), ranks, ALONE, environ=self._environ, timeout_s=TIMEOUT_S)
+        alone = self._alone.of(worker, ranks)
         recorded = self._jobs.run(str(script), ranks, RECORDED, environ=self._environ, timeout_s=TIMEOUT_S)
         assert not alone.tapes
         routes: dict[str, list[Taken]] = {}
