@@ -9,7 +9,9 @@
   + ParquetError            cli.export.parquet             tables cannot be written, or would be among files of others
   + NotReproducibleError    reproducer.model               no script can show what has happened
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
+  + NativeError             native.library                 the native library cannot be built, or not be used here
   These are handled where they arise:
+  + NoLibraryError          native.library                 there is no native library for this torch
   + DamagedSegmentError     archive.columns                a part of an archive is damaged
   + UnreadableError         flight.reading.archives        a file that may be a dump, or an archive, cannot be read
   + PickleError             flight.reading.pickles         a pickle is damaged, or holds something other than plain data

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist import environment_variables
-from otel_torchdist.config import ActionKind, Config, PageAccess, Parameter, ReaderHome
+from otel_torchdist.config import ActionKind, CaptureKernel, Config, PageAccess, Parameter, ReaderHome
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 
 PARAMETERS: dict[str, Parameter[object]] = {
@@ -48,6 +48,7 @@ def test_defaults() -> None:
     assert dataclasses.asdict(Config.from_environment({})) == {
         "enabled": False,
         "reader": ReaderHome.AGENT,
+        "capture": CaptureKernel.AUTO,
         "agent_linger": 60.0,
         "stall_timeout": 10.0,
         "abort_hooks": False,

@@ -48,6 +48,8 @@ def build(folder: Path) -> Path:
 def _compiled(compiler: str, home: Path, scratch: Path) -> list[str]:
     """Compile all sources at the same time; return the objects."""
     headers = [f"-isystem{home}/include", f"-isystem{home}/include/torch/csrc/api/include"]
+    works = (home / "include" / "torch" / "csrc" / "distributed" / "c10d" / "Work.hpp").read_text()
+    labels = ["-DHAS_LABELS"] if "get_comm_profiling_name" in works else []
     standard = _STANDARDS[_needs_20(home)]
     running: list[tuple[Path, subprocess.Popen[str]]] = []
     for source in sorted(SOURCES.glob("*.cc")):
@@ -55,6 +57,7 @@ def _compiled(compiler: str, home: Path, scratch: Path) -> list[str]:
             compiler,
             f"-std={standard}",
             *_FLAGS,
+            *labels,
             *headers,
             "-c",
             str(source),

@@ -42,6 +42,7 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
         ("export", "For other tools"),
         ("reproduce", "To report a hang"),
         ("agent", "Start an agent by hand"),
+        ("build-native", "Build the native library for the torch that is installed here"),
     ]
 
 
@@ -88,6 +89,7 @@ def test_exit_codes_are_documented() -> None:
         ("export", [0, 2, 64, 69, 70, 73, 74, 130, 141]),
         ("reproduce", [0, 2, 4, 64, 70, 73, 141]),
         ("agent", [0, 2, 64, 70]),
+        ("build-native", [0, 64, 69, 70, 74]),
     ],
 )
 def test_help_ends_with_exit_codes(base: Path, command: str, codes: list[int]) -> None:
@@ -122,7 +124,7 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
         (
             "otel-torchdist ",
             {
-                *("advice", "agent", "critical-path", "demo", "diagnose", "export", "graph", "import"),
+                *("advice", "agent", "build-native", "critical-path", "demo", "diagnose", "export", "graph", "import"),
                 *("report", "reproduce", "stats", "watch"),
             },
         ),

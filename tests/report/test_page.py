@@ -115,7 +115,9 @@ def test_bars_are_the_calls(browser: Browser, written: Callable[..., Path]) -> N
         page.keyboard.press("ArrowLeft")
         assert page.locator("#timeline .readout dd").all_inner_texts()[4:7] == ["6.00 ms", "5.00 ms, 83 %", "1.00 ms"]
         page.get_by_text("Operations in view, as a table").click()
-        assert page.locator("#timeline tbody tr").count() == 12
+        rows = page.locator("#timeline tbody tr")
+        rows.first.wait_for()  # the table is filled when it is opened
+        assert rows.count() == 12
         assert _quiet(seen)
 
 

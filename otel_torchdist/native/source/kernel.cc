@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <torch/version.h>
 #include <unistd.h>
 
 #include <functional>
@@ -41,7 +40,7 @@ void leave_to_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
 }
 
 uint64_t hash_of_label() {
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+#ifdef HAS_LABELS  // set by native/build.py where torch has them
   const std::string& label = c10d::get_comm_profiling_name();
   return label.empty() ? 0 : std::hash<std::string>()(label) | 1;
 #else
@@ -134,7 +133,7 @@ bool begins_window(const Session& session, const Plan& plan) {
   return !plan.group->has_one_channel || issued % session.window == 0;
 }
 
-// Finds how a call is recorded; false if it is left to Python, which may then plan it.
+// Finds how a call is recorded; false if it is left to Python, which may then plan it. May throw.
 bool find_plan(Session& session, const Operation& operation, const IValue* arguments, DispatchKeySet keys, Plan* plan) {
   ThreadState& thread = thread_state();
   refresh(thread, session);
@@ -170,11 +169,18 @@ void map_memory(Session& session, const Plan& plan, uint64_t number, uint64_t en
   }
 }
 
+size_t add_memory(const IValue& tensor, const void** memory, size_t count) {
+  const at::TensorImpl* impl = tensor.unsafeToTensorImpl();
+  if (impl->has_storage() && impl->layout() == c10::kStrided) {
+    memory[count++] = impl->data();
+  }
+  return count;
+}
+
 // Where an operation writes: its arguments are gone when it returns.
 size_t memory_in(const IValue& output, const void** memory) {
   if (output.isTensor()) {
-    memory[0] = output.unsafeToTensorImpl()->data();
-    return 1;
+    return add_memory(output, memory, 0);
   }
   if (!output.isTensorList()) {
     return 0;
@@ -184,7 +190,7 @@ size_t memory_in(const IValue& output, const void** memory) {
     if (count == MOST_TENSORS) {
       break;
     }
-    memory[count++] = tensor.unsafeToTensorImpl()->data();
+    count = add_memory(tensor, memory, count);
   }
   return count;
 }
@@ -202,13 +208,12 @@ class CollectiveKernel final : public c10::OperatorKernel {
     const Recording recording;
     Session* session = recording.session();
     Plan plan;
-    const IValue* arguments = stack->data() + stack->size() - arguments_;
-    if (session == nullptr || !find_plan(*session, operation_, arguments, keys, &plan)) {
+    const void* memory[MOST_TENSORS];
+    size_t written = 0;
+    if (session == nullptr || !prepare(*session, *stack, keys, &plan, memory, &written)) {
       leave_to_python(op, keys, stack);
       return;
     }
-    const void* memory[MOST_TENSORS];
-    const size_t written = plan.maps_memory ? memory_in(arguments[0], memory) : 0;
     const int64_t sequence = plan.channel->sequence.fetch_add(1, std::memory_order_relaxed) + 1;
     const int64_t step = session->step.load(std::memory_order_relaxed);
     const uint64_t number = session->tape.begin(entered_ns, step, static_cast<uint64_t>(sequence), plan.tail);
@@ -228,7 +233,7 @@ class CollectiveKernel final : public c10::OperatorKernel {
       session->tape.mark(number, layout::WORD_RETURNED, static_cast<int64_t>(returned_ns - entered_ns), layout::HOW_CALL);
     }
     map_memory(*session, plan, number, entered_ns, memory, written);
-    follow(*session, plan, number, entered_ns, work_in(*stack, operation_.work));
+    follow_result(*session, plan, number, entered_ns, *stack);
     if (is_sampled) {
       session->tape.add(layout::LIVE_OVERHEAD_NS, (before_ns + now_ns() - returned_ns) * OVERHEAD_SAMPLE);
       session->tape.add(layout::LIVE_OVERHEAD_CALLS, OVERHEAD_SAMPLE);
@@ -236,6 +241,30 @@ class CollectiveKernel final : public c10::OperatorKernel {
   }
 
  private:
+  // Our own errors stay with us: what cannot be read is left to Python.
+  bool prepare(Session& session, const Stack& stack, DispatchKeySet keys, Plan* plan, const void** memory,
+               size_t* written) const noexcept {
+    try {
+      const IValue* arguments = stack.data() + stack.size() - arguments_;
+      if (!find_plan(session, operation_, arguments, keys, plan)) {
+        return false;
+      }
+      *written = plan->maps_memory ? memory_in(arguments[0], memory) : 0;
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
+  void follow_result(Session& session, const Plan& plan, uint64_t number, uint64_t entered_ns,
+                     const Stack& stack) const noexcept {
+    try {
+      follow(session, plan, number, entered_ns, work_in(stack, operation_.work));
+    } catch (...) {
+      session.tape.complete(number, entered_ns, now_ns(), layout::HOW_ABANDONED, 0);
+    }
+  }
+
   const Operation operation_;
   const size_t arguments_;
 };
@@ -253,7 +282,11 @@ class WaitKernel final : public c10::OperatorKernel {
     Session* session = recording.session();
     Followed found[MOST_TENSORS];
     size_t count = 0;
-    const bool are_all_known = session != nullptr && find(*session, stack->back(), found, &count);
+    bool are_all_known = false;
+    try {
+      are_all_known = session != nullptr && find(*session, stack->back(), found, &count);
+    } catch (...) {  // what cannot be read is left to Python
+    }
     for (size_t index = 0; index < count; ++index) {
       wait_begins(*session, found[index]);
     }

@@ -84,7 +84,7 @@ def test_choices(export: Callable[..., Answer], out: Path) -> None:
     assert calls(out) == on_all_ranks([21])
     assert export("--kinds", "all_red*,broadcast", "--last", "3").code == 0
     assert calls(out) == on_all_ranks([19, 20, 21])
-    assert export("--last", "5s").code == 0
+    assert export("--last", "5500ms").code == 0
     assert calls(out) == on_all_ranks([16, 17, 18, 19, 20, 21])
     answer = export("--ranks", "0-1,3", "--last", "1")
     assert calls(out) == {0: [21], 1: [21], 3: [21]}

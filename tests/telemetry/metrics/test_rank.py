@@ -36,12 +36,12 @@ def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
 
 @pytest.mark.parametrize("how", How)
 def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
-    """Only an end shown by call, wait or event counts as a duration; every end takes it out of flight."""
+    """Only an end shown by call, wait, callback or event counts as a duration; every end takes it out of flight."""
     rank = node.add()
     rank.run(how=how, lasts=2 * SECOND)
     node.poll()
     labels = (RUN, "0", WORLD.key, "all_reduce")
-    timed = 1 if how in (How.CALL, How.WAIT, How.EVENT) else 0
+    timed = 1 if how in (How.CALL, How.WAIT, How.CALLBACK, How.EVENT) else 0
     assert node.values(semconv.TIMED_OPERATIONS) == {labels: timed}
     assert node.values(semconv.TIMED_OPERATION_SECONDS) == {labels: timed * 2.0}
     assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 0}
