@@ -107,7 +107,7 @@ SYNC_DURATION: Final = "torchdist.sync.duration"
 CALLER: Final = "torchdist.caller"
 """The label that the program gave with `record_comm`."""
 COMPLETION: Final = "torchdist.completion"
-"""How the end is known: `call`, `wait`, `poll`, `event`, `watchdog`, `untracked`, `abandoned`, `failed`, or
+"""How the end is known: `call`, `wait`, `callback`, `poll`, `event`, `watchdog`, `untracked`, `abandoned`, `failed`, or
 `unknown` (still open)."""
 COMPLETION_RESOLUTION: Final = "torchdist.completion.resolution"
 """Seconds by which the end may be earlier than shown."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.native.library import find_library, library_name
+from otel_torchdist.native.library import find_library
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
@@ -110,14 +109,3 @@ def test_closed_tape_can_be_written(library: Any) -> None:
         native.close()
         assert native.complete(number, 5, 9, How.CALLBACK)
         assert not native.open_numbers()
-
-
-def test_foreign_library(tmp_path: Path) -> None:
-    """A file that is no library is refused with its name."""
-    import torch
-
-    from otel_torchdist.native.library import NativeError
-
-    (tmp_path / library_name(torch.__version__)).write_bytes(b"\x7fELF, but not really")
-    with pytest.raises(NativeError, match=r"\.so cannot be loaded: "):
-        find_library(tmp_path)

@@ -1,8 +1,8 @@
 """Determines when operations on the CPU have ended.
 
 The end is the earliest of: `Work.wait` returned, `wait_tensor` returned, `is_completed()` turned true (polled). Never a
-future's callback: gloo runs it with the GIL held *before* the operation counts as finished, and one in flight at exit
-turns exit codes into SIGABRT. Some libraries bring their own Works, written in Python.
+future's callback in Python: gloo runs it with the GIL held *before* the operation counts as finished, and one in flight
+at exit turns exit codes into SIGABRT. Some libraries bring their own Works, written in Python.
 """
 
 from __future__ import annotations

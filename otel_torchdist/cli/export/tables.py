@@ -83,7 +83,11 @@ OPERATIONS: Final = (
         "The same by the monotonic clock of the node, in nanoseconds: compare it only between ranks of one `clock`.",
     ),
     Column("duration_ns", "BIGINT", "From then to its end; null while it is open.", _after("completed_ns")),
-    Column("ended_how", "VARCHAR", "How the end is known: `call`, `wait`, `poll`, `event`, `watchdog`, `failed`, …"),
+    Column(
+        "ended_how",
+        "VARCHAR",
+        "How the end is known: `call`, `wait`, `callback`, `poll`, `event`, `watchdog`, `failed`, …",
+    ),
     Column("returned_after_ns", "BIGINT", "Until the call returned, if it was not the end.", _after("returned_ns")),
     Column("wait_entered_after_ns", "BIGINT", "Until a wait for it began.", _after("wait_entered_ns")),
     Column("wait_returned_after_ns", "BIGINT", "Until a wait for it returned.", _after("wait_returned_ns")),
