@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import enum
 from collections.abc import MutableSequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.native.library import FAILURES, Library
 
 if TYPE_CHECKING:
     from otel_torchdist.native.tape_writer import NativeTapeWriter
+
+
+_ALL_FORGOTTEN: Final = 2
+"""The library had too many plans, and has forgotten all others of the thread."""
 
 
 class PlanFlag(enum.IntFlag):
@@ -43,13 +47,18 @@ class NativeGroup:
 
 
 class NativeRecording:
-    """Controls what the library records on one tape."""
+    """Controls what the library records on one tape.
+
+    Attributes:
+        generation: Counts how often all plans have become void, from 1.
+    """
 
     def __init__(self, tape: NativeTapeWriter) -> None:
         """Prepare; `begin` starts it."""
         self._tape = tape
         self._library = tape.library
         self._session = tape.session
+        self.generation = 1
 
     def begin(self, window: int) -> None:
         """Start recording; every `window` collectives of the default group are a step, which Python ends."""
@@ -81,13 +90,15 @@ class NativeRecording:
     def forget_code(self) -> None:
         """Forget all code objects, whose addresses may be used again."""
         self._library.forget_code(self._session)
+        self.generation += 1
 
     def void_plans(self) -> None:
         """Plan all calls anew."""
         self._library.void_plans(self._session)
+        self.generation += 1
 
-    def plan(self, group: NativeGroup | None, counter: Any, tail: bytes, kind: int, flags: PlanFlag) -> None:
-        """Say how calls like this thread's last one are recorded.
+    def plan(self, group: NativeGroup | None, counter: Any, tail: bytes, kind: int, flags: PlanFlag) -> bool:
+        """Say how calls like this thread's last one are recorded; returns whether the library takes it.
 
         Args:
             group: Their group; None to leave them to Python.
@@ -97,4 +108,8 @@ class NativeRecording:
             flags: See `PlanFlag`.
         """
         address = ctypes.addressof(ctypes.c_int64.from_buffer(counter)) if group is not None else None
-        self._library.plan(self._session, group.handle if group is not None else None, address, tail, kind, flags)
+        handle = group.handle if group is not None else None
+        answer = self._library.plan(self._session, handle, address, tail, kind, flags)
+        if answer == _ALL_FORGOTTEN:
+            self.generation += 1
+        return bool(answer)

@@ -211,6 +211,7 @@ class Plan:
             `ALWAYS`, or 0 if there are none.
         reads: How often the reduce op has been read.
         varies: Whether it has been seen to change.
+        offered: For which generation of its plans the native library knows this one; 0 for none.
     """
 
     __slots__ = (
@@ -220,6 +221,7 @@ class Plan:
         "group",
         "is_left_alone",
         "is_plain",
+        "offered",
         "on_cpu",
         "operation",
         "reading",
@@ -258,6 +260,7 @@ class Plan:
         self.reading = ALWAYS if reduce_op >= 0 or operation.received >= 0 else 0
         self.reads = 0
         self.varies = False
+        self.offered = 0
 
 
 class OnDevice(Protocol):

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 _LEFT_ALONE: Final = int(Flag.ASYNC)
 _PYTHONS: Final = int(Flag.POINT_TO_POINT | Flag.ON_DEVICE)
 """Calls with these flags are always recorded in Python."""
-_HAS_FUTURES: Final = frozenset({"gloo"})
-"""Backends whose Works have a future that is complete when the operation is over."""
-_WAITED_FOR: Final = frozenset({"gloo", "fake"})
-"""Backends whose synchronous operations are recorded natively; others may bring Works written in Python."""
+_NATIVE: Final = frozenset({"gloo", "fake"})
+"""Backends whose operations are recorded natively; others may bring Works written in Python."""
 
 
 class NativeKernels:
@@ -93,14 +91,15 @@ class NativeKernels:
         """Say how calls like this one, which was left to Python, are recorded from now on."""
         try:
             plan = call.plan
-            if plan.flags & Flag.COALESCED or not _is_read(plan, args):
-                return
             native = plan.group.recorder.native
-            if native is not None:
+            if native is None or plan.offered == native.generation:
+                return
+            if not plan.flags & Flag.COALESCED and _is_read(plan, args):
                 group = plan.group.native if _is_native(plan) else None
                 # The other tail is that of uneven exchanges, which stay in Python.
                 tail = plan.tail_read if plan.reduce_op >= 0 else plan.tail
-                native.plan(group, plan.channel.counter, tail, self._kind_of(plan), _flags_of(plan))
+                if native.plan(group, plan.channel.counter, tail, self._kind_of(plan), _flags_of(plan)):
+                    plan.offered = native.generation
         except Exception as error:
             guard.report("native plan", error)
 
@@ -120,14 +119,14 @@ def _is_native(plan: Plan) -> bool:
         return False
     if operation.received >= 0 and operation.input_splits < 0:
         return False  # lists of parts may be uneven
-    backend = plan.group.backend_on("cpu")
-    return backend in (_HAS_FUTURES if plan.flags & _LEFT_ALONE else _WAITED_FOR) and (
-        not plan.flags & _LEFT_ALONE or _has_callback(plan)
-    )
+    has_end = not plan.flags & _LEFT_ALONE or _has_callback(plan)
+    return has_end and plan.group.backend_on("cpu") in _NATIVE
 
 
 def _has_callback(plan: Plan) -> bool:
-    return plan.group.backend_on("cpu") in _HAS_FUTURES and not plan.flags & Flag.END_BY_WAIT
+    """Whether the Work has a future that is complete when the operation is over; that of a fake one always is."""
+    backend = plan.group.backend_on("cpu")
+    return backend == "fake" or (backend == "gloo" and not plan.flags & Flag.END_BY_WAIT)
 
 
 def _is_read(plan: Plan, args: tuple[Any, ...]) -> bool:

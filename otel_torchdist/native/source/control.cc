@@ -20,6 +20,8 @@ Tail tail_of(const char* bytes) {
   return tail;
 }
 
+constexpr int TAKEN = 1;
+constexpr int ALL_FORGOTTEN = 2;
 constexpr uint32_t LEFT_ALONE = 1;
 constexpr uint32_t CALLBACK = 2;
 constexpr uint32_t MAPS_MEMORY = 4;
@@ -133,11 +135,10 @@ EXPORT int otd_plan(void* session, void* group, int64_t* channel, const char* ta
                   (flags & MAPS_MEMORY) != 0,
                   (flags & SYNCHRONIZING) != 0};
   try {
-    thread.plans.put(thread.key, thread.pending_hash, plan);
+    return thread.plans.put(thread.key, thread.pending_hash, plan) ? TAKEN : ALL_FORGOTTEN;
   } catch (const std::bad_alloc&) {
     return 0;
   }
-  return 1;
 }
 
 // --- kernels and waits ---

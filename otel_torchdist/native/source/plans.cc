@@ -67,8 +67,9 @@ const Plan* Plans::find(const Key& key, uint64_t hash) const noexcept {
   return nullptr;
 }
 
-void Plans::put(const Key& key, uint64_t hash, const Plan& plan) {
-  if (count_ >= MOST_PLANS) {  // shapes that never repeat
+bool Plans::put(const Key& key, uint64_t hash, const Plan& plan) {
+  const bool is_full = count_ >= MOST_PLANS;
+  if (is_full) {  // shapes that never repeat
     clear();
   }
   if (slots_.empty()) {
@@ -80,6 +81,7 @@ void Plans::put(const Key& key, uint64_t hash, const Plan& plan) {
   }
   slots_[place] = std::make_unique<Entry>(Entry{hash, {key.begin(), key.begin() + key.size()}, plan});
   ++count_;
+  return !is_full;
 }
 
 void Plans::clear() noexcept {

@@ -47,7 +47,8 @@ struct Plan {
 class Plans {
  public:
   const Plan* find(const Key& key, uint64_t hash) const noexcept;
-  void put(const Key& key, uint64_t hash, const Plan& plan);
+  // Returns false if all others had to be forgotten for it.
+  bool put(const Key& key, uint64_t hash, const Plan& plan);
   void clear() noexcept;
 
  private:
