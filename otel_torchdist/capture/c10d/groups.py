@@ -75,6 +75,9 @@ class Groups:
         identity = id(group)
         # The object may be freed while C++ keeps the group; another object may then get its id.
         weakref.finalize(group, self._forget, identity, weakref.ref(state)).atexit = False
+        before = self.by_identity.get(identity)
+        if before is not None:  # the native library knows a group by its address, which stays the same
+            before.forget_plans()
         self.by_identity[identity] = state
         return state
 

@@ -23,7 +23,7 @@ def test_numbers_of_two_memberships_never_mix(jobs: Jobs) -> None:
         [{"rank": 0, "total": 2.0}],
     ]
     before, after = (0, 1, 2), (2, 0)
-    first = [("all_reduce", before, FIRST, number, -1) for number in (1, 2, 3)]
+    first = [("all_reduce", before, FIRST, number, -1) for number in range(1, 6)]
     second = [("all_reduce", after, SECOND, 1, -1), ("broadcast", after, SECOND, 2, 2)]
     for rank, tape in enumerate(job.tapes):
         recorded = [

@@ -27,6 +27,13 @@ def form(uuid: int, members: list[int]) -> None:
     dist._reconfigure(uuid, handles, timeout=timedelta(seconds=30)).wait()
 
 
+def reduced() -> torch.Tensor:
+    """All calls come from one line, whatever the members."""
+    total = torch.ones(2)
+    dist.all_reduce(total)
+    return total
+
+
 capture = start_capture()
 dist.init_process_group(
     "gloo",
@@ -36,12 +43,11 @@ dist.init_process_group(
     enable_reconfigure=True,
 )
 form(FIRST, [0, 1, 2])
-for _ in range(3):
-    dist.all_reduce(torch.ones(2))
+for _ in range(5):
+    reduced()
 if rank() != 1:
     form(SECOND, [2, 0])
-    total = torch.ones(2)
-    dist.all_reduce(total)
+    total = reduced()
     dist.broadcast(total, group_src=0)
     say(rank=dist.get_rank(), total=float(total[0]))
 os._exit(0) if rank() == 1 else capture.uninstall()
