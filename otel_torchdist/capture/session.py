@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,7 +91,9 @@ class Capture:
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         if self._native is not None:
             self._native.follow_waits(self._works.waits)
-        self._devices = Devices(cuda_operations)
+        self._devices = Devices(partial(cuda_operations, self._native))
+        if self._native is not None:
+            self._native.follow_devices(self._devices)
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
         self._one_sided = OneSided(self._meet)

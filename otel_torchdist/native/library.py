@@ -22,7 +22,7 @@ from otel_torchdist.tape import layout
 
 _logger = logging.getLogger("otel_torchdist")
 
-_ABI: Final = layout.VERSION * 1000 + 1
+_ABI: Final = layout.VERSION * 1000 + 2
 _SHIPPED: Final = Path(__file__).parent / "libraries"
 FAILURES: Final = (
     *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
@@ -48,12 +48,13 @@ class NoLibraryError(NativeError):
 
 
 class OperationLayout(ctypes.Structure):
-    """Where the arguments of an operation are; see `Operation` in source/kernel.h."""
+    """Where the arguments of an operation are; see `Operation` in source/arguments.h."""
 
     _fields_ = (
         *(("index", ctypes.c_int32), ("group", ctypes.c_int32), ("described", ctypes.c_int32)),
-        *(("reduce_op", ctypes.c_int32), ("peer", ctypes.c_int32), ("async_op", ctypes.c_int32)),
-        *(("input_splits", ctypes.c_int32), ("output_splits", ctypes.c_int32), ("work", ctypes.c_int32)),
+        *(("reduce_op", ctypes.c_int32), ("peer", ctypes.c_int32), ("tag", ctypes.c_int32)),
+        *(("async_op", ctypes.c_int32), ("input_splits", ctypes.c_int32), ("output_splits", ctypes.c_int32)),
+        ("work", ctypes.c_int32),
     )
 
 
@@ -80,11 +81,21 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "set_default": (None, (_Handle,)),
     "set_coalescing": (None, (_Handle, _INT)),
     "is_synchronized": (_INT, (_Handle,)),
-    "add_channel": (_Handle, (_Handle,)),
+    "add_counter": (_Handle, (_Handle,)),
     "learn_code": (None, (_Handle, _U64, _INT)),
     "forget_code": (None, (_Handle,)),
     "void_plans": (None, (_Handle,)),
-    "plan": (_INT, (_Handle, _Handle, _Handle, _TEXT, _U32, _U32)),
+    "plan": (_INT, (_Handle, _Handle, _Handle, _Handle, _TEXT, _U32, _U32)),
+    "stream_of_torch": (_Handle, (_Handle, _Handle)),
+    "devices": (_Handle, (_Handle, _U32)),
+    "devices_take": (_U64, (_Handle, _Handle, _U64)),
+    "devices_state": (_U32, (_Handle, _U32)),
+    "devices_release": (None, (_Handle, _U32)),
+    "devices_give_back": (None, (_Handle, _INT, _Handle)),
+    "devices_drain": (_U64, (_Handle, ctypes.POINTER(_Handle), _U64)),
+    "devices_failure": (_INT, (_Handle,)),
+    "devices_stop": (None, (_Handle,)),
+    "devices_wake": (None, (_Handle,)),
     "python_key": (_U64, ()),
     "python_key_name": (_TEXT, ()),
     "register": (_INT, (_TEXT, _TEXT, ctypes.POINTER(OperationLayout))),
@@ -93,12 +104,14 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "make_wait": (_OBJECT, (_OBJECT,)),
     "call_on_failed_wait": (None, (_OBJECT,)),
 }
+_WAITING: Final[dict[str, tuple[Any, Sequence[Any]]]] = {"devices_sleep": (None, (_Handle, _I64))}
+"""Functions that take long: the GIL is given up during them."""
 
 
 class Library:
     """The functions of the library, by their names without `otd_`.
 
-    They are short, so the GIL is kept during them: giving it up and taking it again would cost more.
+    Nearly all are short, so the GIL is kept during them: giving it up and taking it again would cost more.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,14 +123,17 @@ class Library:
         self.path = path
         _check_python()
         try:
-            self._library = ctypes.PyDLL(str(path))
-            for name, (result, arguments) in _FUNCTIONS.items():
-                function = getattr(self._library, f"otd_{name}")
-                function.restype, function.argtypes = result, arguments
-                setattr(self, name, function)
+            self._declare(ctypes.PyDLL(str(path)), _FUNCTIONS)
+            self._declare(ctypes.CDLL(str(path)), _WAITING)
         except (OSError, AttributeError) as error:
             raise NativeError(f"{path} cannot be loaded: {error}") from error
         self._check()
+
+    def _declare(self, library: ctypes.CDLL, functions: dict[str, tuple[Any, Sequence[Any]]]) -> None:
+        for name, (result, arguments) in functions.items():
+            function = getattr(library, f"otd_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
 
     def __getattr__(self, name: str) -> Any:
         """Return a function of the library."""

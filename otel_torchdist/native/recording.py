@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import enum
 from collections.abc import MutableSequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist.native.library import FAILURES, Library
+from otel_torchdist.tape import layout
 
 if TYPE_CHECKING:
     from otel_torchdist.native.tape_writer import NativeTapeWriter
@@ -18,12 +19,16 @@ _ALL_FORGOTTEN: Final = 2
 
 
 class PlanFlag(enum.IntFlag):
-    """How a planned call is recorded; see `otd_plan` in source/control.cc."""
+    """How a planned call is recorded; see `PlanFlag` in source/plans.h."""
 
     LEFT_ALONE = 1
     CALLBACK = 2
     MAPS_MEMORY = 4
     SYNCHRONIZING = 8
+    MESSAGE = 16
+    WATCHED = 32
+    ELSEWHERE = 64
+    WORK_IGNORED = 128
 
 
 class NativeGroup:
@@ -44,6 +49,26 @@ class NativeGroup:
     def is_synchronized(self) -> bool:
         """Whether a collective has ended that proves that every member was there."""
         return bool(self._library.is_synchronized(self.handle))
+
+
+class NativePlan(NamedTuple):
+    """How calls of one kind from one call site are recorded.
+
+    Attributes:
+        group: Their group.
+        counter: What `new_counter` returned for operations like them.
+        devices: The library's handle of what is in flight on devices; None if they run on the CPU.
+        tail: The constant part of their records.
+        kind: Comes back with a wait that raises, and with what becomes of operations on devices.
+        flags: See `PlanFlag`.
+    """
+
+    group: NativeGroup
+    counter: Any
+    devices: int | None
+    tail: bytes
+    kind: int
+    flags: PlanFlag
 
 
 class NativeRecording:
@@ -79,7 +104,7 @@ class NativeRecording:
 
     def new_counter(self) -> MutableSequence[int]:
         """A number in the library's memory, which lives as long as the tape."""
-        number: Any = ctypes.c_int64.from_address(self._library.add_channel(self._session))
+        number: Any = ctypes.c_int64.from_address(self._library.add_counter(self._session))
         counter: Any = memoryview(number).cast("B").cast("q")
         return counter
 
@@ -97,19 +122,25 @@ class NativeRecording:
         self._library.void_plans(self._session)
         self.generation += 1
 
-    def plan(self, group: NativeGroup | None, counter: Any, tail: bytes, kind: int, flags: PlanFlag) -> bool:
+    def plan(self, planned: NativePlan | None) -> bool:
         """Say how calls like this thread's last one are recorded; returns whether the library takes it.
 
         Args:
-            group: Their group; None to leave them to Python.
-            counter: What `new_counter` returned for their channel.
-            tail: The constant part of their records.
-            kind: Comes back with a wait that raises.
-            flags: See `PlanFlag`.
+            planned: None to leave them to Python.
         """
-        address = ctypes.addressof(ctypes.c_int64.from_buffer(counter)) if group is not None else None
-        handle = group.handle if group is not None else None
-        answer = self._library.plan(self._session, handle, address, tail, kind, flags)
+        if planned is None:
+            answer = self._library.plan(self._session, None, None, None, bytes(layout.PAYLOAD_TAIL.size), 0, 0)
+        else:
+            counter = ctypes.addressof(ctypes.c_int64.from_buffer(planned.counter))
+            answer = self._library.plan(
+                self._session,
+                planned.group.handle,
+                counter,
+                planned.devices,
+                planned.tail,
+                planned.kind,
+                planned.flags,
+            )
         if answer == _ALL_FORGOTTEN:
             self.generation += 1
         return bool(answer)

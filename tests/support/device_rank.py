@@ -187,7 +187,8 @@ class DeviceRank:
 
     def refuse(self, call: Call, error: BaseException) -> None:
         """What happens when the backend has raised."""
-        self.hot_path.failed(call, self.args.pop(call), error)
+        del self.args[call]
+        self.hot_path.failed(call, error)
 
     def run(self, lasts_ns: int | None, *, stream: int = MAIN_STREAM, device: int = 0) -> Issued:
         """A synchronous all_reduce on a stream, for which only newer backends return a Work."""

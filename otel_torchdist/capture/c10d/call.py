@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections import Counter
-from collections.abc import MutableSequence
+from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from torch.distributed import ProcessGroup
@@ -43,31 +42,36 @@ class Channel:
         name_id: The group's id in the name dictionary.
         rank: This rank's global rank.
         counter: Holds one number, of the collectives issued so far; the native kernel counts in the same place.
-        point_to_point: Operations so far by (source, destination, tag).
     """
 
-    __slots__ = ("counter", "name_id", "point_to_point", "rank")
+    __slots__ = ("_messages", "_new_counter", "counter", "name_id", "rank")
 
-    def __init__(self, name_id: int, rank: int, counter: MutableSequence[int]) -> None:
+    def __init__(self, name_id: int, rank: int, new_counter: Callable[[], MutableSequence[int]]) -> None:
+        """Initialize a channel on which nothing has been issued.
+
+        Args:
+            name_id: See above.
+            rank: See above.
+            new_counter: Returns a place for one number.
+        """
         self.name_id = name_id
         self.rank = rank
-        self.counter = counter
-        self.point_to_point: Counter[tuple[int, int, int]] = Counter()
+        self.counter = new_counter()
+        self._new_counter = new_counter
+        self._messages: dict[tuple[int, int, int], MutableSequence[int]] = {}
 
     @property
     def sequence(self) -> int:
         """Collectives issued so far."""
         return self.counter[0]
 
-    def count_point_to_point(self, is_send: bool, peer: int, tag: int) -> int:
-        """Count an operation among those with the same source, destination and tag; returns its position, from 1."""
+    def messages(self, is_send: bool, peer: int, tag: int) -> MutableSequence[int]:
+        """The number, like `counter`, of point-to-point operations with the same source, destination and tag."""
         key = (self.rank, peer, tag) if is_send else (peer, self.rank, tag)
-        self.point_to_point[key] += 1
-        return self.point_to_point[key]
-
-    def uncount_point_to_point(self, is_send: bool, peer: int, tag: int) -> None:
-        """Undo one count, because the operation was refused."""
-        self.point_to_point[(self.rank, peer, tag) if is_send else (peer, self.rank, tag)] -= 1
+        counter = self._messages.get(key)
+        if counter is None:
+            counter = self._messages.setdefault(key, self._new_counter())
+        return counter
 
 
 class GroupState(Channel):
@@ -107,7 +111,7 @@ class GroupState(Channel):
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
         """Initialize the state of a new group, in which this rank has rank `group_rank`."""
         rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
-        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank, recorder.new_counter())
+        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank, recorder.new_counter)
         self.group_rank = group_rank
         self.recorder = recorder
         self.name = name
@@ -182,7 +186,7 @@ class GroupState(Channel):
         if channel is None:
             name = dataclasses.replace(self.name, backend=self.backend_on(device), device=device)
             channel = self._channels[device] = Channel(
-                self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank, self.recorder.new_counter()
+                self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank, self.recorder.new_counter
             )
         return channel
 
@@ -196,7 +200,8 @@ class Plan:
 
     Attributes:
         group: Their process group.
-        channel: The channel that counts them.
+        channel: The channel that they are issued on.
+        counter: Where they are counted: with the channel's collectives, or with messages like them.
         operation: The operation that is called.
         tape: The tape on which they are recorded.
         tail: The constant part of their records; if there is a reduce op, of those whose op was not read.
@@ -217,6 +222,7 @@ class Plan:
     __slots__ = (
         "channel",
         "code",
+        "counter",
         "flags",
         "group",
         "is_left_alone",
@@ -237,6 +243,7 @@ class Plan:
         self,
         group: GroupState,
         channel: Channel,
+        counter: MutableSequence[int],
         operation: OperationSchema,
         tail: bytes,
         tail_read: bytes,
@@ -247,6 +254,7 @@ class Plan:
     ) -> None:
         self.group = group
         self.channel = channel
+        self.counter = counter
         self.operation = operation
         self.tape = group.recorder.tape
         self.tail = tail

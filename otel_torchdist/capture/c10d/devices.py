@@ -14,7 +14,8 @@ from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call, OnDevice
+    from otel_torchdist.capture.c10d.call import Call, OnDevice, Plan
+    from otel_torchdist.native.devices import NativeDevices
 
 MAX_WRITTEN: Final = 64
 """Output tensors of an operation by which a wait for it is recognized."""
@@ -43,6 +44,11 @@ class DeviceOperations(Protocol):
     """
 
     written: dict[int, Any]
+
+    @property
+    def native(self) -> NativeDevices | None:
+        """What the native library follows, if it is in use."""
+        ...
 
     def begin(self, call: Call, device: int, peer: int) -> OnDevice | None:
         """Follow an operation that is about to be issued; None if it cannot be followed."""
@@ -110,12 +116,16 @@ class Devices:
             tensor = tensors[0] if type(tensors) is LIST else tensors
             cuda = self._find_cuda() if tensor.is_cuda else None
             if cuda is not None:
-                has_one_stream = call.group.backend_on("cuda") in ONE_STREAM
-                call.enqueued = cuda.begin(call, tensor.get_device(), -1 if has_one_stream else peer)
+                call.enqueued = cuda.begin(call, tensor.get_device(), peer_of_queue(call.plan, peer))
         except Exception as error:
             guard.report("device", error)
         if call.enqueued is None:
             _not_followed(call)
+
+    @property
+    def native(self) -> NativeDevices | None:
+        """What the native library follows, once there has been an operation on a device."""
+        return self._cuda.native if self._cuda is not None else None
 
     def _find_cuda(self) -> DeviceOperations | None:
         if not self._has_begun_cuda:
@@ -207,6 +217,11 @@ class Devices:
         self._has_begun_cuda = False
         self._cuda = None
         self.written = {}
+
+
+def peer_of_queue(plan: Plan, peer: int) -> int:
+    """The peer with which point-to-point operations have a queue of their own; -1 if they have none."""
+    return -1 if plan.group.backend_on("cuda") in ONE_STREAM else peer
 
 
 def _pointers(output: Any) -> tuple[int, ...]:

@@ -120,11 +120,11 @@ def _make_kernel(
                 offer(call, args)
         except BaseException as error:
             if call is None:
-                not_received(args, error)
+                not_received(error)
             elif is_issued:
                 interrupted(call)
             else:
-                failed(call, args, error)
+                failed(call, error)
             raise
         return result
 

@@ -21,7 +21,7 @@ from otel_torchdist.capture.torch_api import LIST, backward_id, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState, Plan
+    from otel_torchdist.capture.c10d.call import GroupState
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.groups import Groups
     from otel_torchdist.capture.c10d.schemas import OperationSchema
@@ -38,7 +38,6 @@ _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Fla
 """Only for these is the time between return and end the caller's own; a synchronous call is waited for immediately."""
 _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
-_BEING_COUNTED: Final = -1
 
 _now: Final = time.monotonic_ns
 _unbox_group: Final = ProcessGroup.unbox
@@ -141,18 +140,14 @@ class HotPath:
                 thread.entered = None
                 return None
             tail = plan.tail
-            channel = plan.channel
-            if operation.point_to_point:
-                counted = _BEING_COUNTED
-                sequence = counted = channel.count_point_to_point(operation.name == "send", peer, tag)
-            else:
-                sequence = channel.counter[0] + 1
-                reading = plan.reading
-                if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
-                    plan, tail = read_arguments(key, plan, operation, args, entered)
-                if group.is_default and not self._steps.source:
-                    self._steps.collective_begins(sequence if channel is group else group.issued + 1)
-                channel.counter[0] = counted = sequence
+            counter = plan.counter
+            sequence = counter[0] + 1
+            reading = plan.reading
+            if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
+                plan, tail = read_arguments(key, plan, operation, args, entered)
+            if group.is_default and not self._steps.source and not operation.point_to_point:
+                self._steps.collective_begins(sequence if plan.channel is group else group.issued + 1)
+            counter[0] = counted = sequence
             number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
             call = thread.entered = Call(number, entered, plan)
             if not plan.on_cpu:
@@ -163,8 +158,6 @@ class HotPath:
             return call
         except BaseException as error:
             thread.entered = None
-            if counted == _BEING_COUNTED:
-                counted = guard.came_after_call(error)
             if plan is not None and not number:
                 number = plan.tape.begun_at(entered)
             if number and plan is not None:
@@ -172,26 +165,21 @@ class HotPath:
             if call is not None and not call.on_cpu:
                 self.devices.failed(call)
             if guard.contains("operation entered", error):
-                if not counted and group is not None and plan is not None and not operation.point_to_point:
-                    plan.channel.counter[0] += 1  # it is still issued, but unrecorded
+                if not counted and plan is not None:
+                    plan.counter[0] += 1  # it is still issued, but unrecorded
                 return None
             if counted and plan is not None:
-                _uncount(plan, operation, args)
+                plan.counter[0] -= 1
             raise
 
-    def not_received(self, args: tuple[Any, ...], error: BaseException) -> None:
-        """Undo `enter` if a signal handler raised before its caller received the result.
-
-        Args:
-            args: The arguments of `enter`.
-            error: What its caller has caught without having an operation.
-        """
+    def not_received(self, error: BaseException) -> None:
+        """Undo `enter` if a signal handler raised `error` before its caller received the result."""
         call = self._thread.entered
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
         if call is None or (inner is not None and inner.tb_frame.f_code is _ENTER):
             return
         self._thread.entered = None
-        _uncount(call.plan, call.operation, args)
+        call.plan.counter[0] -= 1
         if not call.on_cpu:
             self.devices.failed(call)
         self.works.ended(call, How.ABANDONED)
@@ -220,7 +208,7 @@ class HotPath:
             if not guard.contains("operation returned", error):
                 raise
 
-    def failed(self, call: Call, args: tuple[Any, ...], error: BaseException) -> None:
+    def failed(self, call: Call, error: BaseException) -> None:
         """Record that an operation raised inside torch: it was not issued, which frees its place in the sequence."""
         try:
             if guard.came_after_call(error):
@@ -229,7 +217,7 @@ class HotPath:
             operation = call.operation
             if operation.point_to_point or operation.work >= 0:
                 # An operation that returns no Work is not only issued: it runs in the call, and raises at the end.
-                _uncount(call.plan, operation, args)
+                call.plan.counter[0] -= 1
             if not call.on_cpu:
                 self.devices.failed(call)
             self.works.ended(call, How.FAILED, error)
@@ -253,12 +241,3 @@ class HotPath:
 
 
 _ENTER: Final = HotPath.enter.__code__
-
-
-def _uncount(plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> None:
-    """Free an operation's place in its sequence."""
-    if operation.point_to_point:
-        peer = plan.group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
-        plan.channel.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
-    else:
-        plan.channel.counter[0] -= 1

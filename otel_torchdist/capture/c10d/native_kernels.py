@@ -1,8 +1,7 @@
 """The kernels of the native library, which come before ours: what is planned there is recorded without Python.
 
 A call that they do not know is left to the kernel in Python, which then says how such calls are recorded. So a plan is
-made in one place, whoever records, and what is rare (devices, coalescing, point to point, uneven splits) stays in
-Python.
+made in one place, whoever records, and what is rare (blocks of coalesced operations, uneven splits) stays in Python.
 """
 
 from __future__ import annotations
@@ -14,18 +13,19 @@ import torch
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.call import SOMETIMES, Call, Plan
+from otel_torchdist.capture.c10d.devices import LEFT_ALONE, RETURNS_WORK
 from otel_torchdist.native.library import Library, OperationLayout
-from otel_torchdist.native.recording import PlanFlag
+from otel_torchdist.native.recording import NativePlan, PlanFlag
+from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.layout import Flag
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.c10d.waits import Waits
 
-_LEFT_ALONE: Final = int(Flag.ASYNC)
-_PYTHONS: Final = int(Flag.POINT_TO_POINT | Flag.ON_DEVICE)
-"""Calls with these flags are always recorded in Python."""
-_NATIVE: Final = frozenset({"gloo", "fake"})
+_ON_HOST: Final = frozenset({"gloo", "fake"})
+_ON_DEVICE: Final = frozenset({"nccl", "nccl2", "nccl-lazy", "nccl-legacy"})
 """Backends whose operations are recorded natively; others may bring Works written in Python."""
 
 
@@ -33,14 +33,16 @@ class NativeKernels:
     """Registers the kernels, and says how calls are recorded.
 
     Attributes:
+        library: The library.
         python_key: Name of the dispatch key for which the kernels in Python are registered.
     """
 
     def __init__(self, library: Library) -> None:
         """Initialize with nothing registered."""
-        self._library = library
+        self.library = library
         self._python_key: int = library.python_key()
         self.python_key: str = library.python_key_name().decode()
+        self._devices: Devices | None = None
         self._kinds: dict[tuple[int, int, int], int] = {}
         self._plans: list[Plan] = []
 
@@ -58,20 +60,21 @@ class NativeKernels:
             described=schema.described,
             reduce_op=schema.reduce_op,
             peer=schema.peer,
+            tag=schema.tag,
             async_op=schema.async_op,
             input_splits=schema.input_splits,
             output_splits=schema.output_splits,
             work=schema.work,
         )
-        self._library.register(name.encode(), schema.overload._schema.overload_name.encode(), ctypes.byref(layout))
+        self.library.register(name.encode(), schema.overload._schema.overload_name.encode(), ctypes.byref(layout))
 
     def register_wait(self, name: str) -> None:
         """Register the kernel of `wait_tensor` or `wait_tensors`."""
-        self._library.register_wait(f"_c10d_functional::{name}".encode(), name == "wait_tensors")
+        self.library.register_wait(f"_c10d_functional::{name}".encode(), name == "wait_tensors")
 
     def remove(self) -> None:
         """Remove all kernels."""
-        self._library.unregister()
+        self.library.unregister()
 
     def follow_waits(self, waits: Waits) -> None:
         """Handle waits that are recorded natively and raise."""
@@ -80,7 +83,11 @@ class NativeKernels:
             waits.failed(Call(number, entered_ns, self._plans[kind]), error, work)
 
         self._on_failed = failed  # the library keeps no reference
-        self._library.call_on_failed_wait(failed)
+        self.library.call_on_failed_wait(failed)
+
+    def follow_devices(self, devices: Devices) -> None:
+        """Record operations on devices natively, too."""
+        self._devices = devices
 
     def forget(self) -> None:
         """Drop what belongs to a tape that has ended."""
@@ -94,14 +101,35 @@ class NativeKernels:
             native = plan.group.recorder.native
             if native is None or plan.offered == native.generation:
                 return
-            if not plan.flags & Flag.COALESCED and _is_read(plan, args):
-                group = plan.group.native if _is_native(plan) else None
-                # The other tail is that of uneven exchanges, which stay in Python.
-                tail = plan.tail_read if plan.reduce_op >= 0 else plan.tail
-                if native.plan(group, plan.channel.counter, tail, self._kind_of(plan), _flags_of(plan)):
-                    plan.offered = native.generation
+            is_fixed = not plan.flags & Flag.COALESCED and _is_read(plan, args)
+            if is_fixed and native.plan(self._native_plan(plan)):
+                plan.offered = native.generation
         except Exception as error:
             guard.report("native plan", error)
+
+    def _native_plan(self, plan: Plan) -> NativePlan | None:
+        """How the library records calls of a plan; None if they are always left to Python."""
+        operation, group = plan.operation, plan.group.native
+        if group is None or plan.group.is_over:
+            return None
+        if operation.received >= 0 and operation.input_splits < 0:
+            return None  # lists of parts may be uneven
+        # The other tail is that of uneven exchanges, which stay in Python.
+        tail = plan.tail_read if plan.reduce_op >= 0 else plan.tail
+        if _is_on_host(plan):
+            return NativePlan(group, plan.counter, None, tail, self._kind_of(plan), _flags_on_host(plan))
+        devices = self._devices.native if plan.flags & Flag.ON_DEVICE and self._devices is not None else None
+        if devices is None or plan.group.backend_on("cuda") not in _ON_DEVICE:
+            return None
+        if plan.flags & LEFT_ALONE and not devices.has_watchdog:
+            return None
+        return NativePlan(group, plan.counter, devices.handle, tail, self._kind_of(plan), _flags_on_device(plan))
+
+    def plan_of(self, session: int, kind: int) -> Plan | None:
+        """A plan with the same group, operation and flags as those of a kind; None if its session has ended."""
+        plan = self._plans[kind] if kind < len(self._plans) else None
+        tape = plan.tape if plan is not None else None
+        return plan if isinstance(tape, NativeTapeWriter) and tape.session == session else None
 
     def _kind_of(self, plan: Plan) -> int:
         key = (id(plan.group), plan.operation.index, plan.flags)
@@ -112,21 +140,17 @@ class NativeKernels:
         return kind
 
 
-def _is_native(plan: Plan) -> bool:
-    """Whether calls of a plan can be recorded natively."""
-    operation = plan.operation
-    if not plan.on_cpu or plan.flags & _PYTHONS or plan.group.is_over:
-        return False
-    if operation.received >= 0 and operation.input_splits < 0:
-        return False  # lists of parts may be uneven
-    has_end = not plan.flags & _LEFT_ALONE or _has_callback(plan)
-    return has_end and plan.group.backend_on("cpu") in _NATIVE
-
-
-def _has_callback(plan: Plan) -> bool:
-    """Whether the Work has a future that is complete when the operation is over; that of a fake one always is."""
+def _is_on_host(plan: Plan) -> bool:
+    """Whether a plan's operations run on the CPU, with ends that the library can see."""
     backend = plan.group.backend_on("cpu")
-    return backend == "fake" or (backend == "gloo" and not plan.flags & Flag.END_BY_WAIT)
+    if not plan.on_cpu or backend not in _ON_HOST:
+        return False
+    return not plan.is_left_alone or _has_callback(plan, backend) or bool(plan.flags & Flag.POINT_TO_POINT)
+
+
+def _has_callback(plan: Plan, backend: str) -> bool:
+    """Whether the Work has a future that is complete when the operation is over; that of a fake one always is."""
+    return backend == "fake" or not plan.flags & Flag.END_BY_WAIT
 
 
 def _is_read(plan: Plan, args: tuple[Any, ...]) -> bool:
@@ -134,12 +158,30 @@ def _is_read(plan: Plan, args: tuple[Any, ...]) -> bool:
     return plan.reading != SOMETIMES or args[plan.operation.reduce_op].op() == plan.reduce_op
 
 
-def _flags_of(plan: Plan) -> PlanFlag:
+def _flags_on_host(plan: Plan) -> PlanFlag:
+    is_message = bool(plan.flags & Flag.POINT_TO_POINT)
     flags = PlanFlag(0)
-    if plan.flags & _LEFT_ALONE:
-        flags |= PlanFlag.LEFT_ALONE | PlanFlag.MAPS_MEMORY
-    if _has_callback(plan):
+    if plan.is_left_alone:
+        flags |= PlanFlag.LEFT_ALONE
+    if plan.flags & Flag.ASYNC:
+        flags |= PlanFlag.MAPS_MEMORY
+    if _has_callback(plan, plan.group.backend_on("cpu")):
         flags |= PlanFlag.CALLBACK
+    elif is_message:
+        flags |= PlanFlag.WATCHED
     if plan.operation.synchronizing:
         flags |= PlanFlag.SYNCHRONIZING
+    return flags | PlanFlag.MESSAGE if is_message else flags
+
+
+def _flags_on_device(plan: Plan) -> PlanFlag:
+    flags = PlanFlag.LEFT_ALONE  # the caller goes on while the device works
+    if plan.flags & Flag.ASYNC:
+        flags |= PlanFlag.MAPS_MEMORY
+    if plan.flags & Flag.POINT_TO_POINT:
+        flags |= PlanFlag.MESSAGE
+    if plan.flags & LEFT_ALONE:
+        flags |= PlanFlag.ELSEWHERE
+    elif plan.group.backend_on("cuda") in RETURNS_WORK:
+        flags |= PlanFlag.WORK_IGNORED
     return flags

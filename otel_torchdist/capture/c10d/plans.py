@@ -92,7 +92,9 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         tail = prepare(flags=flags | Flag.REDUCE_OP_UNREAD)
     elif operation.received >= 0:
         tail_read = prepare(flags=flags | Flag.UNEVEN)
-    plan = Plan(group, channel, operation, tail, tail_read, int(flags), described.on_cpu, described.reduce_op, code)
+    counter = channel.messages(operation.name == "send", peer, tag) if operation.point_to_point else channel.counter
+    on_cpu, reduce_op = described.on_cpu, described.reduce_op
+    plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)
     if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
         group.plans.clear()
     group.plans[key] = plan

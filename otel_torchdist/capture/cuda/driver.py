@@ -17,6 +17,8 @@ import torch
 
 from otel_torchdist.capture.torch_api import current_cuda_stream
 from otel_torchdist.errors import TorchDistError
+from otel_torchdist.native.devices import CudaFunctions, address_of
+from otel_torchdist.native.library import Library
 
 _LIBRARY: Final = Path(torch.__file__).parent / "lib" / "libc10_cuda.so"
 """Symbols are looked up in the libraries that it is linked with, so we get the same CUDA runtime that torch uses."""
@@ -195,6 +197,41 @@ def cuda_drivers() -> tuple[DeviceDriver, DeviceDriver]:
         return CudaDriver(ctypes.PyDLL(str(_LIBRARY))), CudaDriver(ctypes.CDLL(str(_LIBRARY)))
     except OSError as error:
         raise DriverError(f"there is no CUDA runtime: {error}") from error
+
+
+_CURRENT_STREAM: Final = "_ZN3c104cuda20getCurrentCUDAStreamEa"
+_STREAM_HANDLE: Final = "_ZNK3c104cuda10CUDAStream6streamEv"
+"""`c10::cuda::getCurrentCUDAStream(signed char)` and `c10::cuda::CUDAStream::stream() const`, as linkers know them."""
+
+
+def cuda_functions(library: Library) -> CudaFunctions:
+    """The runtime as the native library calls it.
+
+    Raises:
+        DriverError: This torch has no CUDA runtime that we know.
+        NativeError: A function is missing.
+    """
+    try:
+        runtime = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        raise DriverError(f"there is no CUDA runtime: {error}") from error
+    stream = library.stream_of_torch(address_of(runtime, _CURRENT_STREAM), address_of(runtime, _STREAM_HANDLE))
+    return CudaFunctions(
+        current_stream=stream,
+        is_capturing=address_of(runtime, "cudaStreamIsCapturing"),
+        create_event=address_of(runtime, "cudaEventCreateWithFlags"),
+        record=address_of(runtime, "cudaEventRecord"),
+        get_device=address_of(runtime, "cudaGetDevice"),
+        set_device=address_of(runtime, "cudaSetDevice"),
+        last_error=address_of(runtime, "cudaGetLastError"),
+    )
+
+
+def error_name(code: int) -> str:
+    """The CUDA runtime's name of an error."""
+    name = ctypes.CDLL(str(_LIBRARY)).cudaGetErrorName
+    name.restype = ctypes.c_char_p
+    return name(code).decode()
 
 
 def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:

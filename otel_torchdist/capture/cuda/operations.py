@@ -19,15 +19,27 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.devices import LEFT_ALONE
-from otel_torchdist.capture.cuda.driver import MAX_EVENTS, DeviceDriver, DriverError, EventPool, cuda_drivers
-from otel_torchdist.capture.cuda.poller import DevicePoller
+from otel_torchdist.capture.c10d.devices import LEFT_ALONE, peer_of_queue
+from otel_torchdist.capture.cuda.driver import (
+    MAX_EVENTS,
+    DeviceDriver,
+    DriverError,
+    EventPool,
+    cuda_drivers,
+    cuda_functions,
+    error_name,
+)
+from otel_torchdist.capture.cuda.native_operations import NativeInbox
+from otel_torchdist.capture.cuda.poller import DevicePoller, Wake
 from otel_torchdist.capture.cuda.queues import QueuedOperation, Wait
+from otel_torchdist.native.devices import NativeDevices, NativeWake
+from otel_torchdist.native.library import NativeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 
 _BLOCKING_WAIT: Final = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
@@ -39,11 +51,18 @@ class CudaOperations:
 
     Attributes:
         watch: Polls the devices.
+        native: What the native library follows, if it is in use.
         written: Asynchronous operations by the memory that they write to, for a wait that names only that memory.
     """
 
     def __init__(
-        self, calling: DeviceDriver, watching: DeviceDriver, has_watchdog: bool = True, max_events: int = MAX_EVENTS
+        self,
+        calling: DeviceDriver,
+        watching: DeviceDriver,
+        has_watchdog: bool = True,
+        max_events: int = MAX_EVENTS,
+        native: NativeInbox | None = None,
+        wake: Wake | None = None,
     ) -> None:
         """Initialize the operations and their poller.
 
@@ -52,12 +71,15 @@ class CudaOperations:
             watching: The device as our thread calls it.
             has_watchdog: Whether PyTorch reports how asynchronous operations end.
             max_events: Maximum number of events per device.
+            native: What the native library hands over, if it is in use.
+            wake: On what the poller's thread waits; None for an event of Python's.
         """
+        self.native = native.devices if native is not None else None
         self.written: dict[int, QueuedOperation] = {}
         self._driver = calling
         self._has_watchdog = has_watchdog
         self._pool = EventPool(calling, max_events)
-        self.watch = DevicePoller(watching, self._pool, self._dropped)
+        self.watch = DevicePoller(watching, self._pool, self._dropped, native, wake)
 
     def begin(self, call: Call, device: int, peer: int) -> QueuedOperation | None:
         """Follow an operation that is about to be issued; None if it cannot be followed.
@@ -193,14 +215,23 @@ class CudaOperations:
                 self.written.pop(pointer, None)
 
 
-def cuda_operations() -> CudaOperations | None:
-    """Follow CUDA operations with the runtime that torch uses; None, with a warning, if that is not possible."""
+def cuda_operations(native: NativeKernels | None = None) -> CudaOperations | None:
+    """Follow CUDA operations with the runtime that torch uses; None, with a warning, if that is not possible.
+
+    Args:
+        native: The kernels of the native library, if it is in use.
+    """
+    has_watchdog = not _blocks_in_wait(os.environ)
     try:
         calling, watching = cuda_drivers()
-    except DriverError as error:
+        if native is None:
+            return CudaOperations(calling, watching, has_watchdog)
+        devices = NativeDevices(native.library, cuda_functions(native.library), MAX_EVENTS, has_watchdog)
+    except (DriverError, NativeError) as error:
         _logger.warning("otel_torchdist does not follow operations on CUDA devices: %s", error)
         return None
-    return CudaOperations(calling, watching, has_watchdog=not _blocks_in_wait(os.environ))
+    inbox = NativeInbox(devices, native.plan_of, peer_of_queue, error_name)
+    return CudaOperations(calling, watching, has_watchdog, native=inbox, wake=NativeWake(native.library, devices))
 
 
 def _blocks_in_wait(environ: Mapping[str, str]) -> bool:

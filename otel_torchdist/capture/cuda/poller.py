@@ -8,11 +8,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from otel_torchdist import guard
 from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
 from otel_torchdist.capture.cuda.queues import QueuedOperation, Queues, Wait
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.cuda.native_operations import NativeInbox
 
 POLL_S: Final = 0.02
 IDLE_POLLS: Final = 25
@@ -21,6 +24,22 @@ SETTLE_S: Final = 0.25
 """How long to wait for the last operations of a tape: PyTorch's watchdog checks every 0.1 s."""
 
 _logger = logging.getLogger("otel_torchdist")
+
+
+class Wake(Protocol):
+    """What `threading.Event` offers, as far as it is used here."""
+
+    def set(self) -> None:
+        """Wake the thread."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> object:
+        """Wait until woken, or for `timeout` seconds."""
+        ...
+
+    def clear(self) -> None:
+        """Allow the next wait."""
+        ...
 
 
 class _Settling(NamedTuple):
@@ -38,22 +57,32 @@ class DevicePoller:
         is_asleep: Whether the thread sleeps until it is woken.
     """
 
-    def __init__(self, driver: DeviceDriver, pool: EventPool, dropped: Callable[[QueuedOperation], None]) -> None:
+    def __init__(
+        self,
+        driver: DeviceDriver,
+        pool: EventPool,
+        dropped: Callable[[QueuedOperation], None],
+        native: NativeInbox | None = None,
+        wake: Wake | None = None,
+    ) -> None:
         """Initialize the poller; its thread starts with the first operation.
 
         Args:
             driver: Called on that thread only.
             pool: Receives the events of operations that are over.
             dropped: Called with each operation that is over or dropped.
+            native: What the native library hands over, if it is in use.
+            wake: On what the thread waits; None for an event of Python's.
         """
         self.is_broken = False
         self._driver = driver
         self._pool = pool
         self._dropped = dropped
         self._queues = Queues(driver, self._drop)
+        self._native = native
         self._inbox: deque[QueuedOperation | Wait] = deque()
         self._settling: deque[_Settling] = deque()
-        self._wake = threading.Event()
+        self._wake: Wake = threading.Event() if wake is None else wake
         self.is_asleep = False
         self._is_stopping = False
         self._gives_events_up = False
@@ -94,6 +123,8 @@ class DevicePoller:
         """Stop querying devices after an error, whichever thread got it."""
         if not self.is_broken:
             self.is_broken = True
+            if self._native is not None:
+                self._native.devices.stop()
             _logger.warning("otel_torchdist no longer follows operations on CUDA devices: %s", error)
             self._wake.set()
 
@@ -118,6 +149,8 @@ class DevicePoller:
         self._take_up()
         if not self.is_broken:
             try:
+                if self._native is not None:
+                    self._native.check()
                 self._queues.poll()
             except DriverError as error:
                 self.leave_alone(error)
@@ -127,14 +160,23 @@ class DevicePoller:
         return not self._queues.is_empty
 
     def _take_up(self) -> None:
+        operations: list[QueuedOperation] = []
         while self._inbox:
             item = self._inbox.popleft()
             if isinstance(item, QueuedOperation):
-                self._queues.add(item)
+                operations.append(item)
             elif item.enqueued.is_void or item.enqueued.wait is not None:
                 self._pool.give_back(item.enqueued.device, [item.before, item.after])
             else:
                 item.enqueued.wait = item
+        waits: list[Wait] = []
+        if self._native is not None:  # afterwards: whatever was ahead of the operations above is here by now
+            recorded_natively, waits = self._native.take()
+            operations = sorted(operations + recorded_natively, key=_number)
+        for operation in operations:
+            self._queues.add(operation)
+        for wait in waits:
+            wait.enqueued.wait = wait
 
     def _settle(self) -> None:
         if not self._settling:
@@ -148,12 +190,9 @@ class DevicePoller:
     def _drop(self, enqueued: QueuedOperation) -> None:
         enqueued.is_void = True
         enqueued.call.enqueued = None  # otherwise the two would keep each other alive until garbage collection
-        events = [enqueued.start]
-        if enqueued.end:
-            events.append(enqueued.end)
-        if enqueued.wait is not None:
-            events += [enqueued.wait.before, enqueued.wait.after]
-        self._pool.give_back(enqueued.device, events)
+        enqueued.release(self._pool)
+        if self._native is not None:
+            self._native.dropped(enqueued)
         self._dropped(enqueued)
 
     def _sleep(self, empty_polls: int) -> None:
@@ -168,5 +207,10 @@ class DevicePoller:
 
     def _destroy_events(self) -> None:
         with contextlib.suppress(DriverError):
-            for event in (*self._pool.drain(), *self._queues.events()):
+            native = self._native.devices.drain() if self._native is not None else ()
+            for event in (*self._pool.drain(), *native, *self._queues.events()):
                 self._driver.destroy_event(event)
+
+
+def _number(operation: QueuedOperation) -> int:
+    return operation.call.number

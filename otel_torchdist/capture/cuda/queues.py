@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist.capture.c10d.devices import LEFT_ALONE
 from otel_torchdist.capture.cuda.clock import DeviceClock
-from otel_torchdist.capture.cuda.driver import DeviceDriver
+from otel_torchdist.capture.cuda.driver import DeviceDriver, EventPool
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
@@ -99,6 +99,18 @@ class QueuedOperation:
         self.wait: Wait | None = None
         self.pointers: tuple[int, ...] = ()
         self.started: tuple[int, How] | None = None
+
+    def refresh(self) -> None:
+        """Look at what the calling thread has noted since, where that has no Python."""
+
+    def release(self, pool: EventPool) -> None:
+        """Give its events back."""
+        events = [self.start]
+        if self.end:
+            events.append(self.end)
+        if self.wait is not None:
+            events += [self.wait.before, self.wait.after]
+        pool.give_back(self.device, events)
 
     def coalesce(self, members: list[Call]) -> None:
         """Add operations that were issued after this one and coalesced with it."""
@@ -197,6 +209,7 @@ class Queues:
         """Record the end of every operation as unknown: the devices can no longer be queried."""
         for queue in self._queues.values():
             for enqueued in queue.queue:
+                enqueued.refresh()
                 if not enqueued.is_void:
                     enqueued.begun(enqueued.call.entered_ns, How.UNTRACKED)
                     enqueued.ended(_now(), How.UNTRACKED)
@@ -204,6 +217,7 @@ class Queues:
 
     def _is_over(self, enqueued: QueuedOperation, queue: _Queue) -> bool:
         """Poll the operation at the head of a queue; returns whether it is over."""
+        enqueued.refresh()
         if enqueued.is_void:
             return True
         is_over = self._has_ended(enqueued)

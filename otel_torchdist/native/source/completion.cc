@@ -3,6 +3,9 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "arguments.h"
+#include "message_work.h"
+
 namespace otel_torchdist {
 namespace {
 
@@ -63,38 +66,90 @@ Failure failure_of(const std::exception_ptr& error) noexcept {
   }
 }
 
-void follow(Session& session, const Plan& plan, uint64_t number, uint64_t entered_ns, c10d::Work* work) noexcept {
-  if (work == nullptr) {
-    session.tape.complete(number, entered_ns, now_ns(), layout::HOW_CALL, 0);
-    return;
-  }
-  const Followed followed{number, entered_ns, plan.group, plan.kind, plan.is_left_alone, plan.is_synchronizing};
-  const bool is_followed = session.works.put(work, followed, session.tape);
-  if (!plan.has_callback) {
-    if (!is_followed) {
-      session.tape.complete(number, entered_ns, now_ns(), layout::HOW_ABANDONED, 0);
-    }
-    return;
-  }
-  retain(&session);
-  try {
-    work->getFuture()->addCallback(OnEnd(plan.group, number, plan.is_synchronizing), /*uses_future=*/false);
-  } catch (...) {  // this Work has no future: only a wait shows its end
-    release(&session);
-    if (!is_followed) {
-      session.tape.complete(number, entered_ns, now_ns(), layout::HOW_ABANDONED, 0);
-    }
+namespace {
+
+Followed followed_of(const Issued& issued) noexcept {
+  const Plan& plan = issued.plan;
+  return {issued.number, issued.entered_ns, plan.group,        plan.devices,
+          plan.kind,     plan.flags,        issued.item.place, issued.item.device};
+}
+
+void map_memory(const Issued& issued, const void* const* memory, size_t count) noexcept {
+  for (size_t index = 0; index < count; ++index) {
+    issued.session.written.put(memory[index], followed_of(issued), issued.session.tape);
   }
 }
 
-void follow_memory(Session& session, const Plan& plan, uint64_t number, uint64_t entered_ns,
-                   const void* memory) noexcept {
-  const Followed followed{number, entered_ns, plan.group, plan.kind, plan.is_left_alone, plan.is_synchronizing};
-  session.written.put(memory, followed, session.tape);
+void end(const Issued& issued, unsigned how) noexcept {
+  issued.session.tape.complete(issued.number, issued.entered_ns, now_ns(), how, 0);
+}
+
+// Returns false if this Work has no future: only a wait shows its end.
+bool add_callback(const Issued& issued, c10d::Work& work) noexcept {
+  retain(&issued.session);
+  try {
+    work.getFuture()->addCallback(OnEnd(issued.plan.group, issued.number, issued.plan.is(SYNCHRONIZING)),
+                                  /*uses_future=*/false);
+    return true;
+  } catch (...) {
+    release(&issued.session);
+    return false;
+  }
+}
+
+c10d::Work* watch(const Issued& issued, c10::IValue* boxed) {
+  auto watched = c10::make_intrusive<MessageWork>(boxed->toCustomClass<c10d::Work>(), issued.session, issued.number);
+  c10d::Work* work = watched.get();
+  *boxed = c10::IValue(c10::intrusive_ptr<c10d::Work>(std::move(watched)));
+  return work;
+}
+
+void follow_on_host(const Issued& issued, c10::IValue* boxed, const void* const* memory, size_t count) {
+  c10d::Work* work = work_in(boxed);
+  if (work == nullptr) {
+    end(issued, layout::HOW_CALL);
+    return;
+  }
+  map_memory(issued, memory, count);  // before its end can be recorded
+  if (issued.plan.is(WATCHED)) {
+    work = watch(issued, boxed);
+  }
+  bool has_end = issued.session.works.put(work, followed_of(issued), issued.session.tape);
+  has_end = (issued.plan.is(CALLBACK) && add_callback(issued, *work)) || has_end;
+  if (!has_end) {
+    end(issued, layout::HOW_ABANDONED);
+  }
+}
+
+void follow_on_device(const Issued& issued, c10::IValue* boxed, const void* const* memory, size_t count) {
+  c10d::Work* work = issued.plan.is(WORK_IGNORED) ? nullptr : work_in(boxed);
+  if (!issued.plan.devices->issued(issued.item, work)) {
+    issued.session.tape.mark(issued.number, layout::WORD_STARTED, 0, layout::HOW_UNTRACKED);
+    end(issued, layout::HOW_UNTRACKED);
+    return;
+  }
+  if (work != nullptr) {
+    map_memory(issued, memory, count);
+    issued.session.works.put(work, followed_of(issued), issued.session.tape);
+  }
+}
+
+}  // namespace
+
+void follow(const Issued& issued, c10::IValue* work, const void* const* memory, size_t count) noexcept {
+  try {
+    if (issued.plan.devices == nullptr) {
+      follow_on_host(issued, work, memory, count);
+    } else {
+      follow_on_device(issued, work, memory, count);
+    }
+  } catch (...) {  // our own errors stay with us
+    end(issued, layout::HOW_ABANDONED);
+  }
 }
 
 void wait_begins(Session& session, const Followed& followed) noexcept {
-  if (followed.is_left_alone) {
+  if ((followed.flags & LEFT_ALONE) != 0) {
     const auto elapsed_ns = static_cast<int64_t>(now_ns() - followed.entered_ns);
     session.tape.mark(followed.number, layout::WORD_WAIT_ENTERED, elapsed_ns, layout::HOW_CALL);
   }
@@ -102,7 +157,7 @@ void wait_begins(Session& session, const Followed& followed) noexcept {
 
 void wait_ended(Session& session, const Followed& followed) noexcept {
   session.tape.complete(followed.number, followed.entered_ns, now_ns(), layout::HOW_WAIT, 0);
-  if (followed.is_synchronizing) {
+  if ((followed.flags & SYNCHRONIZING) != 0) {
     followed.group->is_synchronized.store(true, std::memory_order_relaxed);
   }
 }

@@ -1,24 +1,33 @@
-// How the end of an operation is recorded: by its Work's future, or by the wait for it.
+// How the end of an operation is recorded: by its Work's future, by the wait for it, or by its device.
 #pragma once
+
+#include <ATen/core/ivalue.h>
 
 #include <exception>
 
+#include "devices.h"
 #include "plans.h"
 
-namespace c10d {
-class Work;
-}
-
 namespace otel_torchdist {
+
+// An operation between its call and its end.
+struct Issued {
+  Session& session;
+  const Plan& plan;
+  uint64_t number;
+  uint64_t entered_ns;
+  const DeviceItem& item;  // on a device
+};
 
 // The name that Python would give to an exception of C++.
 Failure failure_of(const std::exception_ptr& error) noexcept;
 
-// Records the end of an operation that the backend has accepted; `work` is null if it is over already.
-void follow(Session& session, const Plan& plan, uint64_t number, uint64_t entered_ns, c10d::Work* work) noexcept;
-
-// The same for memory that a caller of `wait_tensor` may name.
-void follow_memory(Session& session, const Plan& plan, uint64_t number, uint64_t entered_ns, const void* memory) noexcept;
+// Records the end of an operation that the backend has accepted.
+//
+// Args:
+//   work: The operation's Work, or nothing if it has none. It may be replaced by one that passes everything on.
+//   memory: What the operation writes to, if a wait may name that.
+void follow(const Issued& issued, c10::IValue* work, const void* const* memory, size_t count) noexcept;
 
 // Records that a thread is about to wait; and that the wait has returned.
 void wait_begins(Session& session, const Followed& followed) noexcept;

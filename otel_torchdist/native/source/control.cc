@@ -2,9 +2,10 @@
 #include <cstring>
 #include <new>
 
+#include "devices.h"
 #include "kernel.h"
-#include "wait.h"
 #include "plans.h"
+#include "wait.h"
 
 #include <torch/version.h>
 
@@ -22,16 +23,11 @@ Tail tail_of(const char* bytes) {
 
 constexpr int TAKEN = 1;
 constexpr int ALL_FORGOTTEN = 2;
-constexpr uint32_t LEFT_ALONE = 1;
-constexpr uint32_t CALLBACK = 2;
-constexpr uint32_t MAPS_MEMORY = 4;
-constexpr uint32_t SYNCHRONIZING = 8;
-
 }  // namespace
 
 // --- the library ---
 
-EXPORT int otd_abi() { return layout::VERSION * 1000 + 1; }
+EXPORT int otd_abi() { return layout::VERSION * 1000 + 2; }
 EXPORT const char* otd_torch_version() { return TORCH_VERSION; }
 EXPORT int otd_use_frames(int minor) { return use_frames_of(minor) ? 1 : 0; }
 EXPORT void otd_innermost_frame(uint64_t* code, int64_t* instruction) {
@@ -105,9 +101,9 @@ EXPORT void otd_set_coalescing(void* group, int is_coalescing) {
   static_cast<Group*>(group)->is_coalescing.store(is_coalescing != 0);
 }
 EXPORT int otd_is_synchronized(void* group) { return static_cast<Group*>(group)->is_synchronized.load() ? 1 : 0; }
-EXPORT int64_t* otd_add_channel(void* session) {
-  static_assert(sizeof(Channel) == sizeof(int64_t));
-  return reinterpret_cast<int64_t*>(static_cast<Session*>(session)->add_channel());
+EXPORT int64_t* otd_add_counter(void* session) {
+  static_assert(sizeof(Counter) == sizeof(int64_t));
+  return reinterpret_cast<int64_t*>(static_cast<Session*>(session)->add_counter());
 }
 EXPORT void otd_learn_code(void* session, uint64_t code, int is_library) {
   static_cast<Session*>(session)->code_kinds.learn(code, is_library != 0 ? CodeKind::LIBRARY : CodeKind::PROGRAM);
@@ -119,7 +115,8 @@ EXPORT void otd_forget_code(void* session) {
 EXPORT void otd_void_plans(void* session) { static_cast<Session*>(session)->generation.fetch_add(1); }
 
 // Says how calls like the last one of this thread that was left to Python are recorded; without a group, by Python.
-EXPORT int otd_plan(void* session, void* group, int64_t* channel, const char* tail, uint32_t kind, uint32_t flags) {
+EXPORT int otd_plan(void* session, void* group, int64_t* counter, void* devices, const char* tail, uint32_t kind,
+                    uint32_t flags) {
   ThreadState& thread = thread_state();
   if (!thread.is_pending || thread.session != session ||
       thread.generation != static_cast<Session*>(session)->generation.load()) {
@@ -128,18 +125,45 @@ EXPORT int otd_plan(void* session, void* group, int64_t* channel, const char* ta
   thread.is_pending = false;
   const Plan plan{tail_of(tail),
                   static_cast<Group*>(group),
-                  reinterpret_cast<Channel*>(channel),
+                  reinterpret_cast<Counter*>(counter),
+                  static_cast<Devices*>(devices),
                   kind,
-                  (flags & LEFT_ALONE) != 0,
-                  (flags & CALLBACK) != 0,
-                  (flags & MAPS_MEMORY) != 0,
-                  (flags & SYNCHRONIZING) != 0};
+                  flags};
   try {
     return thread.plans.put(thread.key, thread.pending_hash, plan) ? TAKEN : ALL_FORGOTTEN;
   } catch (const std::bad_alloc&) {
     return 0;
   }
 }
+
+// --- devices ---
+
+EXPORT void* otd_stream_of_torch(void* get_current_stream, void* get_handle) {
+  return reinterpret_cast<void*>(stream_of_torch(get_current_stream, get_handle));
+}
+// Never freed: an operation may be in flight as long as the process lives.
+EXPORT void* otd_devices(const CudaFunctions* functions, uint32_t most_events) {
+  try {
+    return new Devices(*functions, most_events);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+EXPORT uint64_t otd_devices_take(void* devices, DeviceItem* items, uint64_t size) {
+  return static_cast<Devices*>(devices)->take(items, size);
+}
+EXPORT uint32_t otd_devices_state(void* devices, uint32_t place) { return static_cast<Devices*>(devices)->state(place); }
+EXPORT void otd_devices_release(void* devices, uint32_t place) { static_cast<Devices*>(devices)->release(place); }
+EXPORT void otd_devices_give_back(void* devices, int device, void* event) {
+  static_cast<Devices*>(devices)->give_back(device, event);
+}
+EXPORT uint64_t otd_devices_drain(void* devices, void** events, uint64_t size) {
+  return static_cast<Devices*>(devices)->drain(events, size);
+}
+EXPORT int otd_devices_failure(void* devices) { return static_cast<Devices*>(devices)->failure(); }
+EXPORT void otd_devices_stop(void* devices) { static_cast<Devices*>(devices)->stop(); }
+EXPORT void otd_devices_sleep(void* devices, int64_t timeout_ns) { static_cast<Devices*>(devices)->sleep(timeout_ns); }
+EXPORT void otd_devices_wake(void* devices) { static_cast<Devices*>(devices)->wake(); }
 
 // --- kernels and waits ---
 

@@ -10,15 +10,18 @@
 
 namespace otel_torchdist {
 
+class Devices;
 struct Group;
 
 struct Followed {
   uint64_t number = 0;
   uint64_t entered_ns = 0;
   Group* group = nullptr;
-  uint32_t kind = 0;  // Python's number for group, operation and flags
-  bool is_left_alone = false;
-  bool is_synchronizing = false;
+  Devices* devices = nullptr;  // null: it runs on the CPU
+  uint32_t kind = 0;           // Python's number for group, operation and flags
+  uint32_t flags = 0;          // `PlanFlag`
+  uint32_t place = 0;          // among what is in flight on devices
+  int32_t device = 0;
 };
 
 class Tape;

@@ -9,6 +9,8 @@
 
 namespace otel_torchdist {
 
+class Devices;
+
 // What distinguishes calls that are recorded differently.
 class Key {
  public:
@@ -32,15 +34,27 @@ class Key {
   uint64_t words_[MOST];
 };
 
+// How the calls of a plan are recorded; `PlanFlag` in native/recording.py.
+enum PlanFlag : uint32_t {
+  LEFT_ALONE = 1,     // the caller goes on while they run
+  CALLBACK = 2,       // their Work has a future that shows the end
+  MAPS_MEMORY = 4,    // a wait may name the memory that they write to
+  SYNCHRONIZING = 8,  // their end proves that every member has entered
+  MESSAGE = 16,       // point to point
+  WATCHED = 32,       // their Work is replaced by one that shows when it is dropped
+  ELSEWHERE = 64,     // on a device: not on the caller's stream
+  WORK_IGNORED = 128  // on a device: on the caller's stream, although there is a Work
+};
+
 struct Plan {
   Tail tail;
-  Group* group;  // null: such calls are left to Python
-  Channel* channel;
-  uint32_t kind;
-  bool is_left_alone;
-  bool has_callback;
-  bool maps_memory;
-  bool is_synchronizing;
+  Group* group;      // null: such calls are left to Python
+  Counter* counter;  // of operations like these
+  Devices* devices;  // null: they run on the CPU
+  uint32_t kind;     // Python's number for group, operation and flags
+  uint32_t flags;
+
+  bool is(PlanFlag flag) const noexcept { return (flags & flag) != 0; }
 };
 
 // The plans of one thread, so without locks: records name their thread.

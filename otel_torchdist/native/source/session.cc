@@ -27,9 +27,9 @@ Group* Session::add_group() {
   return &group;
 }
 
-Channel* Session::add_channel() {
+Counter* Session::add_counter() {
   const std::lock_guard<std::mutex> lock(lock_);
-  return &channels_.emplace_back();
+  return &counters_.emplace_back();
 }
 
 Recording::Recording() noexcept {

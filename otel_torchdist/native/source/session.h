@@ -20,8 +20,8 @@ constexpr size_t FAILURES = 10;
 
 struct Session;
 
-// One order of operations: see `Channel` in capture/c10d/call.py, which reads and writes the same number.
-struct Channel {
+// Counts the operations of one order: see `Channel` in capture/c10d/call.py, which reads and writes the same number.
+struct Counter {
   std::atomic<int64_t> sequence{0};
 };
 
@@ -39,7 +39,7 @@ struct Session {
 
   Tape tape;
   FollowedTable works;
-  FollowedTable written;  // by the memory that asynchronous operations write to
+  FollowedTable written;  // by the memory that asynchronous operations write to, on devices too
   CodeKinds code_kinds;
   std::atomic<int64_t> step{0};
   std::atomic<bool> counts_windows{true};
@@ -49,12 +49,12 @@ struct Session {
   std::atomic<int64_t> users{1};  // Python, and operations whose end is still to be recorded
 
   Group* add_group();
-  Channel* add_channel();
+  Counter* add_counter();
 
  private:
   std::mutex lock_;
   std::deque<Group> groups_;
-  std::deque<Channel> channels_;
+  std::deque<Counter> counters_;
 };
 
 // Keeps the session that records now, if any, from being freed.

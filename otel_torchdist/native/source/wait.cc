@@ -42,6 +42,18 @@ void report_failure(PyObject* work, const Followed& followed) {
   PyErr_Restore(type, value, trace);
 }
 
+// The wait only makes a stream wait: when that goes on, the operation is over.
+PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject* const* arguments, size_t given,
+                         PyObject* names) {
+  DeviceItem wait;
+  const bool is_seen = followed.devices->wait_begins(followed.number, followed.place, followed.device, &wait);
+  PyObject* result = PyObject_Vectorcall(original, arguments, given, names);
+  if (is_seen && result != nullptr) {
+    followed.devices->wait_ends(wait);
+  }
+  return result;
+}
+
 // `self` holds the function in Python, and the original.
 PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObject* names) {
   const auto given = static_cast<size_t>(count);
@@ -55,6 +67,9 @@ PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObje
   }
   if (!session->tape.is_open(followed.number)) {
     return PyObject_Vectorcall(original, arguments, given, names);
+  }
+  if (followed.devices != nullptr) {
+    return wait_on_device(followed, original, arguments, given, names);
   }
   wait_begins(*session, followed);
   PyObject* result = PyObject_Vectorcall(original, arguments, given, names);

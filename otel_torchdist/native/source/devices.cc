@@ -1,0 +1,302 @@
+#include "devices.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Stream.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <chrono>
+
+#include "completion.h"
+
+namespace otel_torchdist {
+namespace {
+
+constexpr uint32_t MOST_IN_FLIGHT = 4096;
+
+// `c10::cuda::CUDAStream` is a `c10::Stream` and nothing else, and so are returned alike.
+using GetCurrentStream = c10::Stream (*)(c10::DeviceIndex);
+using GetHandle = void* (*)(const c10::Stream*);
+GetCurrentStream get_current_stream = nullptr;
+GetHandle get_handle = nullptr;
+
+void* current_stream_of_torch(int device) {
+  const c10::Stream stream = get_current_stream(static_cast<c10::DeviceIndex>(device));
+  return get_handle(&stream);
+}
+
+}  // namespace
+
+CurrentStream stream_of_torch(void* get_current, void* handle) {
+  get_current_stream = reinterpret_cast<GetCurrentStream>(get_current);
+  get_handle = reinterpret_cast<GetHandle>(handle);
+  return current_stream_of_torch;
+}
+
+struct Devices::Entry {
+  std::atomic<uint32_t> state{0};
+  int device = 0;
+  void* before = nullptr;
+  void* after = nullptr;
+  c10::intrusive_ptr<c10::ivalue::Future> result;  // the watchdog's, which holds no tensor
+};
+
+Devices::Devices(const CudaFunctions& functions, uint32_t most_events)
+    : functions_(functions), most_events_(most_events), entries_(std::make_unique<Entry[]>(MOST_IN_FLIGHT)) {
+  free_places_.reserve(MOST_IN_FLIGHT);
+  for (uint32_t place = MOST_IN_FLIGHT; place > 0; --place) {
+    free_places_.push_back(place - 1);
+  }
+}
+
+// The error stays with the thread until it is read; the user's next check would take it for its own.
+bool Devices::check(int code) noexcept {
+  if (code == 0) {
+    return true;
+  }
+  functions_.last_error();
+  int expected = 0;
+  if (failure_.compare_exchange_strong(expected, code)) {
+    wake();
+  }
+  return false;
+}
+
+// An event belongs to the device that is current when it is created.
+void* Devices::take_event(int device) noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(lock_);
+    Events& events = events_[device];
+    if (!events.free.empty()) {
+      void* event = events.free.back();
+      events.free.pop_back();
+      return event;
+    }
+    if (events.made >= most_events_) {
+      return nullptr;
+    }
+    ++events.made;
+  }
+  int before = 0;
+  void* event = nullptr;
+  if (!check(functions_.get_device(&before)) || (before != device && !check(functions_.set_device(device)))) {
+    return nullptr;
+  }
+  if (!check(functions_.create_event(&event, 0))) {
+    event = nullptr;
+  }
+  if (before != device) {
+    check(functions_.set_device(before));
+  }
+  return event;
+}
+
+// Only the default stream has no device of its own, so for it the device must be current.
+bool Devices::record(void* event, int device, void* stream) noexcept {
+  return stream != nullptr ? check(functions_.record(event, stream)) : record_on_default(event, device);
+}
+
+bool Devices::record_on_default(void* event, int device) noexcept {
+  int before = 0;
+  if (!check(functions_.get_device(&before)) || (before != device && !check(functions_.set_device(device)))) {
+    return false;
+  }
+  bool is_recorded = check(functions_.record(event, nullptr));
+  if (before != device) {
+    is_recorded = check(functions_.set_device(before)) && is_recorded;
+  }
+  return is_recorded;
+}
+
+bool Devices::prepare(int device, bool is_elsewhere, DeviceItem* item) noexcept {
+  if (!is_usable()) {
+    return false;
+  }
+  void* stream = functions_.current_stream(device);
+  int is_capturing = 0;
+  if (stream != nullptr && (!check(functions_.is_capturing(stream, &is_capturing)) || is_capturing != 0)) {
+    return false;
+  }
+  *item = {};
+  item->device = device;
+  item->stream = stream;
+  item->before = take_event(device);
+  item->after = is_elsewhere || item->before == nullptr ? nullptr : take_event(device);
+  const bool has_events = item->before != nullptr && (is_elsewhere || item->after != nullptr);
+  bool has_place = false;
+  if (has_events) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    has_place = !free_places_.empty();
+    if (has_place) {
+      item->place = free_places_.back();
+      free_places_.pop_back();
+    }
+  }
+  if (!has_place || !record(item->before, device, stream)) {
+    give_back(device, item->before);
+    give_back(device, item->after);
+    if (has_place) {
+      const std::lock_guard<std::mutex> lock(lock_);
+      free_places_.push_back(item->place);
+    }
+    return false;
+  }
+  Entry& entry = entries_[item->place];
+  entry.device = device;
+  entry.before = item->before;
+  entry.after = item->after;
+  entry.state.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+void Devices::hand_over(const DeviceItem& item) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(lock_);
+    inbox_.push_back(item);
+  } catch (const std::bad_alloc&) {  // its end will not be recorded
+    return;
+  }
+  if (is_asleep_.load(std::memory_order_seq_cst)) {
+    wake();
+  }
+}
+
+void Devices::entered(const DeviceItem& item) noexcept { hand_over(item); }
+
+bool Devices::issued(const DeviceItem& item, c10d::Work* work) noexcept {
+  Entry& entry = entries_[item.place];
+  if (work == nullptr) {
+    const bool is_followed = item.after != nullptr && is_usable() && record(item.after, item.device, item.stream);
+    entry.state.fetch_or(is_followed ? IS_ISSUED : IS_VOID, std::memory_order_release);
+    return is_followed;
+  }
+  try {
+    entry.result = work->getFutureResult();
+  } catch (...) {  // this backend has none
+    entry.state.fetch_or(IS_VOID, std::memory_order_release);
+    return false;
+  }
+  entry.state.fetch_or(IS_ELSEWHERE, std::memory_order_release);
+  return true;
+}
+
+void Devices::refused(const DeviceItem& item) noexcept {
+  entries_[item.place].state.fetch_or(IS_VOID, std::memory_order_release);
+}
+
+bool Devices::wait_begins(uint64_t number, uint32_t place, int device, DeviceItem* wait) noexcept {
+  if (!is_usable()) {
+    return false;
+  }
+  *wait = {};
+  wait->entered_ns = now_ns();
+  wait->number = number;
+  wait->place = place;
+  wait->device = device;
+  wait->is_wait = 1;
+  wait->stream = functions_.current_stream(device);
+  int is_capturing = 0;
+  if (wait->stream != nullptr && (!check(functions_.is_capturing(wait->stream, &is_capturing)) || is_capturing != 0)) {
+    return false;
+  }
+  wait->before = take_event(device);
+  wait->after = wait->before != nullptr ? take_event(device) : nullptr;
+  if (wait->after == nullptr || !record(wait->before, device, wait->stream)) {
+    give_back(device, wait->before);
+    give_back(device, wait->after);
+    return false;
+  }
+  return true;
+}
+
+void Devices::wait_ends(DeviceItem& wait) noexcept {
+  if (is_usable() && record(wait.after, wait.device, wait.stream)) {
+    wait.took_ns = now_ns() - wait.entered_ns;
+    hand_over(wait);
+  }
+}
+
+size_t Devices::take(DeviceItem* items, size_t size) noexcept {
+  const std::lock_guard<std::mutex> lock(lock_);
+  size_t count = 0;
+  for (; count < size && !inbox_.empty(); ++count) {
+    items[count] = inbox_.front();
+    inbox_.pop_front();
+  }
+  return count;
+}
+
+uint32_t Devices::state(uint32_t place) noexcept {
+  Entry& entry = entries_[place];
+  const uint32_t bits = entry.state.load(std::memory_order_acquire);
+  if ((bits & IS_ELSEWHERE) == 0 || !entry.result->completed()) {
+    return bits;
+  }
+  try {
+    if (!entry.result->hasError()) {
+      return bits | (1 + static_cast<uint32_t>(entry.result->constValue().toInt())) << RESULT_SHIFT;
+    }
+  } catch (...) {  // no number: it is not the watchdog's
+  }
+  return bits | (RESULT_FAILED + static_cast<uint32_t>(failure_of(entry.result->exception_ptr()))) << RESULT_SHIFT;
+}
+
+void Devices::release(uint32_t place) noexcept {
+  Entry& entry = entries_[place];
+  entry.result.reset();
+  give_back(entry.device, entry.before);
+  give_back(entry.device, entry.after);
+  const std::lock_guard<std::mutex> lock(lock_);
+  free_places_.push_back(place);  // room was reserved
+}
+
+void Devices::give_back(int device, void* event) noexcept {
+  if (event == nullptr) {
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(lock_);
+  try {
+    events_[device].free.push_back(event);
+  } catch (const std::bad_alloc&) {  // it is lost
+  }
+}
+
+size_t Devices::drain(void** events, size_t size) noexcept {
+  const std::lock_guard<std::mutex> lock(lock_);
+  size_t count = 0;
+  for (auto& [device, known] : events_) {
+    for (; count < size && !known.free.empty(); ++count) {
+      events[count] = known.free.back();
+      known.free.pop_back();
+    }
+  }
+  return count;
+}
+
+void Devices::sleep(int64_t timeout_ns) noexcept {
+  std::unique_lock<std::mutex> lock(sleep_lock_);
+  if (timeout_ns >= 0) {
+    awake_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return is_woken_; });
+  } else {
+    is_asleep_.store(true, std::memory_order_seq_cst);
+    bool has_arrived = false;
+    {
+      const std::lock_guard<std::mutex> inbox_lock(lock_);
+      has_arrived = !inbox_.empty();
+    }
+    if (!has_arrived) {
+      awake_.wait(lock, [this] { return is_woken_; });
+    }
+    is_asleep_.store(false, std::memory_order_seq_cst);
+  }
+  is_woken_ = false;
+}
+
+void Devices::wake() noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(sleep_lock_);
+    is_woken_ = true;
+  }
+  awake_.notify_one();
+}
+
+}  // namespace otel_torchdist

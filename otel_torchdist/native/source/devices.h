@@ -1,0 +1,126 @@
+// Operations that run on a device, as far as the calling thread records them: an event before each and, on the caller's
+// stream, one after it. What becomes of them is found out in Python, by a thread of its own: see capture/cuda.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace c10d {
+class Work;
+}
+
+namespace otel_torchdist {
+
+// The CUDA runtime that torch uses. Python finds its functions, so that this library is linked with none.
+struct CudaFunctions {
+  void* (*current_stream)(int device);
+  int (*is_capturing)(void* stream, int* status);
+  int (*create_event)(void** event, unsigned flags);
+  int (*record)(void* event, void* stream);
+  int (*get_device)(int* device);
+  int (*set_device)(int device);
+  int (*last_error)();
+};
+
+// The current stream by torch's own functions, which return objects of C++.
+using CurrentStream = void* (*)(int device);
+CurrentStream stream_of_torch(void* get_current_stream, void* get_handle);
+
+// What is handed over to Python's thread: an operation, or a stream's wait for one; `DeviceItem` in native/devices.py.
+struct DeviceItem {
+  uint64_t number;
+  uint64_t entered_ns;  // of a wait: when the host began to enqueue it
+  uint64_t took_ns;     // of a wait: for how long
+  void* stream;
+  void* before;
+  void* after;    // none for an operation on one of the backend's streams
+  void* session;  // on whose tape it is recorded
+  uint32_t place;
+  uint32_t kind;
+  int32_t device;
+  int32_t peer;
+  uint32_t is_wait;
+  uint32_t spare;
+};
+
+enum DeviceState : uint32_t { IS_ISSUED = 1, IS_VOID = 2, IS_ELSEWHERE = 4, RESULT_SHIFT = 8 };
+// What PyTorch's watchdog has found: 1 and its `WorkResult`, or if it has failed itself this and a `Failure`.
+constexpr uint32_t RESULT_FAILED = 100;
+
+class Devices {
+ public:
+  Devices(const CudaFunctions& functions, uint32_t most_events);
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+
+  // --- on the threads of the program ---
+
+  // Takes what it needs to follow an operation, and records the event before it; false if it cannot be followed: while a
+  // graph is captured, after an error of the device, or if too many are in flight.
+  bool prepare(int device, bool is_elsewhere, DeviceItem* item) noexcept;
+  // Hands it over, before the backend gets it: it may hang there.
+  void entered(const DeviceItem& item) noexcept;
+  // Notes that the backend has accepted it, with a Work if it runs on one of its own streams; returns whether its end
+  // will be observed.
+  bool issued(const DeviceItem& item, c10d::Work* work) noexcept;
+  void refused(const DeviceItem& item) noexcept;
+
+  // Notes that the current stream is about to wait for an operation; false if that is not followed.
+  bool wait_begins(uint64_t number, uint32_t place, int device, DeviceItem* wait) noexcept;
+  void wait_ends(DeviceItem& wait) noexcept;
+
+  // --- on Python's thread ---
+
+  // Writes what was handed over since the last call, at most `size` items.
+  size_t take(DeviceItem* items, size_t size) noexcept;
+  // Bits of `DeviceState`, and behind `RESULT_SHIFT` the watchdog's result.
+  uint32_t state(uint32_t place) noexcept;
+  // Frees the place of an operation that is over, and its events.
+  void release(uint32_t place) noexcept;
+  void give_back(int device, void* event) noexcept;
+  // Takes all free events, to destroy them.
+  size_t drain(void** events, size_t size) noexcept;
+  int failure() const noexcept { return failure_.load(std::memory_order_relaxed); }
+  void stop() noexcept { is_stopped_.store(true, std::memory_order_relaxed); }
+  // Waits until `wake`, or for some time; without one also until something is handed over.
+  void sleep(int64_t timeout_ns) noexcept;
+  void wake() noexcept;
+
+ private:
+  struct Entry;
+  struct Events {
+    std::vector<void*> free;
+    uint32_t made = 0;
+  };
+
+  bool is_usable() const noexcept { return failure() == 0 && !is_stopped_.load(std::memory_order_relaxed); }
+  bool check(int code) noexcept;
+  void* take_event(int device) noexcept;
+  bool record(void* event, int device, void* stream) noexcept;
+  bool record_on_default(void* event, int device) noexcept;
+  void hand_over(const DeviceItem& item) noexcept;
+
+  const CudaFunctions functions_;
+  const uint32_t most_events_;
+  std::atomic<int> failure_{0};
+  std::atomic<bool> is_stopped_{false};
+
+  std::mutex lock_;  // of all below but the entries' states
+  std::unique_ptr<Entry[]> entries_;
+  std::vector<uint32_t> free_places_;
+  std::unordered_map<int, Events> events_;
+  std::deque<DeviceItem> inbox_;
+
+  std::mutex sleep_lock_;
+  std::condition_variable awake_;
+  bool is_woken_ = false;
+  std::atomic<bool> is_asleep_{false};
+};
+
+}  // namespace otel_torchdist

@@ -1,0 +1,22 @@
+#include "message_work.h"
+
+namespace otel_torchdist {
+
+MessageWork::MessageWork(c10::intrusive_ptr<c10d::Work> actual, Session& session, uint64_t number) noexcept
+    : Work(-1, actual->retrieveOpType()), actual_(std::move(actual)), session_(session), number_(number), forks_(forks()) {
+  retain(&session_);
+}
+
+MessageWork::~MessageWork() {
+  if (forks_ != forks()) {
+    return;  // a child's copy: the operation is its parent's
+  }
+  Followed followed;
+  session_.works.find(this, &followed, /*remove=*/true);
+  if (session_.tape.is_open(number_)) {
+    session_.tape.complete_at(number_, now_ns(), layout::HOW_ABANDONED, 0);
+  }
+  release(&session_);
+}
+
+}  // namespace otel_torchdist

@@ -1,0 +1,41 @@
+// Works of messages, which show when they are dropped without having been waited for.
+//
+// Gloo's messages have no future, and count as complete only once they are waited for. So one whose Work is dropped would
+// stay open for ever; and holding a weak reference to the Work would keep its tensor's memory.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "session.h"
+
+namespace otel_torchdist {
+
+// Passes everything on to the backend's Work, which lives exactly as long.
+class MessageWork final : public c10d::Work {
+ public:
+  MessageWork(c10::intrusive_ptr<c10d::Work> actual, Session& session, uint64_t number) noexcept;
+  ~MessageWork() override;
+
+  bool isCompleted() override { return actual_->isCompleted(); }
+  bool isSuccess() const override { return actual_->isSuccess(); }
+  std::exception_ptr exception() const override { return actual_->exception(); }
+  int sourceRank() const override { return actual_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return actual_->result(); }
+  void synchronize() override { actual_->synchronize(); }
+  bool wait(std::chrono::milliseconds timeout) override { return actual_->wait(timeout); }
+  void blockCurrentStream() override { actual_->blockCurrentStream(); }
+  void abort() override { actual_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return actual_->getFuture(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return actual_->getFutureResult(); }
+  float getDuration() const override { return actual_->getDuration(); }
+  uint64_t getSequencenumber() const override { return actual_->getSequencenumber(); }
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> actual_;
+  Session& session_;
+  const uint64_t number_;
+  const uint64_t forks_;
+};
+
+}  // namespace otel_torchdist
