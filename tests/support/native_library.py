@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +18,15 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.build import SOURCES, build
 from otel_torchdist.native.library import library_cache, library_name
 
+_SIMULATED: Final = Path(__file__).parents[1] / "native" / "simulated" / "device.cc"
+
 KERNELS: Final = ("python", "native")
 
 
 @functools.cache
 def native_cache() -> Path:
     """A cache, as `XDG_CACHE_HOME` names it, with the library; skips where there is no compiler."""
-    if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
-        pytest.skip("no C++ compiler: the native library cannot be built")
+    _compiler()
     known = hashlib.sha256(torch.__version__.encode())
     for source in sorted(SOURCES.iterdir()):
         known.update(source.read_bytes())
@@ -42,3 +44,39 @@ def environ_of(kernel: str) -> dict[str, str]:
     """What a process needs to record with a kernel, `python` or `native`."""
     chosen = {OTEL_PYTHON_TORCHDIST_CAPTURE: kernel}
     return {**chosen, "XDG_CACHE_HOME": str(native_cache())} if kernel == "native" else chosen
+
+
+@functools.cache
+def simulated_library() -> Path:
+    """The library in C++ of tensors and operations, built once for this torch; skips where there is no compiler."""
+    compiler = _compiler()
+    key = hashlib.sha256(torch.__version__.encode() + _SIMULATED.read_bytes()).hexdigest()[:16]
+    built = library_cache().with_name("native-tests") / f"simulated-{key}.so"
+    if not built.is_file():
+        home = Path(torch.__file__).parent
+        headers = [f"-isystem{home}/include", f"-isystem{home}/include/torch/csrc/api/include"]
+        libraries = [f"-L{home}/lib", "-lc10", "-ltorch_cpu", "-ltorch_python"]
+        built.parent.mkdir(parents=True, exist_ok=True)
+        made = built.with_name(f"{built.name}.{os.getpid()}")
+        command = [
+            compiler,
+            "-std=c++20",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            *headers,
+            str(_SIMULATED),
+            *libraries,
+            "-o",
+            str(made),
+        ]
+        subprocess.run(command, check=True)
+        made.replace(built)
+    return built
+
+
+def _compiler() -> str:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if not compiler:
+        pytest.skip("no C++ compiler: nothing native can be built")
+    return compiler

@@ -80,6 +80,10 @@ class SimulatedDevice:
         """Make a stream the calling thread's current one."""
         self._current.stream = stream
 
+    def stream_in_use(self) -> int:
+        """The calling thread's current stream, which is known also when the device has failed."""
+        return getattr(self._current, "stream", 7)
+
     def launch(self, stream: int, lasts_ns: int | None, behind: Item | None = None) -> Item:
         """Enqueue a kernel; one that lasts None runs until it is released."""
         return self._enqueue(stream, Item(self.now(), lasts_ns, behind))
@@ -112,7 +116,7 @@ class SimulatedDevice:
     def current_stream(self, device: int) -> int:
         """The calling thread's current stream."""
         self._check()
-        return getattr(self._current, "stream", 7)
+        return self.stream_in_use()
 
     def is_capturing(self, stream: int) -> bool:
         """Whether the test has marked the stream as capturing."""

@@ -125,4 +125,6 @@ def _publish(state: GroupState) -> Call:
     )
     entered = time.monotonic_ns()
     number = tape.begin_prepared(entered, recorder.step, 1, tail)
-    return Call(number, entered, Plan(state, state, state.counter, _SCHEMA, tail, tail, int(Flag.ASYNC), True, -1, code))
+    return Call(
+        number, entered, Plan(state, state, state.counter, _SCHEMA, tail, tail, int(Flag.ASYNC), True, -1, code)
+    )

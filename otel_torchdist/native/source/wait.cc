@@ -16,16 +16,6 @@ constexpr uint8_t IS_SIMPLE = 2;
 
 PyObject* on_failure = nullptr;  // called in Python for a wait that raised
 
-const void* work_of(PyObject* instance) {
-  const auto* bytes = reinterpret_cast<const char*>(instance);
-  if ((static_cast<uint8_t>(bytes[FLAGS_OFFSET]) & IS_SIMPLE) == 0) {
-    return nullptr;
-  }
-  const void* address;
-  __builtin_memcpy(&address, bytes + VALUE_OFFSET, sizeof(address));
-  return address;
-}
-
 // Reports a wait that raised to Python, which finds out whether it has failed or only given up.
 void report_failure(PyObject* work, const Followed& followed) {
   PyObject *type, *value, *trace;
@@ -84,6 +74,16 @@ PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObje
 PyMethodDef definition = {"wait", wait, METH_FASTCALL_WITH_NAMES, "Wait until the operation is over."};
 
 }  // namespace
+
+const void* work_of(PyObject* instance) {
+  const auto* bytes = reinterpret_cast<const char*>(instance);
+  if ((static_cast<uint8_t>(bytes[FLAGS_OFFSET]) & IS_SIMPLE) == 0) {
+    return nullptr;
+  }
+  const void* address;
+  __builtin_memcpy(&address, bytes + VALUE_OFFSET, sizeof(address));
+  return address;
+}
 
 PyObject* make_wait(PyObject* functions) {
   PyObject* function = PyCFunction_NewEx(&definition, functions, nullptr);

@@ -1,0 +1,170 @@
+"""Operations on a device, which is simulated: the same program through torch's dispatcher, recorded by both kernels."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from otel_torchdist.tape.layout import Flag
+from tests.support.jobs import Jobs
+from tests.support.native_library import KERNELS, environ_of, simulated_library
+from tests.support.recorded import Recorded, RecordedTape
+from tests.support.warm_python import WarmPython
+
+MS = 1_000_000
+CLOCK_ERROR_NS = 3 * MS
+NATIVELY = ("synchronous", "waited", "named_by_memory", "never_waited", "messages", "on_other_device")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a kernel has made of the program.
+
+    Attributes:
+        tape: The tape.
+        in_python: By phase, how many calls the kernel in Python got, and how many there were.
+        kernels: Name, end and duration of what ran on the device.
+        log: What was logged.
+    """
+
+    tape: RecordedTape
+    in_python: dict[str, tuple[int, int]]
+    kernels: list[tuple[str, int, int]]
+    log: str
+
+    def phase(self, name: str) -> list[Recorded]:
+        """The operations of a phase."""
+        counts = [count for _, count in self.in_python.values()]
+        first = sum(counts[: list(self.in_python).index(name)])
+        return self.tape.operations[first : first + self.in_python[name][1]]
+
+
+@pytest.fixture(scope="module")
+def runs(warm_python: WarmPython) -> Iterator[dict[str, Run]]:
+    """The program, recorded by each kernel."""
+    found: dict[str, Run] = {}
+    made: list[Jobs] = []
+    for kernel in KERNELS:
+        jobs = Jobs(warm_python, Path(__file__).parent / "workers", environ=environ_of(kernel))
+        made.append(jobs)
+        job = jobs.run("on_device", 1, str(simulated_library()))
+        [rank], [tape] = job.ranks, job.tapes
+        said = json.loads(rank.out)
+        found[kernel] = Run(tape, said["phases"], [tuple(one) for one in said["kernels"]], rank.err)
+    yield found
+    for jobs in made:
+        jobs.clean_up()
+
+
+def test_same_facts(runs: dict[str, Run]) -> None:
+    """Every call is there once, with the same facts, whoever has recorded it."""
+    python, native = (runs[kernel].tape.operations for kernel in KERNELS)
+    assert len(python) == sum(count for _, count in runs["python"].in_python.values())
+    for expected, found in zip(python, native, strict=True):
+        assert facts_of(found) == facts_of(expected)
+
+
+def facts_of(operation: Recorded) -> tuple[object, ...]:
+    """All of a record that does not depend on the time or the kernel."""
+    raw, signature = operation.raw, operation.signature
+    return (
+        *(operation.name, operation.group.ranks, operation.line, signature.shapes, signature.dtypes, signature.device),
+        *(raw.step, raw.sequence, raw.peer, raw.tag, raw.message_bytes, raw.flags & ~Flag.REDUCE_OP_UNREAD, raw.phase),
+        *(operation.failure, raw.returned_ns is None),
+    )
+
+
+@pytest.mark.parametrize("phase", NATIVELY)
+def test_what_repeats_is_recorded_natively(runs: dict[str, Run], phase: str) -> None:
+    """Python gets the first two calls from a line, and one that ends a step; without the library it gets all."""
+    lines = 2 if phase == "messages" else 1
+    in_python, count = runs["native"].in_python[phase]
+    assert in_python <= 2 * lines + 1 < count
+    assert runs["python"].in_python[phase] == [count, count]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("phase", "hows"),
+    [
+        ("synchronous", {"EVENT"}),
+        ("never_waited", {"WATCHDOG"}),
+        ("messages", {"WATCHDOG"}),
+        ("on_other_device", {"EVENT"}),
+        ("refused", {"FAILED"}),
+        ("in_graph", {"UNTRACKED"}),
+        ("device_fails", {"UNTRACKED"}),
+    ],
+)
+def test_how_ends_are_known(runs: dict[str, Run], kernel: str, phase: str, hows: set[str]) -> None:
+    """By the device's own events where there are any, else by the watchdog; never claimed where it is not known."""
+    assert {operation.how for operation in runs[kernel].phase(phase)} == hows
+
+
+def test_waits_are_seen_natively(runs: dict[str, Run]) -> None:
+    """A wait for a Work shows natively when the device has ended it; Python knows that from the watchdog only."""
+    assert {operation.how for operation in runs["python"].phase("waited")} == {"WATCHDOG"}
+    assert "EVENT" in [operation.how for operation in runs["native"].phase("waited")]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_waits_named_by_memory_are_seen(runs: dict[str, Run], kernel: str) -> None:
+    """They show when the device has ended it, unless the host took too long to enqueue the wait."""
+    hows = {operation.how for operation in runs[kernel].phase("named_by_memory")}
+    assert "EVENT" in hows
+    assert hows <= {"EVENT", "WATCHDOG"}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("phase", ["synchronous", "named_by_memory", "on_other_device"])
+def test_times_are_the_devices(runs: dict[str, Run], kernel: str, phase: str) -> None:
+    """Start and end are mostly the device's, up to the error of its clock: the host may lose the processor."""
+    run = runs[kernel]
+    first = run.tape.operations.index(run.phase(phase)[0])
+    started, ended = [], []
+    for operation, (_, ended_ns, lasts_ns) in zip(run.phase(phase), run.kernels[first:], strict=False):
+        assert operation.raw.completed_ns is not None
+        assert operation.raw.started_ns is not None
+        ended.append(operation.raw.completed_ns - ended_ns)
+        started.append(operation.raw.started_ns - (ended_ns - lasts_ns))
+    assert abs(median(ended)) < CLOCK_ERROR_NS
+    assert abs(median(started)) < CLOCK_ERROR_NS
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_messages_are_counted_each_way(runs: dict[str, Run], kernel: str) -> None:
+    """Sends and receives have sequences of their own, one after the other, whichever kernel recorded each."""
+    messages = runs[kernel].phase("messages")
+    for name in ("send", "recv"):
+        numbers = [message.raw.sequence for message in messages if message.name == name]
+        assert numbers == [*range(1, len(numbers) + 1)]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_refused_calls_keep_no_place(runs: dict[str, Run], kernel: str) -> None:
+    """The next operation has the number of the one that was refused."""
+    run = runs[kernel]
+    before, after = run.phase("on_other_device")[-1], run.phase("in_graph")[0]
+    assert after.raw.sequence == before.raw.sequence + 1
+    assert {refused.raw.sequence for refused in run.phase("refused")} == {after.raw.sequence}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_failed_device_is_one_warning(runs: dict[str, Run], kernel: str) -> None:
+    """Calls go on, unfollowed."""
+    assert runs[kernel].log.count("no longer follows operations on CUDA devices") == 1
+    assert "cudaErrorLaunchFailure" in runs[kernel].log
+
+
+def test_operations_overlap_as_on_the_device(runs: dict[str, Run]) -> None:
+    """Those of one queue run one after the other."""
+    for before, after in itertools.pairwise(runs["native"].phase("synchronous")):
+        assert before.raw.completed_ns is not None
+        assert after.raw.started_ns is not None
+        assert after.raw.started_ns >= before.raw.completed_ns - MS // 10
