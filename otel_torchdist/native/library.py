@@ -85,7 +85,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "learn_code": (None, (_Handle, _U64, _INT)),
     "forget_code": (None, (_Handle,)),
     "void_plans": (None, (_Handle,)),
-    "plan": (_INT, (_Handle, _Handle, _Handle, _Handle, _TEXT, _U32, _U32)),
+    "plan": (_INT, (_Handle, _Handle, _Handle, _Handle, _TEXT, _U32, _U32, _U32)),
     "stream_of_torch": (_Handle, (_Handle, _Handle)),
     "devices": (_Handle, (_Handle, _U32)),
     "devices_take": (_U64, (_Handle, _Handle, _U64)),

@@ -29,6 +29,7 @@ class PlanFlag(enum.IntFlag):
     WATCHED = 32
     ELSEWHERE = 64
     WORK_IGNORED = 128
+    RAGGED = 256
 
 
 class NativeGroup:
@@ -61,6 +62,8 @@ class NativePlan(NamedTuple):
         tail: The constant part of their records.
         kind: Comes back with a wait that raises, and with what becomes of operations on devices.
         flags: See `PlanFlag`.
+        ragged_factor: By what the bytes of a call's tensors are multiplied to get the size of its message, if calls of
+            all sizes share this plan; None if they do not.
     """
 
     group: NativeGroup
@@ -69,6 +72,7 @@ class NativePlan(NamedTuple):
     tail: bytes
     kind: int
     flags: PlanFlag
+    ragged_factor: int | None
 
 
 class NativeRecording:
@@ -141,8 +145,9 @@ class NativeRecording:
             planned: None to leave them to Python.
         """
         if planned is None:
-            answer = self._library.plan(self._session, None, None, None, bytes(layout.PAYLOAD_TAIL.size), 0, 0)
+            answer = self._library.plan(self._session, None, None, None, bytes(layout.PAYLOAD_TAIL.size), 0, 0, 0)
         else:
+            is_ragged = PlanFlag(0) if planned.ragged_factor is None else PlanFlag.RAGGED
             counter = ctypes.addressof(ctypes.c_int64.from_buffer(planned.counter))
             answer = self._library.plan(
                 self._session,
@@ -151,7 +156,8 @@ class NativeRecording:
                 planned.devices,
                 planned.tail,
                 planned.kind,
-                planned.flags,
+                planned.flags | is_ragged,
+                planned.ragged_factor or 0,
             )
         if answer == _ALL_FORGOTTEN:
             self.generation += 1

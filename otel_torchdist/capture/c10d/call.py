@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.c10d.backends import Backends, has_several_backends
+from otel_torchdist.capture.c10d.ragged import RaggedLines
 from otel_torchdist.capture.c10d.signatures import Signatures
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.names import SPARE_OF_GROUPS
@@ -88,6 +89,7 @@ class GroupState(Channel):
         is_default: Whether it is the default group.
         is_over: Whether its operations are no longer recorded.
         plans: How its calls are recorded, by kind and call site.
+        ragged: The same where shapes hardly repeat.
     """
 
     __slots__ = (
@@ -102,6 +104,7 @@ class GroupState(Channel):
         "name",
         "native",
         "plans",
+        "ragged",
         "recorder",
         "reference",
         "signatures",
@@ -124,6 +127,7 @@ class GroupState(Channel):
         self.backend_on = Backends(self.reference)
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans: dict[PlanKey, Plan] = {}
+        self.ragged = RaggedLines()
         self.is_over = False
         self.native = recorder.native.add_group(self._channels is None) if recorder.native is not None else None
 
@@ -146,6 +150,7 @@ class GroupState(Channel):
     def forget_plans(self) -> None:
         """Plan all calls anew."""
         self.plans.clear()
+        self.ragged.forget_plans()
         if self.recorder.native is not None:
             self.recorder.native.void_plans()
 
@@ -217,6 +222,8 @@ class Plan:
         reads: How often the reduce op has been read.
         varies: Whether it has been seen to change.
         offered: For which generation of its plans the native library knows this one; 0 for none.
+        ragged_factor: By what the bytes of the described tensors are multiplied to get the size of the message, where
+            calls of all sizes share this plan; None elsewhere.
     """
 
     __slots__ = (
@@ -230,6 +237,7 @@ class Plan:
         "offered",
         "on_cpu",
         "operation",
+        "ragged_factor",
         "reading",
         "reads",
         "reduce_op",
@@ -269,6 +277,12 @@ class Plan:
         self.reads = 0
         self.varies = False
         self.offered = 0
+        self.ragged_factor: int | None = None
+
+    def becomes_ragged(self, factor: int) -> None:
+        """Use this plan for calls of all sizes: from now on each call's own is read; see `ragged_factor`."""
+        self.ragged_factor = factor
+        self.reading = ALWAYS
 
 
 class OnDevice(Protocol):

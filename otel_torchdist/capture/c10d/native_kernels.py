@@ -121,13 +121,17 @@ class NativeKernels:
         # The other tail is that of uneven exchanges, which stay in Python.
         tail = plan.tail_read if plan.reduce_op >= 0 else plan.tail
         if _is_on_host(plan):
-            return NativePlan(group, plan.counter, None, tail, self._kind_of(plan), _flags_on_host(plan))
+            return NativePlan(
+                group, plan.counter, None, tail, self._kind_of(plan), _flags_on_host(plan), plan.ragged_factor
+            )
         devices = self._devices.native if plan.flags & Flag.ON_DEVICE and self._devices is not None else None
         if devices is None or plan.group.backend_on("cuda") not in _ON_DEVICE:
             return None
         if plan.flags & LEFT_ALONE and not devices.has_watchdog:
             return None
-        return NativePlan(group, plan.counter, devices.handle, tail, self._kind_of(plan), _flags_on_device(plan))
+        return NativePlan(
+            group, plan.counter, devices.handle, tail, self._kind_of(plan), _flags_on_device(plan), plan.ragged_factor
+        )
 
     def plan_of(self, session: int, kind: int) -> Plan | None:
         """A plan with the same group, operation and flags as those of a kind; None if its session has ended."""

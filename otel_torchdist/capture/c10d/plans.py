@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.c10d.call import SOMETIMES, GroupState, Plan, PlanKey
+from otel_torchdist.capture.c10d.ragged import line_of, sized
 from otel_torchdist.capture.c10d.split_sizes import write_splits
 from otel_torchdist.capture.torch_api import SHOWS_BACKWARD
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
@@ -27,10 +28,14 @@ def read_arguments(
     key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int
 ) -> tuple[Plan, bytes]:
     """Read what calls of one plan may differ in; returns the plan that fits, and the constant part of the record."""
-    if operation.reduce_op < 0:
-        return plan, write_splits(plan, operation, args, entered_ns, thread=key[-2])
-    plan = _read_reduce_op(key, plan, operation, args)
-    return plan, plan.tail_read
+    if operation.reduce_op >= 0:
+        plan = _read_reduce_op(key, plan, operation, args)
+        tail = plan.tail_read
+    else:
+        tail = plan.tail
+        if operation.received >= 0:
+            tail = write_splits(plan, operation, args, entered_ns, thread=key[-2])
+    return plan, tail if plan.ragged_factor is None else sized(tail, plan, args)
 
 
 def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
@@ -38,9 +43,10 @@ def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: 
     current = args[operation.reduce_op].op()
     if current == plan.reduce_op:
         plan.reads += 1
-        if plan.reads >= REDUCE_OP_FIRST and not plan.varies:
+        if plan.reads >= REDUCE_OP_FIRST and not plan.varies and plan.ragged_factor is None:
             plan.reading = SOMETIMES
         return plan
+    plan.group.ragged.forget_plans()
     changed = make_plan(plan.group, key, operation, args)
     if changed is None:
         return plan
@@ -61,7 +67,12 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     if group.is_over:
         return None
     is_async, peer, tag, is_coalesced, label, in_backward, thread, site = key[-8:]
-    described = group.signatures.describe(operation, args)
+    line = line_of(key, operation, args)
+    ragged = group.ragged.find(line) if line is not None else None
+    if ragged is not None:
+        return ragged
+    is_ragged = line is not None and group.ragged.counts(line)
+    described = group.signatures.describe(operation, args, has_shapes=not is_ragged)
     if described is None:
         return None
     flags = described.flags
@@ -95,6 +106,10 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     counter = channel.messages(operation.name == "send", peer, tag) if operation.point_to_point else channel.counter
     on_cpu, reduce_op = described.on_cpu, described.reduce_op
     plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)
+    if is_ragged and line is not None:
+        plan.becomes_ragged(group.signatures.contributed(operation, 1, is_root=peer == group.rank))
+        group.ragged.keep(line, plan)
+        return plan
     if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
         group.plans.clear()
     group.plans[key] = plan

@@ -61,8 +61,14 @@ class Signatures:
         self._size = size
         self.only_wait_ends = False
 
-    def describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> Described | None:
-        """Describe a call; None for meta and fake tensors, which only pretend to communicate."""
+    def describe(self, operation: OperationSchema, args: tuple[Any, ...], has_shapes: bool = True) -> Described | None:
+        """Describe a call; None for meta and fake tensors, which only pretend to communicate.
+
+        Args:
+            operation: The operation.
+            args: Its arguments.
+            has_shapes: Whether its shapes are described, too.
+        """
         given = args[operation.described]
         tensors: list[torch.Tensor] = given if type(given) is LIST else [given]
         if tensors and tensors[0].is_meta:
@@ -76,6 +82,9 @@ class Signatures:
         if not on_cpu:
             flags |= Flag.ON_DEVICE
         name = _name(operation, tensors, reduce_op, device)
+        if not has_shapes and name.shapes:
+            name = dataclasses.replace(name, shapes=())
+            flags |= Flag.SIGNATURE_CAPPED
         signature = self._names.find_room(name, SPARE_OF_SHAPES if name.shapes else 0)
         if signature == OTHER or len(tensors) > MAX_DESCRIBED:
             flags |= Flag.SIGNATURE_CAPPED
@@ -83,8 +92,8 @@ class Signatures:
             signature = self._names.intern(dataclasses.replace(name, shapes=()))
         return Described(
             signature=signature,
-            as_root=self._contributed(operation, size, is_root=True),
-            as_member=self._contributed(operation, size, is_root=False),
+            as_root=self.contributed(operation, size, is_root=True),
+            as_member=self.contributed(operation, size, is_root=False),
             on_cpu=on_cpu,
             flags=int(flags),
             reduce_op=reduce_op,
@@ -102,8 +111,8 @@ class Signatures:
         backend = self._backend_of(device)
         return backend == "fake" or (backend == "gloo" and operation.name.startswith("reduce_scatter"))
 
-    def _contributed(self, operation: OperationSchema, described_bytes: int, is_root: bool) -> int:
-        """Bytes that this rank contributes to the operation."""
+    def contributed(self, operation: OperationSchema, described_bytes: int, is_root: bool) -> int:
+        """Bytes that this rank contributes to an operation whose described tensors have so many."""
         contribution = operation.contribution
         if contribution is Contribution.ALL:
             return described_bytes

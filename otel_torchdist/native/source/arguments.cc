@@ -91,11 +91,43 @@ bool make_key(ThreadState& thread, Session& session, const Operation& operation,
               key.add(reinterpret_cast<uint64_t>(object_in(arguments[operation.group]))) && key.add(keys.raw_repr()) &&
               key.add(static_cast<uint64_t>(number_in(arguments, operation.peer))) &&
               key.add(static_cast<uint64_t>(number_in(arguments, operation.tag))) && key.add(hash_of_label()) &&
-              key.add(torch::autograd::get_current_graph_task_id() >= 0) &&
-              add_tensors(key, arguments[operation.described]);
+              key.add(torch::autograd::get_current_graph_task_id() >= 0);
   bool is_known = true;
   const CallSite site = find_call_site(thread.codes, session.code_kinds, &is_known);
-  return fits && is_known && key.add(site.code) && key.add(static_cast<uint64_t>(site.instruction));
+  fits = fits && is_known && key.add(site.code) && key.add(static_cast<uint64_t>(site.instruction));
+  thread.unshaped = key.size();
+  return fits && add_tensors(key, arguments[operation.described]);
+}
+
+bool make_ragged_key(ThreadState& thread, const IValue& described) {
+  const bool is_list = described.isTensorList();
+  const auto tensors = is_list ? described.toListRef() : c10::ArrayRef<IValue>(described);
+  if (tensors.empty()) {
+    return false;
+  }
+  const auto type = tensors[0].unsafeToTensorImpl()->dtype();
+  for (size_t index = 1; index < tensors.size() && index < MOST_TENSORS; ++index) {
+    if (tensors[index].unsafeToTensorImpl()->dtype() != type) {
+      return false;
+    }
+  }
+  thread.ragged.copy(thread.key, thread.unshaped);
+  return thread.ragged.add(~uint64_t{0}) && thread.ragged.add(static_cast<uint64_t>(type.toScalarType())) &&
+         thread.ragged.add(tensors.size() << 1 | static_cast<uint64_t>(is_list));
+}
+
+uint64_t bytes_in(const IValue& described) {
+  if (described.isTensor()) {
+    const at::TensorImpl* tensor = described.unsafeToTensorImpl();
+    return static_cast<uint64_t>(tensor->numel()) * tensor->itemsize();
+  }
+  uint64_t bytes = 0;
+  const auto tensors = described.toListRef();
+  for (size_t index = 0; index < tensors.size() && index < MOST_TENSORS; ++index) {
+    const at::TensorImpl* tensor = tensors[index].unsafeToTensorImpl();
+    bytes += static_cast<uint64_t>(tensor->numel()) * tensor->itemsize();
+  }
+  return bytes;
 }
 
 size_t memory_in(const IValue& output, const void** memory) {

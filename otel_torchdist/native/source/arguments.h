@@ -32,6 +32,12 @@ struct Operation {
 bool make_key(ThreadState& thread, Session& session, const Operation& operation, const c10::IValue* arguments,
               c10::DispatchKeySet keys);
 
+// Writes the key of all calls that differ from the last one in their shapes only; false if there are several types.
+bool make_ragged_key(ThreadState& thread, const c10::IValue& described);
+
+// Bytes of the tensors of an argument, of a list at most `MOST_TENSORS`.
+uint64_t bytes_in(const c10::IValue& described);
+
 // Where the first argument writes to, at most `MOST_TENSORS` places: the arguments are gone when the operation returns.
 size_t memory_in(const c10::IValue& output, const void** memory);
 

@@ -116,7 +116,7 @@ EXPORT void otd_void_plans(void* session) { static_cast<Session*>(session)->gene
 
 // Says how calls like the last one of this thread that was left to Python are recorded; without a group, by Python.
 EXPORT int otd_plan(void* session, void* group, int64_t* counter, void* devices, const char* tail, uint32_t kind,
-                    uint32_t flags) {
+                    uint32_t flags, uint32_t ragged_factor) {
   ThreadState& thread = thread_state();
   if (!thread.is_pending || thread.session != session ||
       thread.generation != static_cast<Session*>(session)->generation.load()) {
@@ -128,9 +128,14 @@ EXPORT int otd_plan(void* session, void* group, int64_t* counter, void* devices,
                   reinterpret_cast<Counter*>(counter),
                   static_cast<Devices*>(devices),
                   kind,
-                  flags};
+                  flags,
+                  ragged_factor};
+  if (plan.is(RAGGED) && !thread.has_ragged) {
+    return 0;
+  }
+  const Key& key = plan.is(RAGGED) ? thread.ragged : thread.key;
   try {
-    return thread.plans.put(thread.key, thread.pending_hash, plan) ? TAKEN : ALL_FORGOTTEN;
+    return thread.plans.put(key, key.hash(), plan) ? TAKEN : ALL_FORGOTTEN;
   } catch (const std::bad_alloc&) {
     return 0;
   }

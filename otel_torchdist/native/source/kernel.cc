@@ -42,14 +42,19 @@ bool find_plan(Session& session, const Operation& operation, const IValue* argum
   if (!make_key(thread, session, operation, arguments, keys)) {
     return false;
   }
-  const uint64_t hash = thread.key.hash();
-  const Plan* found = thread.plans.find(thread.key, hash);
+  const Plan* found = thread.plans.find(thread.key, thread.key.hash());
+  if (found == nullptr) {
+    thread.has_ragged = make_ragged_key(thread, arguments[operation.described]);
+    found = thread.has_ragged ? thread.plans.find(thread.ragged, thread.ragged.hash()) : nullptr;
+  }
   if (found == nullptr) {
     thread.is_pending = true;
-    thread.pending_hash = hash;
     return false;
   }
   *plan = *found;
+  if (plan->is(RAGGED)) {
+    plan->tail.words[0] = bytes_in(arguments[operation.described]) * plan->ragged_factor;
+  }
   return plan->group != nullptr && !plan->group->is_coalescing.load(std::memory_order_relaxed) &&
          !begins_window(session, *plan);
 }

@@ -1,6 +1,7 @@
 // How calls of one kind are recorded: found once by Python, then looked up by a key of plain numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,6 +26,10 @@ class Key {
     words_[count_++] = word;
     return true;
   }
+  void copy(const Key& other, size_t count) noexcept {
+    std::copy(other.words_, other.words_ + count, words_);
+    count_ = count;
+  }
   const uint64_t* begin() const noexcept { return words_; }
   size_t size() const noexcept { return count_; }
   uint64_t hash() const noexcept;
@@ -43,7 +48,8 @@ enum PlanFlag : uint32_t {
   MESSAGE = 16,       // point to point
   WATCHED = 32,       // their Work is replaced by one that shows when it is dropped
   ELSEWHERE = 64,     // on a device: not on the caller's stream
-  WORK_IGNORED = 128  // on a device: on the caller's stream, although there is a Work
+  WORK_IGNORED = 128,  // on a device: on the caller's stream, although there is a Work
+  RAGGED = 256         // calls of all sizes: the key has no shapes, and each record has its own size
 };
 
 struct Plan {
@@ -53,6 +59,7 @@ struct Plan {
   Devices* devices;  // null: they run on the CPU
   uint32_t kind;     // Python's number for group, operation and flags
   uint32_t flags;
+  uint32_t ragged_factor;  // of the bytes of a call's tensors
 
   bool is(PlanFlag flag) const noexcept { return (flags & flag) != 0; }
 };
@@ -84,9 +91,11 @@ struct ThreadState {
   uint64_t generation = 0;
   uint64_t forks = 0;
   Key key;
-  // The key of a call that was left to Python, and its hash, until Python says how such calls are recorded.
+  size_t unshaped = 0;  // words of the key before the shapes
+  Key ragged;           // the key of calls like the last one, whatever their shapes
+  // Whether the last call was left to Python, until that says how such calls are recorded.
   bool is_pending = false;
-  uint64_t pending_hash = 0;
+  bool has_ragged = false;
 };
 
 // The calling thread's; handed on to another thread when this one ends.

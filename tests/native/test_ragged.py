@@ -1,0 +1,77 @@
+"""Calls whose shapes never repeat: bounded names, the right sizes, and mostly without Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.capture.c10d.ragged import RAGGED_AFTER
+from otel_torchdist.tape.layout import Flag
+from tests.support.jobs import Job, Jobs
+from tests.support.native_library import KERNELS, environ_of
+from tests.support.warm_python import WarmPython
+
+TIMES = 500
+LINES = ("reduce", "gather", "spread")
+
+
+@pytest.fixture(scope="module")
+def ragged(warm_python: WarmPython) -> Iterator[dict[str, Job]]:
+    """The program, recorded by each kernel."""
+    found: dict[str, Job] = {}
+    made: list[Jobs] = []
+    for kernel in KERNELS:
+        jobs = Jobs(warm_python, Path(__file__).parent / "workers", environ=environ_of(kernel))
+        made.append(jobs)
+        found[kernel] = jobs.run("ragged", 2)
+    yield found
+    for jobs in made:
+        jobs.clean_up()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("line", LINES)
+def test_sizes_are_right(ragged: dict[str, Job], kernel: str, line: str) -> None:
+    """Every call is there with the size of its message; shapes only of the first ones from a line."""
+    for rank, tape in enumerate(ragged[kernel].tapes):
+        calls = [one for one in tape.operations if one.function == line]
+        assert len(calls) == TIMES
+        contributes = line != "spread" or rank == 1
+        assert [one.raw.message_bytes for one in calls] == [4 * (1 + nth) * contributes for nth in range(TIMES)]
+        for nth, one in enumerate(calls):
+            has_shapes = nth < RAGGED_AFTER
+            assert one.signature.shapes == (((1 + nth,),) if has_shapes else ())
+            assert (Flag.SIGNATURE_CAPPED in one.raw.flags) is not has_shapes
+            assert one.signature.dtypes == ("float32",)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_names_are_bounded(ragged: dict[str, Job], kernel: str) -> None:
+    """Once a line is known to be ragged, its shapes take no names any more."""
+    for rank in ragged[kernel].ranks:
+        assert json.loads(rank.out)["names"] < len(LINES) * RAGGED_AFTER + 100
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_reduce_ops_are_right(ragged: dict[str, Job], kernel: str) -> None:
+    """Also where they alternate at a ragged line."""
+    for tape in ragged[kernel].tapes:
+        calls = [one for one in tape.operations if one.function == "reduce"]
+        found = [one.signature.reduce_op for one in calls if Flag.REDUCE_OP_UNREAD not in one.raw.flags]
+        assert len(found) > RAGGED_AFTER
+        wrong = [
+            one
+            for nth, one in enumerate(calls)
+            if Flag.REDUCE_OP_UNREAD not in one.raw.flags and one.signature.reduce_op != ("max", "sum")[nth % 2]
+        ]
+        assert not wrong
+
+
+def test_python_is_left_alone(ragged: dict[str, Job]) -> None:
+    """After that the library records them by itself."""
+    counts = {kernel: json.loads(ragged[kernel].ranks[0].out)["in_python"] for kernel in KERNELS}
+    assert counts["python"] >= len(LINES) * TIMES
+    assert counts["native"] < len(LINES) * (RAGGED_AFTER + 20)
