@@ -195,6 +195,15 @@ size_t memory_in(const IValue& output, const void** memory) {
   return count;
 }
 
+// What Python records may have the addresses of a Work, and of memory, that are not in use any more.
+void forget(Session& session, const c10d::Work* work, const void* const* memory, size_t count) {
+  Followed forgotten;
+  session.works.find(work, &forgotten, /*remove=*/true);
+  for (size_t index = 0; index < count; ++index) {
+    session.written.find(memory[index], &forgotten, /*remove=*/true);
+  }
+}
+
 class CollectiveKernel final : public c10::OperatorKernel {
  public:
   CollectiveKernel(const Operation& operation, size_t arguments) : operation_(operation), arguments_(arguments) {}
@@ -211,7 +220,11 @@ class CollectiveKernel final : public c10::OperatorKernel {
     const void* memory[MOST_TENSORS];
     size_t written = 0;
     if (session == nullptr || !prepare(*session, *stack, keys, &plan, memory, &written)) {
+      written = session != nullptr ? find_memory(*stack, memory) : 0;
       leave_to_python(op, keys, stack);
+      if (session != nullptr) {
+        forget_result(*session, *stack, memory, written);
+      }
       return;
     }
     const int64_t sequence = plan.channel->sequence.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -253,6 +266,21 @@ class CollectiveKernel final : public c10::OperatorKernel {
       return true;
     } catch (...) {
       return false;
+    }
+  }
+
+  size_t find_memory(const Stack& stack, const void** memory) const noexcept {
+    try {
+      return memory_in(*(stack.data() + stack.size() - arguments_), memory);
+    } catch (...) {
+      return 0;
+    }
+  }
+
+  void forget_result(Session& session, const Stack& stack, const void* const* memory, size_t count) const noexcept {
+    try {
+      forget(session, work_in(stack, operation_.work), memory, count);
+    } catch (...) {
     }
   }
 

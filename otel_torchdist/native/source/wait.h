@@ -8,7 +8,7 @@ namespace otel_torchdist {
 // Makes the method that replaces `wait` in a class; `functions` are the one in Python and the original. Needs the GIL.
 PyObject* make_wait(PyObject* functions);
 
-// Python's function for waits that raise, which must live as long as the process.
+// Sets the function in Python for waits that raise. Needs the GIL.
 void call_on_failed_wait(PyObject* callable);
 
 }  // namespace otel_torchdist
