@@ -101,8 +101,6 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "register": (_INT, (_TEXT, _TEXT, ctypes.POINTER(OperationLayout))),
     "register_wait": (_INT, (_TEXT, _INT)),
     "unregister": (None, ()),
-    "forget_work": (None, (_Handle, _OBJECT)),
-    "forget_memory": (None, (_Handle, _Handle)),
     "make_wait": (_OBJECT, (_OBJECT,)),
     "call_on_failed_wait": (None, (_OBJECT,)),
 }

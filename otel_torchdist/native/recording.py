@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import MutableSequence, Sequence
+from collections.abc import MutableSequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist.native.library import FAILURES, Library
@@ -125,18 +125,6 @@ class NativeRecording:
         """Plan all calls anew."""
         self._library.void_plans(self._session)
         self.generation += 1
-
-    def forget_earlier(self, work: Any, pointers: Sequence[int]) -> None:
-        """Forget operations with the same Work, or that wrote to the same memory, as one that Python has recorded.
-
-        Args:
-            work: The Work of the new operation; None if it is not followed.
-            pointers: Addresses of the memory that the new operation writes to.
-        """
-        if work is not None:
-            self._library.forget_work(self._session, work)
-        for pointer in pointers:
-            self._library.forget_memory(self._session, pointer)
 
     def plan(self, planned: NativePlan | None) -> bool:
         """Say how calls like this thread's last one are recorded; returns whether the library takes it.

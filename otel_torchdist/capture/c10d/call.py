@@ -290,11 +290,9 @@ class OnDevice(Protocol):
 
     Attributes:
         is_void: Whether nothing more will be found out about it.
-        pointers: Addresses of the memory that it writes to.
     """
 
     is_void: bool
-    pointers: tuple[int, ...]
 
     def coalesce(self, members: list[Call]) -> None:
         """Add operations that were issued after this one and coalesced with it."""

@@ -99,11 +99,7 @@ class NativeKernels:
         try:
             plan = call.plan
             native = plan.group.recorder.native
-            if native is None:
-                return
-            enqueued = call.enqueued
-            native.forget_earlier(call.work, call.pointers if enqueued is None else enqueued.pointers)
-            if plan.offered == native.generation:
+            if native is None or plan.offered == native.generation:
                 return
             is_fixed = not plan.flags & Flag.COALESCED and _is_read(plan, args)
             if is_fixed and native.plan(self._native_plan(plan)):

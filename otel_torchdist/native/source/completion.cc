@@ -41,6 +41,9 @@ static_assert(sizeof(OnEnd) == 16 && std::is_trivially_copyable_v<OnEnd>);
 }  // namespace
 
 Failure failure_of(const std::exception_ptr& error) noexcept {
+  if (error == nullptr) {
+    return Failure::RUNTIME;  // no exception: Python ends a thread at exit by unwinding it
+  }
   try {
     std::rethrow_exception(error);
   } catch (const c10::DistBackendError&) {

@@ -172,17 +172,6 @@ EXPORT void otd_devices_wake(void* devices) { static_cast<Devices*>(devices)->wa
 
 // --- kernels and waits ---
 
-// Python has recorded an operation with this Work, or one that writes to this memory: what was known here of an earlier one
-// with the same address must not be taken for it.
-EXPORT void otd_forget_work(void* session, PyObject* work) {
-  Followed followed;
-  static_cast<Session*>(session)->works.find(work_of(work), &followed, /*remove=*/true);
-}
-EXPORT void otd_forget_memory(void* session, const void* memory) {
-  Followed followed;
-  static_cast<Session*>(session)->written.find(memory, &followed, /*remove=*/true);
-}
-
 EXPORT uint64_t otd_python_key() { return key_of_python_kernels(); }
 EXPORT const char* otd_python_key_name() { return name_of_python_key(); }
 EXPORT int otd_register(const char* name, const char* overload, const Operation* operation) {

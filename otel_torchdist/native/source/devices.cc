@@ -212,7 +212,10 @@ void Devices::wait_ends(DeviceItem& wait) noexcept {
   if (is_usable() && record(wait.after, wait.device, wait.stream)) {
     wait.took_ns = now_ns() - wait.entered_ns;
     hand_over(wait);
+    return;
   }
+  give_back(wait.device, wait.before);
+  give_back(wait.device, wait.after);
 }
 
 size_t Devices::take(DeviceItem* items, size_t size) noexcept {

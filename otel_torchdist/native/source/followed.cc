@@ -28,6 +28,9 @@ FollowedTable::Bucket& FollowedTable::bucket_of(const void* address) noexcept {
 }
 
 bool FollowedTable::put(const void* address, const Followed& followed, Tape& tape) noexcept {
+  if (address == nullptr) {
+    return false;
+  }
   Bucket& bucket = bucket_of(address);
   const Locked locked(bucket);
   Slot* free = nullptr;
@@ -56,6 +59,9 @@ bool FollowedTable::put(const void* address, const Followed& followed, Tape& tap
 }
 
 bool FollowedTable::find(const void* address, Followed* found, bool remove) noexcept {
+  if (address == nullptr) {
+    return false;
+  }
   Bucket& bucket = bucket_of(address);
   const Locked locked(bucket);
   for (Slot& slot : bucket.slots) {

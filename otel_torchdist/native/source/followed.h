@@ -30,7 +30,7 @@ class FollowedTable {
  public:
   FollowedTable();
 
-  // Returns false if there was no room.
+  // Returns false if there was no room, or no address: tensors without elements have none.
   bool put(const void* address, const Followed& followed, Tape& tape) noexcept;
   // Copies an entry, and removes it if asked to; false if there is none.
   bool find(const void* address, Followed* found, bool remove) noexcept;

@@ -118,6 +118,28 @@ class RecordedCall {
     session.tape.complete(number_, entered_ns_, now_ns(), layout::HOW_FAILED, session.failures[failure].load());
   }
 
+  // Where a call that is left to Python writes to: its arguments are gone when it returns.
+  void find_memory(const IValue& output) noexcept {
+    try {
+      memory_count_ = memory_in(output, memory_);
+    } catch (...) {  // no memory that can be read
+      memory_count_ = 0;
+    }
+  }
+
+  // Its Work, and the memory that it writes to, may have the addresses of earlier ones that are not in use any more.
+  void forget(Session& session, const Stack& stack) noexcept {
+    Followed forgotten;
+    try {
+      session.works.find(operation_.work >= 0 && !stack.empty() ? work_in(&stack.back()) : nullptr, &forgotten,
+                         /*remove=*/true);
+    } catch (...) {  // no Work that can be read
+    }
+    for (size_t index = 0; index < memory_count_; ++index) {
+      session.written.find(memory_[index], &forgotten, /*remove=*/true);
+    }
+  }
+
  private:
   static int32_t peer_in(const Tail& tail) noexcept {
     layout::Payload payload;
@@ -148,8 +170,14 @@ class CollectiveKernel final : public c10::OperatorKernel {
     RecordedCall call(operation_, now_ns());
     const Recording recording;
     Session* session = recording.session();
-    if (session == nullptr || !call.prepare(*session, stack->data() + stack->size() - arguments_, keys)) {
+    if (session == nullptr) {
       leave_to_python(op, keys, stack);
+      return;
+    }
+    if (!call.prepare(*session, stack->data() + stack->size() - arguments_, keys)) {
+      call.find_memory(*(stack->data() + stack->size() - arguments_));
+      leave_to_python(op, keys, stack);
+      call.forget(*session, *stack);
       return;
     }
     call.enter(*session);

@@ -1,5 +1,7 @@
 #include "plans.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <mutex>
 
@@ -18,6 +20,10 @@ Pool& pool() {
   static Pool* pool = new Pool;  // never freed: threads end after static objects are destroyed
   return *pool;
 }
+
+// In a forked child there is no other thread that could give the lock back.
+[[maybe_unused]] const int registered = pthread_atfork([] { pool().lock.lock(); }, [] { pool().lock.unlock(); },
+                                                       [] { pool().lock.unlock(); });
 
 class Holder {
  public:

@@ -27,5 +27,6 @@ void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_NormalizeException(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);
 void PyErr_Clear(void);
+void Py_IncRef(PyObject* object);
 void Py_DecRef(PyObject* object);
 }

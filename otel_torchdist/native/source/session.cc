@@ -9,6 +9,8 @@ namespace {
 std::atomic<Session*> current{nullptr};
 std::atomic<int64_t> entering{0};  // threads between reading `current` and counting as users
 std::atomic<uint64_t> fork_count{0};
+std::atomic<uint64_t> session_count{0};
+constexpr int GENERATION_BITS = 32;
 
 void after_fork_in_child() {
   current.store(nullptr);  // a child is no rank until it creates a group of its own
@@ -19,6 +21,10 @@ void after_fork_in_child() {
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
 
 }  // namespace
+
+// A later session may have the address of one that was freed, and what threads keep of that must not be taken for its own.
+Session::Session(int file, uint64_t capacity)
+    : tape(file, capacity), generation(session_count.fetch_add(1) << GENERATION_BITS | 1) {}
 
 Group* Session::add_group() {
   const std::lock_guard<std::mutex> lock(lock_);
@@ -51,9 +57,7 @@ void begin_session(Session* session) noexcept { current.store(session, std::memo
 
 void end_session(Session* session) noexcept {
   Session* expected = session;
-  if (!current.compare_exchange_strong(expected, nullptr, std::memory_order_seq_cst)) {
-    return;
-  }
+  current.compare_exchange_strong(expected, nullptr, std::memory_order_seq_cst);
   while (entering.load(std::memory_order_seq_cst) != 0) {
     sched_yield();
   }

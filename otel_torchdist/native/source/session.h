@@ -35,7 +35,7 @@ struct Group {
 };
 
 struct Session {
-  Session(int file, uint64_t capacity) : tape(file, capacity) {}
+  Session(int file, uint64_t capacity);
 
   Tape tape;
   FollowedTable works;
@@ -44,7 +44,7 @@ struct Session {
   std::atomic<int64_t> step{0};
   std::atomic<bool> counts_windows{true};
   uint64_t window = 0;
-  std::atomic<uint64_t> generation{1};  // plans of earlier ones are void
+  std::atomic<uint64_t> generation;  // plans of earlier ones are void; no two sessions have the same
   std::atomic<uint32_t> failures[FAILURES] = {};
   std::atomic<int64_t> users{1};  // Python, and operations whose end is still to be recorded
 

@@ -1,5 +1,6 @@
 #include "tape.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -11,6 +12,10 @@ namespace {
 
 constexpr int NOT_KEPT = -1;  // an open operation that was overwritten in the ring while the refuge was full
 constexpr uint64_t LATEST = 64;
+constexpr int MOST_TRIES = 16;
+// With the number of the operation in a slot; without either, it is open.
+constexpr uint64_t ENDED = uint64_t{1} << 62;
+constexpr uint64_t BUSY = uint64_t{1} << 63;  // a thread is writing its record, or its end
 constexpr uint64_t EMPTY_WORDS[layout::WORDS] = {};
 
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
@@ -67,7 +72,7 @@ Tape::Tape(int file, uint64_t capacity) noexcept : capacity_(capacity) {
     return;
   }
   try {
-    open_ = std::make_unique<Word[]>(capacity);
+    slots_ = std::make_unique<Word[]>(capacity);
     free_refuge_.reserve(layout::REFUGE_SLOTS);
     refuge_of_.reserve(layout::REFUGE_SLOTS);
   } catch (...) {
@@ -99,16 +104,42 @@ void Tape::publish(uint64_t number, const uint64_t* payload, const uint64_t* own
   for (size_t index = 0; index < layout::WORDS; ++index) {
     word[layout::WORDS_WORD + index].store(own_words[index], std::memory_order_relaxed);
   }
+  word[0].store(number, std::memory_order_release);
 }
 
-// Draws a number and makes room for it. A reader that sees it before its record waits for that.
+// Draws a number and claims its slot, to which no other thread writes until `leave`. A number is left out if its slot
+// does not become free, because a thread was interrupted in it for a whole lap of the ring; readers bear that.
 uint64_t Tape::draw() noexcept {
-  const uint64_t number = words_[layout::LIVE_NEXT_NUMBER].fetch_add(1, std::memory_order_relaxed);
-  const uint64_t lapped = open_[number % capacity_].load(std::memory_order_acquire);
-  if (lapped != 0) {
-    take_refuge(lapped);
+  while (true) {
+    const uint64_t number = words_[layout::LIVE_NEXT_NUMBER].fetch_add(1, std::memory_order_relaxed);
+    if (claim(number)) {
+      return number;
+    }
   }
-  return number;
+}
+
+bool Tape::claim(uint64_t number) noexcept {
+  Word& slot = slots_[number % capacity_];
+  for (int tries = 0; tries < MOST_TRIES;) {
+    uint64_t found = slot.load(std::memory_order_relaxed);
+    if ((found & BUSY) != 0) {
+      sched_yield();
+      ++tries;
+    } else if ((found & ~ENDED) > number) {
+      return false;  // it was this thread that was interrupted
+    } else if (found != 0 && (found & ENDED) == 0) {
+      if (take_refuge(found, number)) {
+        return true;
+      }
+    } else if (slot.compare_exchange_weak(found, number | BUSY, std::memory_order_acquire, std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Tape::leave(uint64_t number, uint64_t state) noexcept {
+  slots_[number % capacity_].store(number | state, std::memory_order_release);
 }
 
 uint64_t Tape::begin(uint64_t entered_ns, int64_t step, uint64_t sequence, const Tail& tail) noexcept {
@@ -116,45 +147,45 @@ uint64_t Tape::begin(uint64_t entered_ns, int64_t step, uint64_t sequence, const
   std::copy(std::begin(tail.words), std::end(tail.words), payload + layout::HEAD_WORDS);
   const uint64_t number = draw();
   publish(number, payload, EMPTY_WORDS);
-  open_[number % capacity_].store(number, std::memory_order_relaxed);
-  in_ring(number)[0].store(number, std::memory_order_release);
+  leave(number, 0);
   return number;
 }
 
 uint64_t Tape::append(const uint64_t* payload, const uint64_t* own_words) noexcept {
   const uint64_t number = draw();
   publish(number, payload, own_words != nullptr ? own_words : EMPTY_WORDS);
-  in_ring(number)[0].store(number, std::memory_order_release);
+  leave(number, ENDED);
   return number;
 }
 
-void Tape::take_refuge(uint64_t number) noexcept {
+// Moves an open operation out of the slot that `successor` claims; false if it has ended meanwhile.
+bool Tape::take_refuge(uint64_t number, uint64_t successor) noexcept {
   const std::lock_guard<std::mutex> lock(lap_lock_);
   uint64_t expected = number;
-  if (!open_[number % capacity_].compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
-    return;  // it has ended meanwhile
+  if (!slots_[number % capacity_].compare_exchange_strong(expected, successor | BUSY, std::memory_order_acq_rel)) {
+    return false;
   }
+  Word* source = in_ring(number);
+  source[0].store(0, std::memory_order_release);  // from here on, marks go to the refuge and wait for the lock
   int slot = NOT_KEPT;
-  if (!free_refuge_.empty()) {
-    slot = free_refuge_.back();
-    free_refuge_.pop_back();
-  }
   try {
-    refuge_of_[number] = slot;
+    int& kept = refuge_of_[number] = NOT_KEPT;
+    if (!free_refuge_.empty()) {
+      kept = slot = free_refuge_.back();
+      free_refuge_.pop_back();
+    }
   } catch (...) {  // no memory: its end will not be recorded
-    slot = NOT_KEPT;
   }
   if (slot == NOT_KEPT) {
     add(layout::LIVE_RECORDS_DROPPED, 1);
-    return;
+    return true;
   }
-  Word* source = in_ring(number);
   Word* target = in_refuge(slot);
-  source[0].store(0, std::memory_order_release);  // from here on, marks go to the refuge and wait for the lock
   for (size_t index = 1; index < layout::RECORD_WORDS; ++index) {
     target[index].store(source[index].load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   target[0].store(number, std::memory_order_release);
+  return true;
 }
 
 void Tape::mark(uint64_t number, unsigned which, int64_t elapsed_ns, unsigned how) noexcept {
@@ -185,17 +216,17 @@ void Tape::clear(uint64_t number, unsigned which) noexcept {
 
 bool Tape::complete(uint64_t number, uint64_t entered_ns, uint64_t ended_ns, unsigned how, uint32_t failure) noexcept {
   uint64_t expected = number;
-  if (!open_[number % capacity_].compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
+  if (number == 0 ||
+      !slots_[number % capacity_].compare_exchange_strong(expected, number | BUSY, std::memory_order_acq_rel)) {
     return complete_elsewhere(number, entered_ns, ended_ns, how, failure);
   }
   const int64_t elapsed_ns = std::max<int64_t>(static_cast<int64_t>(ended_ns - entered_ns), 1);
   if (failure != 0) {
     mark(number, layout::WORD_FAILURE, failure, layout::HOW_FAILED);
   }
-  Word* word = in_ring(number);
-  if (word[0].load(std::memory_order_acquire) == number) {
-    word[layout::WORDS_WORD + layout::WORD_COMPLETED].store(seal(number, elapsed_ns, how), std::memory_order_release);
-  }
+  in_ring(number)[layout::WORDS_WORD + layout::WORD_COMPLETED].store(seal(number, elapsed_ns, how),
+                                                                     std::memory_order_release);
+  leave(number, ENDED);
   return true;
 }
 
@@ -274,11 +305,9 @@ uint64_t Tape::begun_at(uint64_t entered_ns) noexcept {
 }
 
 bool Tape::is_open(uint64_t number) noexcept {
-  if (open_[number % capacity_].load(std::memory_order_acquire) == number) {
-    return true;
-  }
-  if (in_ring(number)[0].load(std::memory_order_acquire) == number) {
-    return false;  // it is in the ring, and has ended
+  const uint64_t found = slots_[number % capacity_].load(std::memory_order_acquire);
+  if (found == number || found == (number | ENDED)) {
+    return found == number && number != 0;
   }
   const std::lock_guard<std::mutex> lock(lap_lock_);
   return refuge_of_.count(number) != 0;
@@ -297,8 +326,8 @@ size_t Tape::open_numbers(uint64_t* numbers, size_t size) noexcept {
     put(number);
   }
   for (uint64_t slot = 0; slot < capacity_; ++slot) {
-    const uint64_t number = open_[slot].load(std::memory_order_relaxed);
-    if (number != 0) {
+    const uint64_t number = slots_[slot].load(std::memory_order_relaxed);
+    if (number != 0 && number < ENDED) {
       put(number);
     }
   }

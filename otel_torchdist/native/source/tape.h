@@ -56,7 +56,9 @@ class Tape {
 
   uint64_t draw() noexcept;
   void publish(uint64_t number, const uint64_t* payload, const uint64_t* own_words) noexcept;
-  void take_refuge(uint64_t number) noexcept;
+  bool claim(uint64_t number) noexcept;
+  void leave(uint64_t number, uint64_t state) noexcept;
+  bool take_refuge(uint64_t number, uint64_t successor) noexcept;
   bool complete_elsewhere(uint64_t number, uint64_t entered_ns, uint64_t ended_ns, unsigned how, uint32_t failure) noexcept;
   void complete_late(uint64_t number, int refuge, uint64_t entered_ns, uint64_t elapsed_ns, unsigned how,
                      uint32_t failure) noexcept;
@@ -66,8 +68,8 @@ class Tape {
   const uint64_t capacity_;
   Word* words_ = nullptr;
   size_t size_ = 0;
-  // By slot of the ring the number of the operation that is open there. The exchange with 0 decides which end is first.
-  std::unique_ptr<Word[]> open_;
+  // By slot of the ring the number of its operation, and whether that is open; an exchange here decides which end is first.
+  std::unique_ptr<Word[]> slots_;
   // What has left the ring while it was open; taken only when that happens.
   std::mutex lap_lock_;
   std::unordered_map<uint64_t, int> refuge_of_;

@@ -13,8 +13,28 @@ constexpr int METH_FASTCALL_WITH_NAMES = 0x0080 | 0x0002;
 constexpr int VALUE_OFFSET = 16;
 constexpr int FLAGS_OFFSET = 48;
 constexpr uint8_t IS_SIMPLE = 2;
+// In any object the place of its type, and in a type the size of its instances.
+constexpr int TYPE_OFFSET = 8;
+constexpr int INSTANCE_SIZE_OFFSET = 32;
 
 PyObject* on_failure = nullptr;  // called in Python for a wait that raised
+
+template <typename T>
+T read(const void* object, int offset) {
+  T value;
+  __builtin_memcpy(&value, static_cast<const char*>(object) + offset, sizeof(value));
+  return value;
+}
+
+// The Work of an instance; null if that is something else, or is laid out differently.
+const void* work_of(PyObject* instance) {
+  const auto* type = read<const void*>(instance, TYPE_OFFSET);
+  if (read<ssize_t>(type, INSTANCE_SIZE_OFFSET) <= FLAGS_OFFSET ||
+      (read<uint8_t>(instance, FLAGS_OFFSET) & IS_SIMPLE) == 0) {
+    return nullptr;
+  }
+  return read<const void*>(instance, VALUE_OFFSET);
+}
 
 // Reports a wait that raised to Python, which finds out whether it has failed or only given up.
 void report_failure(PyObject* work, const Followed& followed) {
@@ -38,7 +58,7 @@ PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject*
   DeviceItem wait;
   const bool is_seen = followed.devices->wait_begins(followed.number, followed.place, followed.device, &wait);
   PyObject* result = PyObject_Vectorcall(original, arguments, given, names);
-  if (is_seen && result != nullptr) {
+  if (is_seen) {
     followed.devices->wait_ends(wait);
   }
   return result;
@@ -75,16 +95,6 @@ PyMethodDef definition = {"wait", wait, METH_FASTCALL_WITH_NAMES, "Wait until th
 
 }  // namespace
 
-const void* work_of(PyObject* instance) {
-  const auto* bytes = reinterpret_cast<const char*>(instance);
-  if ((static_cast<uint8_t>(bytes[FLAGS_OFFSET]) & IS_SIMPLE) == 0) {
-    return nullptr;
-  }
-  const void* address;
-  __builtin_memcpy(&address, bytes + VALUE_OFFSET, sizeof(address));
-  return address;
-}
-
 PyObject* make_wait(PyObject* functions) {
   PyObject* function = PyCFunction_NewEx(&definition, functions, nullptr);
   if (function == nullptr) {
@@ -95,6 +105,11 @@ PyObject* make_wait(PyObject* functions) {
   return method;
 }
 
-void call_on_failed_wait(PyObject* callable) { on_failure = callable; }
+void call_on_failed_wait(PyObject* callable) {
+  PyObject* before = on_failure;
+  Py_IncRef(callable);  // a thread may still be in a wait when what it belongs to is gone
+  on_failure = callable;
+  Py_DecRef(before);
+}
 
 }  // namespace otel_torchdist

@@ -1,0 +1,266 @@
+// The tables in which a call is looked up: its plan, its Work, and the code on its thread's stack.
+#include <cstring>
+#include <map>
+
+#include "plans.h"
+#include "python.h"
+#include "stress.h"
+
+namespace {
+
+thread_local const void* state_of_thread = nullptr;
+
+}  // namespace
+
+// In place of Python's: what the calling thread has said is its state.
+void* PyGILState_GetThisThreadState(void) { return const_cast<void*>(state_of_thread); }
+
+namespace stress {
+namespace {
+
+using namespace otel_torchdist;
+
+Plan plan_of(uint32_t kind) {
+  Plan plan{};
+  plan.kind = kind;
+  return plan;
+}
+
+// A key as calls have them: a few words, of which most are equal.
+std::vector<uint64_t> words_of(Random& random) {
+  std::vector<uint64_t> words(1 + random.below(8));
+  for (uint64_t& word : words) {
+    word = random.below(3);
+  }
+  return words;
+}
+
+void check_length() {
+  Key key;
+  for (size_t index = 0; index < Key::MOST; ++index) {
+    check(key.add(index), "a key has room for so many words", index);
+  }
+  check(!key.add(1) && key.size() == Key::MOST, "and not for one more");
+  key.clear();
+  check(key.size() == 0 && key.add(1) && key.size() == 1, "a key can be used again");
+}
+
+// Against a map: with so few different words, hashes are equal often; with `is_blunt`, all of them are.
+void check_plans(uint64_t seed, bool is_blunt) {
+  constexpr size_t MOST = 2048;
+  Random random(seed);
+  Plans plans;
+  std::map<std::vector<uint64_t>, uint32_t> expected;
+  uint64_t cleared = 0;
+  for (uint32_t nth = 1; nth < 6'000; ++nth) {
+    std::vector<uint64_t> words = words_of(random);
+    if (is_blunt && expected.size() == 100) {
+      plans.clear();
+      expected.clear();
+    }
+    Key key;
+    for (const uint64_t word : words) {
+      key.add(word);
+    }
+    const uint64_t hash = is_blunt ? 7 : key.hash();
+    const Plan* found = plans.find(key, hash);
+    const auto known = expected.find(words);
+    check((found != nullptr) == (known != expected.end()), "what was put is found, and nothing else", nth);
+    if (found != nullptr) {
+      check(found->kind == known->second, "a call has its own plan, whatever its hash", nth);
+      continue;
+    }
+    const bool is_full = expected.size() == MOST;
+    check(plans.put(key, hash, plan_of(nth)) != is_full, "all are forgotten when there are too many", nth);
+    if (is_full) {
+      expected.clear();
+      ++cleared;
+    }
+    expected[words] = nth;
+  }
+  check(is_blunt || cleared > 0, "the table was full");
+}
+
+constexpr uint64_t ADDRESSES = 4'000;
+
+const void* address_of(uint64_t nth) { return reinterpret_cast<const void*>(nth * 64); }
+
+// Offsets of two of the layouts of call_site.cc, one with each way to the innermost frame.
+struct Layout {
+  int minor;
+  size_t frame;
+  size_t within;
+  size_t code;
+  size_t previous;
+  size_t instruction;
+  size_t owner;
+  size_t instructions;
+};
+
+constexpr Layout LAYOUTS[] = {{11, 56, 8, 32, 48, 56, 0, 184}, {13, 72, 0, 0, 8, 56, 70, 200}};
+
+struct FakeFrame {
+  char bytes[96] = {};
+};
+
+template <typename T>
+void store(void* object, size_t offset, T value) {
+  std::memcpy(static_cast<char*>(object) + offset, &value, sizeof(value));
+}
+
+// The frames of one thread, the outermost first.
+class FakeStack {
+ public:
+  explicit FakeStack(const Layout& layout) : layout_(layout) {}
+
+  void clear() { frames_.clear(); }
+  void push(uint64_t code, int64_t instruction, bool is_of_c) {
+    FakeFrame& frame = *frames_.emplace_back(std::make_unique<FakeFrame>());
+    const void* previous = frames_.size() > 1 ? frames_[frames_.size() - 2].get() : nullptr;
+    store(frame.bytes, layout_.code, code);
+    store(frame.bytes, layout_.previous, previous);
+    store(frame.bytes, layout_.instruction, code + layout_.instructions + static_cast<uint64_t>(instruction));
+    if (layout_.owner != 0) {
+      store<uint8_t>(frame.bytes, layout_.owner, is_of_c ? 3 : 0);
+    }
+  }
+  void enter() {
+    const void* innermost = frames_.empty() ? nullptr : frames_.back().get();
+    store(cframe_, layout_.within, innermost);
+    store(state_, layout_.frame, layout_.within != 0 ? static_cast<const void*>(cframe_) : innermost);
+    state_of_thread = state_;
+  }
+
+ private:
+  const Layout layout_;
+  char state_[96] = {};
+  char cframe_[16] = {};
+  std::vector<std::unique_ptr<FakeFrame>> frames_;
+};
+
+// Code that is a multiple of 160 belongs to a library, for every thread at any time.
+CodeKind kind_of(uint64_t code) { return code % 160 == 0 ? CodeKind::LIBRARY : CodeKind::PROGRAM; }
+
+void check_walk(const Layout& layout, CodeKinds& kinds, CodeCache& cache, Random& random) {
+  FakeStack stack(layout);
+  std::vector<CallSite> outermost_first;
+  const uint64_t depth = random.below(90);
+  for (uint64_t index = 0; index < depth; ++index) {
+    const uint64_t code = 16 * (1 + random.below(3'000)) * (random.below(8) != 0 ? 10 : 1);
+    const auto instruction = static_cast<int64_t>(2 * random.below(500));
+    const bool is_of_c = layout.owner != 0 && random.below(5) == 0;
+    stack.push(code, instruction, is_of_c);
+    if (!is_of_c) {
+      kinds.learn(code, kind_of(code));
+      outermost_first.push_back({code, instruction});
+    }
+  }
+  stack.enter();
+  CallSite expected;
+  for (size_t within = 0; within < 64 && within < outermost_first.size(); ++within) {
+    const CallSite& site = outermost_first[outermost_first.size() - 1 - within];
+    if (kind_of(site.code) == CodeKind::PROGRAM) {
+      expected = site;
+      break;
+    }
+  }
+  bool is_known = false;
+  const CallSite found = find_call_site(cache, kinds, &is_known);
+  if (is_known) {  // another thread may have had all code forgotten
+    check(found.code == expected.code && found.instruction == expected.instruction, "the site is the program's", depth);
+  }
+  const CallSite innermost = innermost_frame();
+  check(innermost.code == (outermost_first.empty() ? 0 : outermost_first.back().code), "the innermost frame is found");
+}
+
+}  // namespace
+
+void plans(uint64_t seed) {
+  check_length();
+  in_threads(3, [&](unsigned thread) { check_plans(seed + thread, thread == 0); });
+  // What a thread leaves is used by another one, which must not take it for its own.
+  std::atomic<const ThreadState*> left{nullptr};
+  const Session* const session = reinterpret_cast<const Session*>(64);
+  std::atomic<int> taken_over{0};
+  for (int nth = 0; nth < 50; ++nth) {
+    in_threads(3, [&](unsigned) {
+      ThreadState& state = thread_state();
+      taken_over += &state == left.exchange(&state);
+      check(state.session == nullptr, "a thread starts without another one's plans");
+      state.session = session;
+    });
+  }
+  print("taken_over", static_cast<uint64_t>(taken_over));
+}
+
+void followed(uint64_t seed) {
+  constexpr uint64_t CAPACITY = 4096;
+  constexpr uint64_t OPERATIONS = 6'000;
+  const TapeFile file(CAPACITY);
+  Tape tape(file.file(), CAPACITY);
+  FollowedTable table;
+  std::atomic<uint64_t> kept{0};
+  std::atomic<uint64_t> no_room{0};
+  Followed nothing;
+  check(!table.put(nullptr, nothing, tape), "no address is not put");
+  const auto find = [&](uint64_t nth) {
+    Followed found;
+    if (!table.find(address_of(nth), &found, /*remove=*/true)) {
+      return;
+    }
+    ++kept;
+    check(found.entered_ns % ADDRESSES == nth && found.kind == static_cast<uint32_t>(3 * found.entered_ns),
+          "an entry is of its address, and whole", nth);
+    tape.complete(found.number, found.entered_ns, found.entered_ns + 1, layout::HOW_WAIT, 0);
+  };
+  in_threads(4, [&](unsigned thread) {
+    Random random(seed + thread);
+    Followed found;
+    for (uint64_t nth = 0; nth < OPERATIONS; ++nth) {
+      const uint64_t place = 1 + random.below(ADDRESSES - 1);
+      const uint64_t entered_ns = ADDRESSES * (1 + random.below(1'000)) + place;
+      const uint64_t number = tape.begin(entered_ns, 0, 0, Tail{});
+      const Followed followed{number, entered_ns, nullptr, static_cast<uint32_t>(3 * entered_ns), false, false};
+      if (!table.put(address_of(place), followed, tape)) {
+        ++no_room;
+      }
+      if (random.below(3) == 0) {  // its future knows its end; the entry stays behind
+        tape.complete_at(number, entered_ns + 1, layout::HOW_CALLBACK, 0);
+      }
+      find(1 + random.below(ADDRESSES - 1));
+      check(!table.find(nullptr, &found, true), "no address is not found");
+    }
+  });
+  print("found", kept);
+  print("no_room", no_room);
+}
+
+void call_sites(uint64_t seed) {
+  for (const Layout& layout : LAYOUTS) {
+    check(use_frames_of(layout.minor), "these frames are known", static_cast<uint64_t>(layout.minor));
+    state_of_thread = nullptr;
+    CodeKinds kinds;
+    CodeCache empty;
+    bool is_known = false;
+    check(find_call_site(empty, kinds, &is_known).code == 0 && is_known, "a thread of C++ has no call site");
+    FakeStack unknown(layout);
+    unknown.push(48, 2, false);
+    unknown.enter();
+    find_call_site(empty, kinds, &is_known);
+    check(!is_known, "Python is asked about code that it has not classified");
+    in_threads(3, [&](unsigned thread) {
+      Random random(seed + thread);
+      CodeCache cache;
+      for (int nth = 0; nth < 400; ++nth) {
+        check_walk(layout, kinds, cache, random);
+        if (random.below(100) == 0) {
+          kinds.forget();
+          cache.clear();
+        }
+      }
+    });
+  }
+  check(!use_frames_of(99), "those of a Python to come are not");
+}
+
+}  // namespace stress
