@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from otel_torchdist.tape.layout import Flag
 from tests.support.jobs import Jobs
@@ -53,6 +54,13 @@ def test_same_facts(tapes: dict[str, list[RecordedTape]], rank: int) -> None:
         if Flag.REDUCE_OP_UNREAD in expected.raw.flags:  # Python reads it sometimes
             facts = (*facts[:5], "", *facts[6:])
         assert facts == expected_facts
+
+
+def test_tapes_name_what_recorded_them(tapes: dict[str, list[RecordedTape]]) -> None:
+    """The tape of each rank has the kernel and the version of torch."""
+    for kernel in KERNELS:
+        found = {(tape.identity.kernel.name.lower(), tape.identity.torch) for tape in tapes[kernel]}
+        assert found == {(kernel, torch.__version__)}
 
 
 def test_what_repeats_is_recorded_natively(tapes: dict[str, list[RecordedTape]]) -> None:
