@@ -34,7 +34,8 @@ OTEL_PYTHON_TORCHDIST_CAPTURE = "OTEL_PYTHON_TORCHDIST_CAPTURE"
 
 What records the calls: ``auto`` (the native library if ``otel-torchdist build-native`` has built one for this torch,
 else Python), ``native`` (the same, with a warning if there is none) or ``python``. Both record the same; the library
-takes a tenth of the time, and does not need the GIL.
+takes a tenth of the time, and does not need the GIL. One that is truncated, or that other users can write to, is not
+loaded, with a warning.
 Default: "auto"
 """
 

@@ -83,6 +83,10 @@ PATH_KIND: Final = "torchdist.critical_path.kind"
 """On metrics only: what happens on a critical path, `computing` or `transfer`."""
 PATH_CAUSE: Final = "torchdist.critical_path.cause"
 """On metrics only: what makes steps longer, `line`, `rank`, `node`, `stage` or `transfer`."""
+CAPTURE_KERNEL: Final = "torchdist.capture.kernel"
+"""On metrics only: what records the rank's calls, `native` or `python`."""
+TORCH_VERSION: Final = "torchdist.torch.version"
+"""On metrics only: version of the rank's torch."""
 ASYNC: Final = "torchdist.async"
 """Whether the call returned a `Work` to wait for."""
 PHASE: Final = "torchdist.phase"
@@ -235,6 +239,7 @@ WAITED_SECONDS: Final = "torchdist_waited_seconds_total"
 GROUP_INFO: Final = "torchdist_group_info"
 GROUP_MEMBERS: Final = "torchdist_group_members"
 GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
+CAPTURE_INFO: Final = "torchdist_capture_info"
 OVERHEAD: Final = "torchdist_overhead_seconds_total"
 RECORDS_LOST: Final = "torchdist_records_lost_total"
 NAMES_DROPPED: Final = "torchdist_names_dropped_total"
@@ -273,6 +278,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     GROUP_INFO: "torchdist.group.info",
     GROUP_MEMBERS: "torchdist.group.members",
     GROUPS_FOLDED: "torchdist.groups.folded",
+    CAPTURE_INFO: "torchdist.capture.info",
     OVERHEAD: "torchdist.overhead",
     RECORDS_LOST: "torchdist.records.lost",
     NAMES_DROPPED: "torchdist.names.dropped",
@@ -304,6 +310,8 @@ LABEL_KIND: Final = "kind"
 """What happens on a critical path: `computing` or `transfer`."""
 LABEL_CAUSE: Final = "cause"
 """What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
+LABEL_KERNEL: Final = "kernel"
+LABEL_TORCH: Final = "torch"
 
 OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_RUN: RUN,
@@ -319,6 +327,8 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_TRACE_ID: STALL_TRACE_ID,
     LABEL_KIND: PATH_KIND,
     LABEL_CAUSE: PATH_CAUSE,
+    LABEL_KERNEL: CAPTURE_KERNEL,
+    LABEL_TORCH: TORCH_VERSION,
 }
 
 OTHER: Final = "other"

@@ -9,6 +9,8 @@ from collections.abc import MutableSequence
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from otel_torchdist.capture.call_sites import CallSites
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
@@ -17,7 +19,7 @@ from otel_torchdist.native.library import Library
 from otel_torchdist.native.recording import NativeRecording
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.layout import Kernel, TapeState
 from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
 from otel_torchdist.tape.writer import TapeWriter
 
@@ -53,7 +55,10 @@ class Recorder:
             TapeError: There is not enough space, or the directory cannot be used.
         """
         room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
-        identity = identify(rank, local_rank(), world_size, room.records, parent_tape(directory))
+        kernel = Kernel.PYTHON if library is None else Kernel.NATIVE
+        identity = identify(
+            rank, local_rank(), world_size, room.records, parent_tape(directory), kernel, str(torch.__version__)
+        )
         self.native: NativeRecording | None = None
         if library is None:
             self.tape = TapeWriter(directory, identity, room.names_bytes)

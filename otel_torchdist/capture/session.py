@@ -20,7 +20,7 @@ from otel_torchdist.capture.abort import AbortHooks, abort_if_requested
 from otel_torchdist.capture.c10d.coalescing import Coalescing
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
-from otel_torchdist.capture.c10d.dispatcher import Dispatcher
+from otel_torchdist.capture.c10d.dispatcher import Dispatcher, usable_library
 from otel_torchdist.capture.c10d.group_creation import follow_creation
 from otel_torchdist.capture.c10d.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.hot_path import HotPath
@@ -86,7 +86,7 @@ class Capture:
         self._steps = Steps(self._groups.issued_by_default)
         self._expectations = Expectations()
         self._watch = RankThread(self._beat, self._poll, self._calls)
-        self._library = library
+        self._library = library = usable_library(library)
         self._native = NativeKernels(library) if library is not None else None
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         if self._native is not None:

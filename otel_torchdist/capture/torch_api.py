@@ -82,9 +82,9 @@ def redispatch_of(overload: Any) -> Callable[..., Any]:
     return overload._handle.redispatch_boxed
 
 
-def has_foreign_kernel(overload: Any) -> bool:
-    """Whether an operation already has a kernel at our dispatch key; torch itself has none there."""
-    return _torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), DISPATCH_KEY.name)
+def has_foreign_kernel(overload: Any, key: str = DISPATCH_KEY.name) -> bool:
+    """Whether an operation already has a kernel at a dispatch key that we use; torch itself has none there."""
+    return _torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
 
 
 def remove_library(library: Any) -> None:

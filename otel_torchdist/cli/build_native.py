@@ -10,6 +10,7 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.native.build import build
 from otel_torchdist.native.library import NativeError, library_cache
+from otel_torchdist.native.trust import why_not_trusted
 
 
 def build_native(
@@ -23,6 +24,9 @@ def build_native(
     """
     try:
         made = build(to or library_cache())
+        why = "" if to else why_not_trusted(made)
+        if why:
+            raise NativeError(f"{made} was built, and would not be used: it {why}")
     except NativeError as error:
         typer.echo(f"otel-torchdist: {error}", err=True)
         raise typer.Exit(ExitCode.UNAVAILABLE) from None

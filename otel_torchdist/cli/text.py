@@ -14,6 +14,8 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.world.model import RankView, life_in
 
 MAX_LINE: Final = 65_536
@@ -80,3 +82,27 @@ def fates(views: Iterable[RankView]) -> list[str]:
         f"{name_ranks(sorted(ranks))} {_FATES[life][len(ranks) > 1]}{f' with {failure}' if failure else ''}"
         for (life, failure), ranks in crowds.items()
     ]
+
+
+_KERNELS: Final = {Kernel.NATIVE: "natively", Kernel.PYTHON: "in Python", Kernel.UNKNOWN: "by an unknown kernel"}
+
+
+def captured(identities: Iterable[TapeIdentity]) -> str:
+    """Describe what records ranks: `recorded natively, torch 2.15.0`; '' if no tape says it.
+
+    If ranks differ: `recorded differently: ranks 0-2 natively, torch 2.15.0; rank 3 in Python, torch 2.15.0`.
+    """
+    alike = alike_in_capture(identities)
+    clauses = [f"{_KERNELS[kernel]}, torch {torch or 'unknown'}" for kernel, torch in alike]
+    if len(clauses) == 1:
+        return f"recorded {clauses[0]}" if (Kernel.UNKNOWN, "") not in alike else ""
+    named = [f"{name_ranks(ranks)} {clause}" for clause, ranks in zip(clauses, alike.values(), strict=True)]
+    return f"recorded differently: {'; '.join(named)}" if named else ""
+
+
+def alike_in_capture(identities: Iterable[TapeIdentity]) -> dict[tuple[Kernel, str], list[int]]:
+    """Ranks, ascending, by what records them and the version of their torch."""
+    found: dict[tuple[Kernel, str], list[int]] = {}
+    for identity in sorted(identities, key=lambda one: one.rank):
+        found.setdefault((identity.kernel, identity.torch), []).append(identity.rank)
+    return found

@@ -41,8 +41,16 @@ def build(folder: Path) -> Path:
         _run([compiler, "-shared", "-o", str(made), *objects, f"-L{home}/lib", "-lc10", "-ltorch_cpu"])
         Library(made)
         finished = folder / library_name(torch.__version__)
+        _settle(made)
         made.replace(finished)
     return finished
+
+
+def _settle(made: Path) -> None:
+    """Write a library out, so that its name never stands for half of it, and keep others from changing it."""
+    made.chmod(0o755)
+    with made.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _compiled(compiler: str, home: Path, scratch: Path) -> list[str]:

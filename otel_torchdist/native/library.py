@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import platform
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Final
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.errors import TorchDistError
+from otel_torchdist.native.trust import why_not_trusted
 from otel_torchdist.tape import layout
 
 _logger = logging.getLogger("otel_torchdist")
@@ -123,8 +125,11 @@ class Library:
         self.path = path
         _check_python()
         try:
-            self._declare(ctypes.PyDLL(str(path)), _FUNCTIONS)
-            self._declare(ctypes.CDLL(str(path)), _WAITING)
+            kept, released = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+            self._declare(kept, {"abi": _FUNCTIONS["abi"]})
+            self._check_abi()  # before functions are looked for that another version may lack
+            self._declare(kept, _FUNCTIONS)
+            self._declare(released, _WAITING)
         except (OSError, AttributeError) as error:
             raise NativeError(f"{path} cannot be loaded: {error}") from error
         self._check()
@@ -139,11 +144,13 @@ class Library:
         """Return a function of the library."""
         raise AttributeError(name)
 
+    def _check_abi(self) -> None:
+        if self.abi() != _ABI:
+            raise NativeError(f"{self.path} is of another version of otel_torchdist")
+
     def _check(self) -> None:
         import torch
 
-        if self.abi() != _ABI:
-            raise NativeError(f"{self.path} is of another version of otel_torchdist")
         built_for = self.torch_version().decode()
         if _minor(built_for) != _minor(torch.__version__):
             raise NativeError(f"{self.path} is for torch {built_for}, and this is torch {torch.__version__}")
@@ -178,9 +185,16 @@ def library_name(torch_version: str) -> str:
 
 
 def library_cache() -> Path:
-    """Where this user's own libraries are."""
+    """Where this user's own libraries are.
+
+    Raises:
+        NoLibraryError: This user has no home.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "otel-torchdist" / "native"
+    try:
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "otel-torchdist" / "native"
+    except RuntimeError as error:
+        raise NoLibraryError("this user has no home directory: XDG_CACHE_HOME can name one for libraries") from error
 
 
 def chosen_library(kernel: CaptureKernel) -> Library | None:
@@ -192,7 +206,7 @@ def chosen_library(kernel: CaptureKernel) -> Library | None:
     if kernel is CaptureKernel.PYTHON:
         return None
     try:
-        library = find_library(library_cache())
+        library = find_library(_own_cache())
     except NoLibraryError as error:
         if kernel is CaptureKernel.NATIVE:
             _warn(error)
@@ -208,11 +222,18 @@ def _warn(error: NativeError) -> None:
     _logger.warning("%s: recording in Python, which takes longer (%s)", error, OTEL_PYTHON_TORCHDIST_CAPTURE)
 
 
-def find_library(cache: Path) -> Library:
+def _own_cache() -> Path | None:
+    try:
+        return library_cache()
+    except NoLibraryError:
+        return None
+
+
+def find_library(cache: Path | None) -> Library:
     """Load the library for this torch: one that was built here, or else the one that is shipped.
 
     Args:
-        cache: Where `build-native` puts libraries.
+        cache: Where `build-native` puts libraries; None if there is no such folder.
 
     Raises:
         NativeError: It cannot be used.
@@ -221,10 +242,30 @@ def find_library(cache: Path) -> Library:
     import torch
 
     name = library_name(torch.__version__)
-    for folder in (cache, _SHIPPED):
-        if (folder / name).is_file():
-            return Library(folder / name)
+    if cache is not None and _is_there(cache / name):
+        return Library(cache / name)
+    if (_SHIPPED / name).is_file():  # who can change it can change this file, too
+        return Library(_SHIPPED / name)
     raise NoLibraryError(
         f"there is no native library for torch {torch.__version__} on {platform.machine()}; "
         "`otel-torchdist build-native` builds one"
     )
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a cache has a library.
+
+    Raises:
+        NativeError: It cannot be read, is damaged, or others may have written it.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        why = why_not_trusted(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise NativeError(f"{path} cannot be read: {error.strerror}") from error
+    if why:
+        raise NativeError(f"{path} {why}")
+    return True

@@ -16,15 +16,25 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.records import TapeIdentity
 
-_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQ")
+_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40s")
+"""New fields come last: zeros follow the block, and so stand for them in the tapes of older versions."""
 _CHECKSUM: Final = struct.Struct("=Q")
 _CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
+_KERNELS: Final = {int(kernel): kernel for kernel in layout.Kernel}
 _LOW_64: Final = (1 << 64) - 1
 _CLOCK_TRIES: Final = 5
 _CLOCK_NEAR_NS: Final = 20_000
 
 
-def identify(rank: int, local_rank: int, world_size: int, capacity: int, parent: int = 0) -> TapeIdentity:
+def identify(
+    rank: int,
+    local_rank: int,
+    world_size: int,
+    capacity: int,
+    parent: int = 0,
+    kernel: layout.Kernel = layout.Kernel.UNKNOWN,
+    torch: str = "",
+) -> TapeIdentity:
     """Create the identity of a tape that this process is about to write, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
     return TapeIdentity(
@@ -41,6 +51,8 @@ def identify(rank: int, local_rank: int, world_size: int, capacity: int, parent:
         realtime_ns=realtime_ns,
         host=socket.gethostname(),
         parent=parent,
+        kernel=kernel,
+        torch=torch,
     )
 
 
@@ -64,6 +76,8 @@ def encode_identity(identity: TapeIdentity) -> bytes:
         identity.realtime_ns,
         identity.host.encode("utf-8", "replace")[:64],
         identity.parent,
+        identity.kernel,
+        identity.torch.encode("utf-8", "replace")[:40],
     )
     padded = block.ljust(_CHECKSUM_OFFSET, b"\0")
     return padded + _CHECKSUM.pack(zlib.crc32(padded))
@@ -82,7 +96,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
     if len(data) < layout.IDENTITY_SIZE:
         raise TapeError(f"{where}: truncated: {len(data)} bytes are too few for a tape")
     magic, version, _, nonce, pid, ticks, namespace, boot_high, boot_low, *rest = _BLOCK.unpack_from(data)
-    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host, parent = rest
+    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host, parent, kernel, torch = rest
     if magic != layout.MAGIC:
         raise TapeError(f"{where}: not a tape, or one of a machine with another byte order")
     if version != layout.VERSION:
@@ -109,9 +123,15 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         capacity=capacity,
         monotonic_ns=monotonic_ns,
         realtime_ns=realtime_ns,
-        host=readable(host.rstrip(b"\0").decode("utf-8", "replace")),
+        host=_text(host),
         parent=parent,
+        kernel=_KERNELS.get(kernel, layout.Kernel.UNKNOWN),
+        torch=_text(torch),
     )
+
+
+def _text(field: bytes) -> str:
+    return readable(field.rstrip(b"\0").decode("utf-8", "replace"))
 
 
 def clock_pair() -> tuple[int, int]:

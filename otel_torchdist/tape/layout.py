@@ -206,6 +206,16 @@ class RunIdState(enum.IntEnum):
     """There is no store to agree through: the id is this rank's own."""
 
 
+class Kernel(enum.IntEnum):
+    """What records the calls of a rank."""
+
+    UNKNOWN = 0
+    """The tape does not say."""
+    PYTHON = 1
+    NATIVE = 2
+    """The library in C++; what it does not know is still recorded in Python."""
+
+
 class TapeState(enum.IntEnum):
     """The writer's own state. Values differ in many bits: no single flipped bit turns one into another."""
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, RunIdState, TapeState
+from otel_torchdist.tape.layout import Flag, How, Kernel, Phase, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.splits import Splits
 
 # Operators of IntFlag run in Python and are several times slower than those of int.
@@ -37,6 +37,8 @@ class TapeIdentity:
         realtime_ns: Wall clock at the same moment.
         host: Host name.
         parent: Nonce of the tape of the rank that started this process as its helper; 0 for none.
+        kernel: What records its calls.
+        torch: Version of its torch; '' if the tape does not say.
     """
 
     nonce: int
@@ -52,6 +54,8 @@ class TapeIdentity:
     realtime_ns: int
     host: str
     parent: int = 0
+    kernel: Kernel = Kernel.UNKNOWN
+    torch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

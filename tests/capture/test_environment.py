@@ -61,11 +61,12 @@ def test_bad_values(jobs: Jobs) -> None:
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "-5",
         "OTEL_PYTHON_TORCHDIST_READER": "elsewhere",
         "OTEL_SDK_DISABLED": "maybe",
+        "OTEL_PYTHON_TORCHDIST_CAPTURE": "nativ",
     }
     job = run(jobs, {**environ, "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"})
     warnings = job.ranks[0].err.splitlines()
     assert len(warnings) == len(environ)
-    for (name, value), default in zip(environ.items(), ["16384", "10000", "agent", "false"], strict=True):
+    for (name, value), default in zip(environ.items(), ["16384", "10000", "agent", "false", "auto"], strict=True):
         [warning] = [warning for warning in warnings if warning.startswith(name)]
         assert repr(value) in warning
         assert warning.endswith(f"using {default}")

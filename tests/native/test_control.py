@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.native.library import OperationLayout, find_library
-from otel_torchdist.native.recording import NativeRecording, PlanFlag
+from otel_torchdist.native.recording import NativePlan, NativeRecording, PlanFlag
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
@@ -85,13 +85,15 @@ def test_plan_that_nobody_asked_for(tape: NativeTapeWriter) -> None:
     """It is not taken: no call of this thread was left to Python."""
     recording = NativeRecording(tape)
     group = recording.add_group(has_one_channel=True)
-    assert not recording.plan(group, recording.new_counter(), TAIL, 0, PlanFlag.CALLBACK)
-    assert not recording.plan(None, None, TAIL, (1 << 32) - 1, PlanFlag(0))
+    planned = NativePlan(group, recording.new_counter(), None, TAIL, (1 << 32) - 1, PlanFlag.CALLBACK, None)
+    assert not recording.plan(planned)
+    assert not recording.plan(planned._replace(ragged_factor=(1 << 32) - 1))
+    assert not recording.plan(None)
     recording.learn_code(0, is_library=True)
     recording.forget_code()
     recording.end()
     recording.end()
-    assert not recording.plan(group, recording.new_counter(), TAIL, 0, PlanFlag.CALLBACK)
+    assert not recording.plan(planned)
 
 
 @pytest.mark.parametrize("name", [b"", b"c10d", b"c10d::no_such", b"::", b"c10d::allreduce_::again", b"\xff\xfe"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
@@ -45,9 +45,11 @@ class Node:
         self._directory = directory
         self._tracked: list[tuple[FakeTape, RankMetrics]] = []
 
-    def add(self, rank: int = 0, run_id: int = RUN_ID, state: RunIdState = RunIdState.AGREED) -> FakeTape:
-        """Begin to track a new rank."""
-        simulated = FakeTape(self._directory, rank, run_id=run_id, state=state)
+    def add(
+        self, rank: int = 0, run_id: int = RUN_ID, state: RunIdState = RunIdState.AGREED, **identity: Any
+    ) -> FakeTape:
+        """Begin to track a new rank, with these changes to the identity of its tape."""
+        simulated = FakeTape(self._directory, rank, run_id=run_id, state=state, **identity)
         self._tracked.append((simulated, self.metrics.track(simulated.reader)))
         return simulated
 

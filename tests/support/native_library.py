@@ -21,6 +21,8 @@ from otel_torchdist.native.library import library_cache, library_name
 _SIMULATED: Final = Path(__file__).parents[1] / "native" / "simulated" / "device.cc"
 
 KERNELS: Final = ("python", "native")
+_BUILT: Final = library_cache().with_name("native-tests")
+"""This user's, also while a test has another cache."""
 
 
 @functools.cache
@@ -30,7 +32,7 @@ def native_cache() -> Path:
     known = hashlib.sha256(torch.__version__.encode())
     for source in sorted(SOURCES.iterdir()):
         known.update(source.read_bytes())
-    cache = library_cache().with_name("native-tests") / known.hexdigest()[:16]
+    cache = _BUILT / known.hexdigest()[:16]
     folder = cache / "otel-torchdist" / "native"
     folder.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:  # several processes run tests

@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,9 @@ def test_request_and_answer(memory: Path) -> None:
         monotonic_ns=st.integers(0, 2**62 - 1),
         realtime_ns=st.integers(0, 2**62 - 1),
         host=st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=64),
+        parent=st.integers(0, 2**64 - 1),
+        kernel=st.sampled_from(layout.Kernel),
+        torch=st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=40),
     )
 )
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -291,7 +295,20 @@ def test_identity_round_trip(identity: TapeIdentity) -> None:
     """The identity of the writer is read back field by field."""
     block = encode_identity(identity)
     assert len(block) == layout.IDENTITY_SIZE
-    assert decode_identity(block, "here") == dataclasses.replace(identity, host=readable(identity.host))
+    readable_texts = {"host": readable(identity.host), "torch": readable(identity.torch)}
+    assert decode_identity(block, "here") == dataclasses.replace(identity, **readable_texts)
+
+
+@pytest.mark.parametrize("beyond", [bytes(48), struct.pack("=Q40s", 99, b"")])
+def test_identity_of_another_version(beyond: bytes) -> None:
+    """Tapes of before the kernel was noted, and of kernels that are not known here, are of an unknown one."""
+    identity = dataclasses.replace(identify(0, 0, 1, 8), parent=5, kernel=layout.Kernel.NATIVE, torch="2.15.0")
+    block = bytearray(encode_identity(identity))
+    begin, end = struct.calcsize("=QIIQQQQQQqqqQQQ64sQ"), layout.IDENTITY_SIZE - 8
+    block[begin : begin + len(beyond)] = beyond
+    block[end:] = struct.pack("=Q", zlib.crc32(block[:end]))
+    expected = dataclasses.replace(identity, kernel=layout.Kernel.UNKNOWN, torch="")
+    assert decode_identity(bytes(block), "here") == expected
 
 
 def test_identity_of_this_process(memory: Path) -> None:

@@ -24,12 +24,14 @@ from otel_torchdist.capture.torch_api import (
     remove_library,
     skip_in_dynamo,
 )
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.tape.layout import How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Call
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+    from otel_torchdist.native.library import Library
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -51,23 +53,25 @@ class Dispatcher:
         without_ours = _without_our_key if native is None else native.without_python_key
         self._c10d = torch.library.Library("c10d", "IMPL")
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
+        self._taken: list[str] = []
         for schema in collective_schemas():
             kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
             if self._register(self._c10d, schema.overload, kernel) and native is not None:
                 native.register(schema)
-        functional: Any = torch.ops._c10d_functional
-        for name, make in (("wait_tensor", make_wait_tensor), ("wait_tensors", make_wait_tensors)):
-            wait = getattr(functional, name, None)
-            if wait is not None:  # `wait_tensors` is new in torch 2.15
-                kernel = make(works, hot_path.devices, redispatch_of(wait.default), without_ours)
-                if self._register(self._functional, wait.default, kernel) and native is not None:
-                    native.register_wait(name)
+        for name, wait in _waits().items():
+            make = make_wait_tensor if name == "wait_tensor" else make_wait_tensors
+            kernel = make(works, hot_path.devices, redispatch_of(wait), without_ours)
+            if self._register(self._functional, wait, kernel) and native is not None:
+                native.register_wait(name)
+        if self._taken:
+            _logger.warning(
+                "another library has already registered a kernel for %s: %s not recorded",
+                " and ".join(self._taken), "it is" if len(self._taken) == 1 else "they are",
+            )  # fmt: skip
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> bool:
         if has_foreign_kernel(overload):  # ours would hide it
-            _logger.warning(
-                "another library has already registered a kernel for %s: it is not recorded", overload.name()
-            )
+            self._taken.append(overload.name())
             return False
         name = overload._schema.name.partition("::")[2]
         overload_name = overload._schema.overload_name
@@ -81,6 +85,29 @@ class Dispatcher:
             self._native.remove()
         remove_library(self._c10d)
         remove_library(self._functional)
+
+
+def _waits() -> dict[str, Any]:
+    functional: Any = torch.ops._c10d_functional
+    found = {name: getattr(functional, name, None) for name in ("wait_tensor", "wait_tensors")}
+    return {name: wait.default for name, wait in found.items() if wait is not None}  # the second is new in torch 2.15
+
+
+def usable_library(library: Library | None) -> Library | None:
+    """The native library; None, with a warning, if another library has kernels where ours in Python go beside it."""
+    if library is None:
+        return None
+    key = library.python_key_name().decode()
+    overloads = [*(schema.overload for schema in collective_schemas()), *_waits().values()]
+    taken = [overload.name() for overload in overloads if has_foreign_kernel(overload, key)]
+    if not taken:
+        return library
+    _logger.warning(
+        "another library has already registered a kernel for %s where the native library needs one: recording in "
+        "Python, which takes longer (%s)",
+        " and ".join(taken), OTEL_PYTHON_TORCHDIST_CAPTURE,
+    )  # fmt: skip
+    return None
 
 
 def _without_our_key(keyset: Any) -> Any:

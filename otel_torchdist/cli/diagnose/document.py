@@ -4,7 +4,9 @@ Keys are only ever added within a schema. Times are ISO 8601 in UTC, ages are se
 values are null.
 
 - `schema`: 1.
-- `run`: `id` (32 hex digits, or null), `directory`, `host`, `begun`, `world_size`.
+- `run`: `id` (32 hex digits, or null), `directory`, `host`, `begun`, `world_size`, `capture`.
+- `capture`: what records the ranks, an entry for each difference between them: `kernel` (`native`, `python`, or null),
+  `torch` (its version, or null), `ranks`.
 - `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
 - `moment`: `time`, and `is_now`, which is false if no rank is alive: then `time` is that of the newest sign of life.
   `bound` is null, or `up to` or `at least` where all ages are known no better, as in dumps of a flight recorder.
@@ -59,9 +61,11 @@ from otel_torchdist.cli.diagnose.document_parts import (
     time_document,
     verdict_document,
 )
-from otel_torchdist.cli.text import iso_time
+from otel_torchdist.cli.text import alike_in_capture, iso_time
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs import Run
+from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.verdict.wording.fates import describe_together
 
 SCHEMA: Final = 1
@@ -78,6 +82,7 @@ def document_of(diagnosis: Diagnosis) -> Json:
             "host": run.host,
             "begun": iso_time(run.begun_ns),
             "world_size": run.world_size,
+            "capture": _capture(run),
         },
         "coverage": {
             "reporting": [account.view.rank for account in diagnosis.ranks],
@@ -96,6 +101,14 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "helpers": [document_of(helper) for helper in diagnosis.helpers],
         "sections": {},
     }
+
+
+def _capture(run: Run) -> list[Json]:
+    alike = alike_in_capture(tape.identity for tape in run.tapes)
+    return [
+        {"kernel": None if kernel is Kernel.UNKNOWN else kernel.name.lower(), "torch": torch or None, "ranks": ranks}
+        for (kernel, torch), ranks in alike.items()
+    ]
 
 
 def _any_verdict(diagnosis: Diagnosis) -> Json | None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.operation_lines import operation_lines, when
-from otel_torchdist.cli.text import day_and_time, fates, length, time_of_day
+from otel_torchdist.cli.text import captured, day_and_time, fates, length, time_of_day
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
@@ -64,6 +64,9 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
         f"{len(diagnosis.ranks)} of {run.world_size} ranks report",
     )
     yield Text(str(run.directory), style="dim")
+    how = captured(tape.identity for tape in run.tapes)
+    if how:
+        yield Text(how, style="dim")
     moment_ns = diagnosis.wall_ns(diagnosis.moment_ns)
     when = f"as of now, {time_of_day(moment_ns)}"
     if not diagnosis.is_now:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.cli.alarm import Alarm, alarm
-from otel_torchdist.cli.text import fates
+from otel_torchdist.cli.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
@@ -77,7 +77,7 @@ class WatchSession:
             _logger.removeHandler(handler)
 
     def _take(self, seen: Observation) -> None:
-        self._report_lives(seen.world)
+        self._report_lives(seen)
         for event in seen.events:
             if event.incident.run in seen.helpers:
                 self._view.report(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
@@ -121,13 +121,15 @@ class WatchSession:
             return event
         return dataclasses.replace(event, verdict=locate(world, event.verdict), world=world)
 
-    def _report_lives(self, world: WorldSnapshot) -> None:
+    def _report_lives(self, seen: Observation) -> None:
+        world = seen.world
         if world.run and world.run != self._run:
             self._run = world.run
             self._view.report(f"run {run_label(world.run)}")
-        new = [view.rank for view in world.in_order if view.nonce not in self._lives]
+        new = {view.nonce: view.rank for view in world.in_order if view.nonce not in self._lives}
         if new:
-            self._view.report(f"found {name_ranks(new)}")
+            how = captured(tape.identity for tape in seen.tapes if tape.identity.nonce in new)
+            self._view.report(f"found {name_ranks([*new.values()])}{f', {how}' if how else ''}")
         changed = [view for view in world.in_order if self._has_ended_since(view)]
         for clause in fates(changed):
             self._view.report(clause)

@@ -18,11 +18,19 @@ struct PyMethodDef {
 };
 
 void* PyGILState_GetThisThreadState(void);
-PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count, PyObject* names);
+// An inline function in 3.10, which therefore lacks the symbol: null there.
+__attribute__((weak)) PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count,
+                                                    PyObject* names);
+PyObject* PyObject_Call(PyObject* callable, PyObject* positional, PyObject* keywords);
 PyObject* PyObject_CallFunction(PyObject* callable, const char* format, ...);
 PyObject* PyCFunction_NewEx(PyMethodDef* definition, PyObject* self, PyObject* module);
 PyObject* PyInstanceMethod_New(PyObject* function);
+PyObject* PyTuple_New(ssize_t size);
 PyObject* PyTuple_GetItem(PyObject* tuple, ssize_t index);
+int PyTuple_SetItem(PyObject* tuple, ssize_t index, PyObject* given);  // takes over the reference
+ssize_t PyTuple_Size(PyObject* tuple);
+PyObject* PyDict_New(void);
+int PyDict_SetItem(PyObject* dict, PyObject* key, PyObject* value);
 void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_NormalizeException(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);

@@ -1,6 +1,8 @@
 // `Work.wait` as a function in C. What is not followed here is passed on to the function in Python.
 #include "wait.h"
 
+#include <initializer_list>
+
 #include "completion.h"
 
 namespace otel_torchdist {
@@ -36,6 +38,40 @@ const void* work_of(PyObject* instance) {
   return read<const void*>(instance, VALUE_OFFSET);
 }
 
+// The keyword arguments of a call, which come after the others; null with an error set if there is no memory.
+PyObject* keywords_in(PyObject* const* arguments, ssize_t count, PyObject* names) {
+  PyObject* keywords = PyDict_New();
+  for (ssize_t index = 0; keywords != nullptr && names != nullptr && index < PyTuple_Size(names); ++index) {
+    if (PyDict_SetItem(keywords, PyTuple_GetItem(names, index), arguments[count + index]) != 0) {
+      Py_DecRef(keywords);
+      keywords = nullptr;
+    }
+  }
+  return keywords;
+}
+
+PyObject* call(PyObject* callable, PyObject* const* arguments, ssize_t count, PyObject* names) {
+  if (PyObject_Vectorcall != nullptr) {
+    return PyObject_Vectorcall(callable, arguments, static_cast<size_t>(count), names);
+  }
+  PyObject* positional = PyTuple_New(count);
+  PyObject* keywords = positional != nullptr ? keywords_in(arguments, count, names) : nullptr;
+  PyObject* result = nullptr;
+  if (keywords != nullptr) {
+    for (ssize_t index = 0; index < count; ++index) {
+      Py_IncRef(arguments[index]);
+      PyTuple_SetItem(positional, index, arguments[index]);
+    }
+    result = PyObject_Call(callable, positional, keywords);
+  }
+  for (PyObject* made : {positional, keywords}) {
+    if (made != nullptr) {
+      Py_DecRef(made);
+    }
+  }
+  return result;
+}
+
 // Reports a wait that raised to Python, which finds out whether it has failed or only given up.
 void report_failure(PyObject* work, const Followed& followed) {
   PyObject *type, *value, *trace;
@@ -66,23 +102,22 @@ PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject*
 
 // `self` holds the function in Python, and the original.
 PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObject* names) {
-  const auto given = static_cast<size_t>(count);
   PyObject* original = PyTuple_GetItem(self, 1);
   Followed followed;
   const Recording recording;
   Session* session = recording.session();
   const void* work = count > 0 ? work_of(arguments[0]) : nullptr;
   if (session == nullptr || work == nullptr || !session->works.find(work, &followed, /*remove=*/true)) {
-    return PyObject_Vectorcall(PyTuple_GetItem(self, 0), arguments, given, names);
+    return call(PyTuple_GetItem(self, 0), arguments, count, names);
   }
   if (!session->tape.is_open(followed.number)) {
-    return PyObject_Vectorcall(original, arguments, given, names);
+    return call(original, arguments, count, names);
   }
   if (followed.devices != nullptr) {
     return wait_on_device(followed, original, arguments, given, names);
   }
   wait_begins(*session, followed);
-  PyObject* result = PyObject_Vectorcall(original, arguments, given, names);
+  PyObject* result = call(original, arguments, count, names);
   if (result != nullptr) {
     wait_ended(*session, followed);
   } else {

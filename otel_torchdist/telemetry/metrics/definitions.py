@@ -12,6 +12,7 @@ from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LAB
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.readers import (
     arrivals,
+    capture_info,
     finding_info,
     group_info,
     group_members,
@@ -272,6 +273,14 @@ NUMBER_METRICS: Final = (
         'Groups of the rank that are counted under group="other", because the node has too many.',
         _RANK,
         of_rank(lambda rank: rank.groups_folded),
+    ),
+    NumberMetric(
+        semconv.CAPTURE_INFO,
+        Kind.INFO,
+        Unit.NONE,
+        "What records the rank's calls (native or python), and the version of its torch.",
+        (*_RANK, semconv.LABEL_KERNEL, semconv.LABEL_TORCH),
+        capture_info,
     ),
     NumberMetric(
         semconv.OVERHEAD,

@@ -207,6 +207,8 @@ class RankMetrics:
                 names_dropped=self._status.names_dropped,
                 totals=self._totals.copy(),
                 groups_folded=len(self._folded),
+                kernel=self._tape.identity.kernel,
+                torch=label_value(self._tape.identity.torch),
             )
 
     @property

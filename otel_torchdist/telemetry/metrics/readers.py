@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.telemetry.metrics.model import Histograms, Numbers
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot, OperationSnapshot, RankSnapshot
 
@@ -42,6 +43,13 @@ def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnap
                     yield (rank.run, str(rank.rank), group.group), number
 
     return read
+
+
+def capture_info(node: NodeSnapshot) -> Numbers:
+    """What records each rank; ranks whose tape does not say it have no series."""
+    for rank in node.ranks:
+        if rank.kernel is not Kernel.UNKNOWN:
+            yield (rank.run, str(rank.rank), rank.kernel.name.lower(), rank.torch), 1
 
 
 def stalled(node: NodeSnapshot) -> Numbers:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.totals import RankTotals
 
@@ -102,6 +103,8 @@ class RankSnapshot:
         names_dropped: Names that did not fit into its dictionary.
         totals: Counts of its operations as a whole.
         groups_folded: Groups that are counted under `other`.
+        kernel: What records its calls.
+        torch: Version of its torch; '' if it is not known.
     """
 
     run: str
@@ -117,6 +120,8 @@ class RankSnapshot:
     names_dropped: int
     totals: RankTotals
     groups_folded: int
+    kernel: Kernel = Kernel.UNKNOWN
+    torch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

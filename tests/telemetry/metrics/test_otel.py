@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import (
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.tape.layout import Kernel, RunIdState
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.model import Kind, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
@@ -44,7 +44,7 @@ class Pushed:
 
     def add(self, rank: int, state: RunIdState = RunIdState.AGREED) -> tuple[FakeTape, RankMetrics]:
         """Add a rank that has run, waited and stepped."""
-        simulated = FakeTape(self.directory, rank, state=state)
+        simulated = FakeTape(self.directory, rank, state=state, kernel=Kernel.NATIVE, torch="2.15.0")
         counted = self.node.track(simulated.reader)
         other = dataclasses.replace(WORLD, ranks=(0, 1), description="tensor")
         for sequence in range(1, 9):

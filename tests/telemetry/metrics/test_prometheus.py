@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.naming import readable
 from otel_torchdist.serving.metrics_page import MetricsServer
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.layout import How, Kernel
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
@@ -59,7 +59,7 @@ def node(tmp_path: Path) -> NodeMetrics:
     """Two ranks of which one waits for the other, and a stall."""
     metrics = NodeMetrics(spans_dropped=lambda: 2, clock=lambda: 100 * SECOND)
     for number in (0, 1):
-        rank = FakeTape(tmp_path, rank=number)
+        rank = FakeTape(tmp_path, rank=number, kernel=Kernel.NATIVE, torch="2.15.0+cu130")
         rank.run(lasts=SECOND // 500, message_bytes=1000)
         rank.run("all_gather", PAIR, lasts=2 * SECOND, how=How.WAIT)
         rank.writer.step_ended(0, 0, 1)
@@ -125,6 +125,7 @@ def test_values(port: int) -> None:
         f'trace_id="{7:032x}",verdict="absent"}} 1.0',
         f'torchdist_group_info{{description="default_pg",{world},{run},size="4"}} 1.0',
         f'torchdist_groups_folded_total{{rank="0",{run}}} 0.0',
+        f'torchdist_capture_info{{kernel="native",rank="0",{run},torch="2.15.0+cu130"}} 1.0',
         f'torchdist_overhead_seconds_total{{rank="0",{run}}} 0.0015',
         f'torchdist_records_lost_total{{rank="0",{run}}} 0.0',
         "torchdist_spans_dropped_total 2.0",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
+from otel_torchdist.tape.layout import Flag, How, Kernel, RecordKind, TapeState, Word
 from otel_torchdist.tape.names import MAX_NAMES
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
@@ -286,3 +286,16 @@ def test_signature_names_the_operation(node: Node) -> None:
         rank.writer.begin(0, 0, 1, 1, group, name, 0, 0, -1, 0, 1, RecordKind.OPERATION, 0)
     node.poll()
     assert node.values(semconv.OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 2}
+
+
+def test_what_records_a_rank(node: Node) -> None:
+    """One series for each rank, with its kernel and torch, also after its end; none for a tape that does not say it."""
+    native = node.add(rank=0, kernel=Kernel.NATIVE, torch="2.15.0+cpu")
+    node.add(rank=1, kernel=Kernel.PYTHON, torch="2.13.0")
+    node.add(rank=2)
+    expected = {(RUN, "0", "native", "2.15.0+cpu"): 1, (RUN, "1", "python", "2.13.0"): 1}
+    node.poll()
+    assert node.values(semconv.CAPTURE_INFO) == expected
+    native.writer.finish(TapeState.FINISHED)
+    node.poll()
+    assert node.values(semconv.CAPTURE_INFO) == expected

@@ -1,6 +1,7 @@
 """Two ranks in which another library has kernels of its own for c10d's operations.
 
-Arguments: which came first (`theirs`, `ours`; `alone` without us), and whether they have one where ours are.
+Arguments: which came first (`theirs`, `ours`; `alone` without us), and the dispatch key of ours at which they have a
+kernel too.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ CPU = torch.device("cpu")
 class TheirLibrary:
     """Counts calls: before autograd, in a backend's place, and where our own kernels are."""
 
-    def __init__(self, is_in_our_place: bool) -> None:
+    def __init__(self, shared_key: str) -> None:
         self.passed: Counter[str] = Counter()
         self._library = torch.library.Library("c10d", "IMPL")
         self._library.impl("allreduce_", self._before_autograd, "AutogradCPU", with_keyset=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._library.impl("broadcast_", self._as_backend, "CPU")
-        if is_in_our_place:
-            self._library.impl("_allgather_base_", self._in_our_place, "BackendSelect", with_keyset=True)
+        self._shared_key = shared_key
+        if shared_key:
+            self._library.impl("_allgather_base_", self._in_our_place, shared_key, with_keyset=True)
 
     def _before_autograd(self, keys: Any, *args: Any) -> Any:
         self.passed["before autograd"] += 1
@@ -47,7 +49,7 @@ class TheirLibrary:
     def _in_our_place(self, keys: Any, *args: Any) -> Any:
         self.passed["in our place"] += 1
         handle = torch.ops.c10d._allgather_base_.default._handle
-        return handle.redispatch_boxed(keys.remove(torch._C.DispatchKey.BackendSelect), *args)
+        return handle.redispatch_boxed(keys.remove(getattr(torch._C.DispatchKey, self._shared_key)), *args)
 
     def leave(self) -> None:
         """Remove the kernels."""
@@ -89,10 +91,10 @@ def report() -> None:
 
 warnings.simplefilter("ignore", FutureWarning)
 watching = Watching()
-order, is_in_our_place = sys.argv[1], sys.argv[2] == "True"
-theirs = TheirLibrary(is_in_our_place) if order != "ours" else None
+order, shared_key = sys.argv[1:]
+theirs = TheirLibrary(shared_key) if order != "ours" else None
 capture = start_capture() if order != "alone" else None
-theirs = theirs or TheirLibrary(is_in_our_place)
+theirs = theirs or TheirLibrary(shared_key)
 join()
 report()
 if capture is not None:
