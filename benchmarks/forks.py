@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-PRELOADED: Final = ("benchmarks.call_timer", "benchmarks.training_rank")
+PRELOADED: Final = ("benchmarks.call_timer", "benchmarks.small_collectives_rank", "benchmarks.training_rank")
 
 
 @contextmanager
