@@ -9,6 +9,8 @@ namespace {
 std::atomic<Session*> current{nullptr};
 std::atomic<int64_t> entering{0};  // threads between reading `current` and counting as users
 std::atomic<uint64_t> fork_count{0};
+std::atomic<uint64_t> session_count{0};
+constexpr int GENERATION_BITS = 32;  // of one session
 
 void after_fork_in_child() {
   current.store(nullptr);  // a child is no rank until it creates a group of its own
@@ -19,6 +21,8 @@ void after_fork_in_child() {
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
 
 }  // namespace
+
+uint64_t first_generation() noexcept { return (session_count.fetch_add(1) + 1) << GENERATION_BITS; }
 
 Group* Session::add_group() {
   const std::lock_guard<std::mutex> lock(lock_);

@@ -34,6 +34,9 @@ struct Group {
   std::atomic<bool> is_synchronized{false};
 };
 
+// The first generation of a session: no other one, of a session that had the same address before, is equal to it.
+uint64_t first_generation() noexcept;
+
 struct Session {
   Session(int file, uint64_t capacity) : tape(file, capacity) {}
 
@@ -44,7 +47,7 @@ struct Session {
   std::atomic<int64_t> step{0};
   std::atomic<bool> counts_windows{true};
   uint64_t window = 0;
-  std::atomic<uint64_t> generation{1};  // plans of earlier ones are void
+  std::atomic<uint64_t> generation{first_generation()};  // plans of earlier ones are void
   std::atomic<uint32_t> failures[FAILURES] = {};
   std::atomic<int64_t> users{1};  // Python, and operations whose end is still to be recorded
 
