@@ -32,7 +32,7 @@ def native_cache() -> Path | None:
     Raises:
         RuntimeError: It cannot be built; the message says why.
     """
-    if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
+    if not has_compiler():
         return None
     cache = library_cache().with_name("native-benchmarks") / _digest()
     folder = library_folder(cache)
@@ -42,6 +42,11 @@ def native_cache() -> Path | None:
         if not (folder / library_name(version("torch"))).is_file():
             _build(folder)
     return cache
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler."""
+    return bool(os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++"))
 
 
 def library_folder(cache: Path) -> Path:

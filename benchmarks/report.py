@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.sections import Goal, Section
 
-WIDTH: Final = 120
+WIDTH: Final = 136
 _VERDICTS: Final = {True: "met", False: "MISSED", None: "NOT DECIDED"}
 
 

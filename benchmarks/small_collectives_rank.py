@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
+from benchmarks.gloo import issued
 from benchmarks.small_collectives_turn import RANKS, Loop, Program
 from otel_torchdist import TorchDistInstrumentor
 from otel_torchdist.instrumentor import switch_on_from_environment
@@ -62,12 +62,12 @@ def _run(connection: Connection, program: Program, rank: int) -> None:
         pass
     dist.barrier()
     gc.collect()
-    before, processor_ns, wall_ns = _issued(), time.process_time_ns(), time.perf_counter_ns()
+    before, processor_ns, wall_ns = issued(), time.process_time_ns(), time.perf_counter_ns()
     for _ in islice(turns, program.turns):
         pass
     wall_ns, processor_ns = time.perf_counter_ns() - wall_ns, time.process_time_ns() - processor_ns
-    issued = _issued()
-    connection.send(Loop(wall_ns / 1e9, processor_ns / 1e9, issued - before, issued))
+    made = issued()
+    connection.send(Loop(wall_ns / 1e9, processor_ns / 1e9, made - before, made))
     connection.recv()
 
 
@@ -85,11 +85,6 @@ def _turns(rank: int) -> Iterator[None]:
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         turn += 1
         yield
-
-
-def _issued() -> int:
-    """How many operations gloo has been given so far."""
-    return sum(group._get_sequence_number_for_group() for group in distributed_c10d._world.pg_map)
 
 
 @contextlib.contextmanager
