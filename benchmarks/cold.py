@@ -26,8 +26,8 @@ NOTES: Final = (
     "calls, then of rounds ± half of the range between the quartiles; variants as above.",
 )
 
-USUAL: Final = Extent(rounds=9, warm_up=10, calls=60)
-QUICK: Final = Extent(rounds=2, warm_up=1, calls=3)
+USUAL: Final = Extent(rounds=9, warm_up=10, operations=60)
+QUICK: Final = Extent(rounds=2, warm_up=1, operations=3)
 
 
 def measure(extent: Extent) -> Section:

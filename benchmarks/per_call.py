@@ -43,8 +43,8 @@ NOTES: Final = (
 )
 BUSY: Final = "The machine was busy: others had the processor for {:.0%} of the time of the bare calls; it is left out."
 
-USUAL: Final = Extent(rounds=21, warm_up=600, calls=1_000)
-QUICK: Final = Extent(rounds=3, warm_up=20, calls=100)
+USUAL: Final = Extent(rounds=15, warm_up=600, operations=1_000)
+QUICK: Final = Extent(rounds=3, warm_up=16, operations=64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from benchmarks.call_timers import call_timers, take_turns
 from benchmarks.native_library import library_folder, native_cache
-from benchmarks.orders import Calls, Conditions, Order, Timing, Variant
+from benchmarks.orders import Calls, Conditions, Kind, Order, Timing, Variant
 from benchmarks.recorded import insist, operations_on_tapes
 from benchmarks.span_sink import SpanSink
 
@@ -25,13 +25,17 @@ class Extent:
 
     Attributes:
         rounds: Rounds of each call.
-        warm_up: Calls before each round; with more than 512, the batch processor is at work when the round begins.
-        calls: Timed calls in each round.
+        warm_up: Operations before each round; with more than 512, the batch processor is at work when it begins.
+        operations: Timed operations in each round.
     """
 
     rounds: int
     warm_up: int
-    calls: int
+    operations: int
+
+    def order(self, name: str, kind: Kind) -> Order:
+        """One round of a call."""
+        return Order(name, -(-self.warm_up // kind.operations), -(-self.operations // kind.operations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,9 @@ def time_calls(
         conditions = Conditions(tapes, sink.endpoint, library, world.backend, world.size, world.calls)
         timers = stack.enter_context(call_timers(taken, conditions))
         timings = {
-            name: take_turns(timers, Order(name, extent.warm_up, extent.calls), extent.rounds)
-            for name in names or timers[Variant.BARE].kinds
+            name: take_turns(timers, extent.order(name, kind), extent.rounds)
+            for name, kind in timers[Variant.BARE].kinds.items()
+            if not names or name in names
         }
         native = timers.get(Variant.NATIVE)
         left = [name for name in timings if native is not None and native.runs_python(name)]

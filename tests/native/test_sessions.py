@@ -13,7 +13,7 @@ OPERATIONS = 8
 
 
 def test_plans_end_with_their_session(warm_python: WarmPython) -> None:
-    """A session that gets the memory of one that has ended takes none of its plans: each tape has its own calls."""
+    """A session that gets the memory of one that has ended takes none of its plans, which would crash the process."""
     jobs = Jobs(warm_python, Path(__file__).parent / "workers", environ=environ_of("native"))
     try:
         tapes = jobs.run("sessions").tapes
