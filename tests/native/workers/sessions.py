@@ -1,4 +1,4 @@
-"""One rank that switches recording on and off again and again, with either kernel, and calls the same lines each time."""
+"""One rank that switches recording on and off again and again, with the kernels in turns, and calls the same lines."""
 
 from __future__ import annotations
 
