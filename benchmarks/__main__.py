@@ -1,61 +1,110 @@
-"""Command line: `python -m benchmarks [--quick] [--json FILE]`."""
+"""Command line: `python -m benchmarks [--quick] [--only SECTIONS] [--json FILE]`."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final, TypeAlias
 
 from benchmarks import (
     agent_memory,
     cold,
+    ddp,
     exporting,
     growth,
     memory,
     own_threads,
     per_call,
     reading,
+    small_collectives,
     step_time,
 )
 from benchmarks.machine import describe_machine
+from benchmarks.orders import Variant
 from benchmarks.report import show, show_machine, write_json
 from benchmarks.sections import Section
+from benchmarks.training import Switch
+
+Done: TypeAlias = Mapping[str, Section]
+"""The sections that have been measured, by name."""
 
 
-def main() -> None:
-    """Measure, print and write the results."""
+def _step_time(quick: bool, done: Done) -> Section:
+    """What calls cost after a layer is needed to say what a step should lose."""
+    after_a_layer = done.get("cold")
+    costs = {Switch.PYTHON: Variant.PYTHON, Switch.NATIVE: Variant.NATIVE}
+    call_us = {
+        switch: cold.added_us(after_a_layer, variant) if after_a_layer is not None else None
+        for switch, variant in costs.items()
+    }
+    return step_time.measure(step_time.QUICK if quick else step_time.USUAL, call_us)
+
+
+SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
+    "per_call": lambda quick, _: per_call.measure(per_call.QUICK if quick else per_call.USUAL),
+    "cold": lambda quick, _: cold.measure(cold.QUICK if quick else cold.USUAL),
+    "growth": lambda quick, _: growth.measure(growth.QUICK if quick else growth.USUAL),
+    "step_time": _step_time,
+    "ddp": lambda quick, _: ddp.measure(ddp.QUICK if quick else ddp.USUAL),
+    "small_collectives": lambda quick, _: small_collectives.measure(
+        small_collectives.QUICK if quick else small_collectives.USUAL
+    ),
+    "own_threads": lambda quick, _: own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL),
+    "memory": lambda quick, _: memory.measure(memory.QUICK if quick else memory.USUAL),
+    "reading": lambda quick, _: reading.measure(reading.QUICK if quick else reading.USUAL),
+    "exporting": lambda quick, _: exporting.measure(exporting.QUICK if quick else exporting.USUAL),
+    "agent_memory": lambda quick, _: agent_memory.measure(agent_memory.QUICK if quick else agent_memory.USUAL),
+}
+"""In the order in which they are measured."""
+
+
+def main() -> int:
+    """Measure, print and write the results; returns 1 if a section failed, which the others survive."""
     arguments = _arguments()
     _forget_settings()
     machine = describe_machine()
     show_machine(machine)
-    sections = list(_sections(arguments.quick))
-    for section in sections:
-        show(section)
-    if arguments.json:
-        write_json(arguments.json, machine, sections)
-
-
-def _sections(quick: bool) -> Iterator[Section]:
-    yield per_call.measure(per_call.QUICK if quick else per_call.USUAL)
-    after_a_layer = cold.measure(cold.QUICK if quick else cold.USUAL)
-    yield after_a_layer
-    yield growth.measure(growth.QUICK if quick else growth.USUAL)
-    yield step_time.measure(step_time.QUICK if quick else step_time.USUAL, cold.added_us(after_a_layer))
-    yield own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL)
-    yield memory.measure(memory.QUICK if quick else memory.USUAL)
-    yield reading.measure(reading.QUICK if quick else reading.USUAL)
-    yield exporting.measure(exporting.QUICK if quick else exporting.USUAL)
-    yield agent_memory.measure(agent_memory.QUICK if quick else agent_memory.USUAL)
+    done: dict[str, Section] = {}
+    failed: list[str] = []
+    for name in arguments.only:
+        began_s = time.monotonic()
+        try:
+            done[name] = SECTIONS[name](arguments.quick, done)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        show(done[name])
+        print(f"  ({name}: {time.monotonic() - began_s:.0f} s)", flush=True)
+        if arguments.json:  # what has been measured is not lost, whatever becomes of the rest
+            write_json(arguments.json, machine, list(done.values()))
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What otel_torchdist costs.")
     parser.add_argument("--quick", action="store_true", help="a few rounds, which show that it works and little else")
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=list(SECTIONS),
+        metavar="SECTIONS",
+        help=f"these sections, separated by commas: {', '.join(SECTIONS)}",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.only if name not in SECTIONS]:
+        parser.error(f"--only {','.join(unknown)}: the sections are {', '.join(SECTIONS)}")
     if arguments.json and not arguments.json.resolve().parent.is_dir():
         parser.error(f"--json {arguments.json}: there is no such directory")
+    arguments.only = [name for name in SECTIONS if name in arguments.only]
     return arguments
 
 
@@ -66,4 +115,4 @@ def _forget_settings() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -35,7 +35,7 @@ from otel_torchdist.serving.scrape_target import ScrapeTarget
 
 MB: Final = 1e6
 LOOK_S: Final = 0.5
-START_S: Final = 20.0
+START_S: Final = 180.0
 END_S: Final = 10.0
 HOUR_S: Final = 3600.0
 _PROGRAM: Final = "import sys; from otel_torchdist.agent.launch.background import main; main(sys.argv[1])"

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable
 from itertools import repeat
 from multiprocessing.connection import Connection
 from statistics import median
+from types import FrameType
 
 import torch
 from torch import nn
 
-from benchmarks.collectives import Call, collectives, join_world
-from benchmarks.orders import Calls, Conditions, Order, Timing, Variant
+from benchmarks.collectives import (
+    Call,
+    Collective,
+    collectives,
+    join_fake_world,
+    join_gloo_alone,
+    point_to_point,
+)
+from benchmarks.orders import Calls, Conditions, Inspection, Order, Timing, Variant
+from benchmarks.peer import fork_peer
 from benchmarks.sizes import calls_of_all_sizes
 from benchmarks.stopwatch import time_of
 from benchmarks.variants import Bare, install
+from otel_torchdist.capture.c10d import hot_path
 
 WIDTH = 192
 HEADS = 4
@@ -27,30 +38,69 @@ TOKENS = 64
 def serve(connection: Connection, variant: Variant, conditions: Conditions) -> None:
     """Send what can be timed, then obey orders until there are none."""
     torch.set_num_threads(1)
+    join = _way_to_join(variant, conditions)
     installed = install(variant, conditions)
-    join_world(conditions.world_size)
-    of_all_sizes = conditions.calls is Calls.OF_ALL_SIZES
-    made = calls_of_all_sizes(conditions.world_size) if of_all_sizes else collectives()
-    calls = {name: installed.wrap(collective) for name, collective in made.items()}
-    connection.send(list(calls))
+    join()
+    made = _calls(conditions)
+    calls = {name: collective.build(installed.wrap) for name, collective in made.items()}
+    connection.send({name: collective.kind for name, collective in made.items()})
     gc.collect()
     gc.freeze()
     time_calls = _time_after_a_layer(_layer()) if conditions.calls is Calls.AFTER_A_LAYER else _time
     while order := connection.recv():
-        connection.send(time_calls(installed, calls[order.collective], order))
+        call = calls[order.collective]
+        if isinstance(order, Inspection):
+            connection.send(_runs_python(call, order.calls))
+        else:
+            connection.send(time_calls(installed, call, order, made[order.collective].kind.operations))
 
 
-def _time(installed: Bare, call: Call, order: Order) -> Timing:
+def _way_to_join(variant: Variant, conditions: Conditions) -> Call:
+    if conditions.calls is Calls.WITH_A_PEER and conditions.backend == "gloo":
+        return fork_peer(conditions.tapes / f"store-{variant.name.lower()}")
+    if conditions.backend == "gloo":
+        return join_gloo_alone
+    return lambda: join_fake_world(conditions.world_size)
+
+
+def _calls(conditions: Conditions) -> dict[str, Collective]:
+    if conditions.calls is Calls.OF_ALL_SIZES:
+        return calls_of_all_sizes(conditions.world_size)
+    if conditions.calls is Calls.WITH_A_PEER:
+        return point_to_point()
+    made = collectives(conditions.world_size)
+    return made | point_to_point() if conditions.backend == "fake" else made
+
+
+def _runs_python(call: Call, calls: int) -> bool:
+    """Whether a call that has been made before runs Python code of ours."""
+    _make(call, calls - 1)
+    found = False
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal found
+        found |= event == "call" and frame.f_code.co_filename == hot_path.__file__
+
+    sys.setprofile(look)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def _time(installed: Bare, call: Call, order: Order, operations: int) -> Timing:
     gc.collect()
     process_ns = time.process_time_ns()
     _make(call, order.warm_up)
     elapsed = time_of(lambda: _make(call, order.calls))
     installed.settle()
     process_ns = time.process_time_ns() - process_ns
+    timed = order.calls * operations * 1000
     return Timing(
-        caller=elapsed.own / order.calls / 1000,
-        process=process_ns / (order.warm_up + order.calls) / 1000,
-        waited=elapsed.waited / order.calls / 1000,
+        caller=elapsed.own / timed,
+        process=process_ns / ((order.warm_up + order.calls) * operations * 1000),
+        waited=elapsed.waited / timed,
     )
 
 
@@ -65,8 +115,8 @@ def _layer() -> Callable[[], None]:
     return compute
 
 
-def _time_after_a_layer(compute: Callable[[], None]) -> Callable[[Bare, Call, Order], Timing]:
-    def time_calls(installed: Bare, call: Call, order: Order) -> Timing:
+def _time_after_a_layer(compute: Callable[[], None]) -> Callable[[Bare, Call, Order, int], Timing]:
+    def time_calls(installed: Bare, call: Call, order: Order, operations: int) -> Timing:
         gc.collect()
         timings = []
         for _ in range(order.warm_up + order.calls):
@@ -75,9 +125,9 @@ def _time_after_a_layer(compute: Callable[[], None]) -> Callable[[Bare, Call, Or
         installed.settle()
         timed = timings[order.warm_up :]
         return Timing(
-            caller=median(elapsed.own for elapsed in timed) / 1000,
+            caller=median(elapsed.own for elapsed in timed) / operations / 1000,
             process=0.0,
-            waited=median(elapsed.waited for elapsed in timed) / 1000,
+            waited=median(elapsed.waited for elapsed in timed) / operations / 1000,
         )
 
     return time_calls

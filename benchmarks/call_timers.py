@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from benchmarks.forks import forked
-from benchmarks.orders import Conditions, Order, Timing, Variant
+from benchmarks.orders import Conditions, Inspection, Kind, Order, Timing, Variant
 
 
 class CallTimer:
     """A process that times one variant.
 
     Attributes:
-        names: The calls that can be timed.
+        kinds: The calls that can be timed.
         calls: How many calls of each it has made.
     """
 
     def __init__(self, connection: Connection) -> None:
-        self.names: Sequence[str] = connection.recv()
+        self.kinds: Mapping[str, Kind] = connection.recv()
         self.calls: Counter[str] = Counter()
         self._connection = connection
 
@@ -29,6 +29,23 @@ class CallTimer:
         self.calls[order.collective] += order.warm_up + order.calls
         self._connection.send(order)
         return self._connection.recv()
+
+    def runs_python(self, name: str) -> bool:
+        """Whether a call runs Python code of ours, after it has been planned."""
+        inspection = Inspection(name)
+        self.calls[name] += inspection.calls
+        self._connection.send(inspection)
+        return self._connection.recv()
+
+    @property
+    def operations(self) -> int:
+        """Operations in all its calls."""
+        return sum(count * self.kinds[name].operations for name, count in self.calls.items())
+
+    @property
+    def records(self) -> int:
+        """What should have been recorded of all its calls."""
+        return sum(count * self.kinds[name].records for name, count in self.calls.items())
 
 
 @contextmanager

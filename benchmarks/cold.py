@@ -7,22 +7,27 @@ kernel, ours, and a wrapper around it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
+from benchmarks.native_library import MISSING
 from benchmarks.orders import Calls, Variant
-from benchmarks.per_call import Extent, Timings, added_by, ours_to_naive, time_variants
-from benchmarks.sections import Section
+from benchmarks.per_call import added_by, as_ratio, share_of_naive
+from benchmarks.sections import Goal, Section
+from benchmarks.timed_calls import Extent, Timings, World, time_calls
 
+GOAL_US: Final = 10.0
 CALLS: Final = ("all_reduce", "all_reduce, async + wait")
+WORLD: Final = World("fake", "fake", 8, Calls.AFTER_A_LAYER)
 
 NOTES: Final = (
     "A layer of a transformer, forward and backward, runs before each call and is not timed. Medians of a round's "
     "calls, then of rounds ± half of the range between the quartiles; variants as above.",
 )
 
-USUAL: Final = Extent(rounds=9, warm_up=10, calls=60)
-QUICK: Final = Extent(rounds=2, warm_up=1, calls=3)
+USUAL: Final = Extent(rounds=9, warm_up=10, operations=60)
+QUICK: Final = Extent(rounds=2, warm_up=1, operations=3)
 
 
 def measure(extent: Extent) -> Section:
@@ -31,35 +36,55 @@ def measure(extent: Extent) -> Section:
     Raises:
         RuntimeError: Something that a variant should have recorded or exported is missing.
     """
-    return _section(time_variants(extent, Calls.AFTER_A_LAYER, CALLS), extent)
+    timings, _ = time_calls(WORLD, extent, list(Variant), CALLS)
+    return _section(timings, extent)
 
 
-def added_us(section: Section, call: str = CALLS[0]) -> float:
-    """What we add to one such call, in microseconds, according to a section of `measure`."""
-    return section.data["collectives"][call][Variant.OURS.value]["added"]["median"]
+def added_us(section: Section, variant: Variant, call: str = CALLS[0]) -> float | None:
+    """What a variant adds to one such call, in microseconds, according to a section of `measure`; None if it is not."""
+    of = section.data["collectives"][call].get(variant.value)
+    return of["added"]["median"] if of is not None else None
 
 
 def _section(timings: Timings, extent: Extent) -> Section:
     added = {name: added_by(of, "caller") for name, of in timings.items()}
+    variants = list(timings[CALLS[0]])
+    kernels = [variant for variant in (Variant.PYTHON, Variant.NATIVE) if variant in variants]
     return Section(
         key="cold",
         title="Added to a call after a layer of a model, in µs (backend `fake`, 8 ranks, 4 floats)",
-        columns=["", *(variant.value for variant in Variant), "ours / naive"],
-        rows=[[name, *map(str, of.values()), f"1/{1 / ours_to_naive(of):.1f}"] for name, of in added.items()],
-        notes=NOTES,
-        goals=[],
+        columns=["", *(variant.value for variant in variants), *(f"{kernel.value} / naive" for kernel in kernels)],
+        rows=[
+            [name, *map(str, of.values()), *(as_ratio(share_of_naive(of, kernel)) for kernel in kernels)]
+            for name, of in added.items()
+        ],
+        notes=NOTES if Variant.NATIVE in variants else [*NOTES, MISSING],
+        goals=_goals(timings),
         data={
             "unit": "µs per call",
             **asdict(extent),
             "collectives": {
                 name: {
                     variant.value: {
-                        "rounds": [one.caller for one in of[variant]],
+                        "rounds": [one.caller for one in rounds],
                         "added": asdict(added[name][variant]),
                     }
-                    for variant in Variant
+                    for variant, rounds in of.items()
                 }
                 for name, of in timings.items()
             },
         },
     )
+
+
+def _goals(timings: Timings) -> Sequence[Goal]:
+    """The goals of the native kernel."""
+    goals: list[Goal] = []
+    for name, of in timings.items():
+        if Variant.NATIVE in of:
+            spread = added_by(of, "caller")[Variant.NATIVE]
+            is_decided = spread.blur(len(of[Variant.NATIVE])) <= GOAL_US
+            goals.append(
+                Goal(f"native kernel, added to {name} after a layer", spread.median, GOAL_US, "µs", is_decided)
+            )
+    return goals

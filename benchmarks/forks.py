@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-PRELOADED: Final = ("benchmarks.call_timer", "benchmarks.training_rank")
+PRELOADED: Final = (
+    "benchmarks.call_timer",
+    "benchmarks.ddp_rank",
+    "benchmarks.small_collectives_rank",
+    "benchmarks.training_rank",
+)
 
 
 @contextmanager

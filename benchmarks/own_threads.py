@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from benchmarks.forks import forked
 from benchmarks.pace import OPERATIONS_PER_SECOND, Pace, ThreadTimes
-from benchmarks.recorded import collectives_on_tapes, insist
+from benchmarks.recorded import insist, operations_on_tapes
 from benchmarks.sections import Goal, Section
 from benchmarks.span_sink import SpanSink
 from benchmarks.spread import Spread
@@ -103,7 +103,7 @@ def _measure(home: Home, endpoint: str, pace: Pace) -> list[ThreadTimes]:
         with forked(_serve, [(place, settings, pace) for place in places]) as ranks:
             answers = [rank.recv() for rank in ranks]
             (job,) = job_directories(places[0].tapes)
-            insist([answer.issued for answer in answers], collectives_on_tapes(job), "calls were recorded")
+            insist([answer.issued for answer in answers], operations_on_tapes(job), "calls were recorded")
             for rank in ranks:
                 rank.send(True)
             for rank in ranks:
@@ -122,6 +122,7 @@ def _settings(home: Home, endpoint: str, tapes: Path) -> dict[str, str]:
     """Settings that a user would choose."""
     return {
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
+        env.OTEL_PYTHON_TORCHDIST_CAPTURE: "python",
         env.OTEL_PYTHON_TORCHDIST_READER: "none" if home is Home.OUTSIDE else "thread",
         env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(tapes),
         env.OTEL_EXPORTER_PROMETHEUS_PORT: "0",

@@ -6,13 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records import Operation
 
 
-def collectives_on_tapes(directory: Path) -> list[int]:
-    """How many collectives each tape of a directory has seen, whatever is still in its ring: sequences, summed."""
-    return [_collectives(path) for path in tapes_in(directory)]
+def operations_on_tapes(directory: Path) -> list[int]:
+    """How many operations each tape of a directory has seen, whatever is still in its ring: sequences, summed."""
+    return [_operations(path) for path in tapes_in(directory)]
 
 
 def insist(expected: object, found: object, what: str) -> None:
@@ -25,13 +26,21 @@ def insist(expected: object, found: object, what: str) -> None:
         raise RuntimeError(f"{found} of {expected} {what}: the figures mean nothing")
 
 
-def _collectives(path: Path) -> int:
-    newest: Counter[int] = Counter()
+def _operations(path: Path) -> int:
+    newest: Counter[tuple[int, ...]] = Counter()
     tape = TapeReader(path)
     try:
         for operation in tape.poll().entered:
             if operation.kind is RecordKind.OPERATION:
-                newest[operation.group] = max(newest[operation.group], operation.sequence)
+                counted = _counted_with(operation)
+                newest[counted] = max(newest[counted], operation.sequence)
     finally:
         tape.close()
     return newest.total()
+
+
+def _counted_with(operation: Operation) -> tuple[int, ...]:
+    """What the operations have in common whose sequence it is part of."""
+    if Flag.POINT_TO_POINT in operation.flags:
+        return operation.group, operation.signature, operation.peer, operation.tag
+    return (operation.group,)

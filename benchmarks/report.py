@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.sections import Goal, Section
 
-WIDTH: Final = 120
+WIDTH: Final = 136
 _VERDICTS: Final = {True: "met", False: "MISSED", None: "NOT DECIDED"}
 
 
@@ -41,8 +41,9 @@ def write_json(path: Path, machine: Mapping[str, object], sections: Sequence[Sec
     """
     content: dict[str, Any] = {"machine": dict(machine)}
     for section in sections:
-        goals = [{**asdict(goal), "met": goal.is_met} for goal in section.goals]
-        content[section.key] = {**section.data, "goals": goals}
+        goals = [{**asdict(goal), "met": goal.is_met, "sentence": _sentence(goal)} for goal in section.goals]
+        shown = {"title": section.title, "columns": section.columns, "rows": section.rows, "notes": section.notes}
+        content[section.key] = {**section.data, **shown, "goals": goals}
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -50,7 +51,8 @@ def _sentence(goal: Goal) -> str:
     verdict = _VERDICTS[goal.is_met]
     if goal.unit:
         return f"{goal.text}: {goal.value:.3g} {goal.unit}, goal at most {goal.limit:g} {goal.unit}: {verdict}"
-    return f"{goal.text}: 1 / {1 / goal.value:.1f}, goal at most 1 / {1 / goal.limit:.0f}: {verdict}"
+    ratio = f"1 / {1 / goal.value:.1f}" if goal.value > 0 else "0"
+    return f"{goal.text}: {ratio}, goal at most 1 / {1 / goal.limit:.0f}: {verdict}"
 
 
 def _show_plain(section: Section) -> None:

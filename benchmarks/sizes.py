@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.collectives import ELEMENTS, Call, Collective
+from benchmarks.collectives import ELEMENTS, Call, Collective, single
 from benchmarks.orders import WORLD_SIZE
 from benchmarks.size_names import ALL_GATHER, ALL_REDUCE, FIRST_CALL, NEW_GROUP, TENSORS, coalesced
 
@@ -27,7 +27,7 @@ def calls_of_all_sizes(world_size: int) -> dict[str, Collective]:
         calls[ALL_GATHER] = _all_gather(world_size)
     if world_size == WORLD_SIZE:
         calls |= {coalesced(tensors): _all_reduce_coalesced(tensors) for tensors in TENSORS}
-    return {name: Collective(name, tensor.nbytes, call) for name, call in calls.items()}
+    return {name: single(name, tensor.nbytes, call) for name, call in calls.items()}
 
 
 def _all_reduce_of_a_new_shape() -> Call:

@@ -27,6 +27,10 @@ class Spread:
         low, median, high = statistics.quantiles(rounds, n=4, method="inclusive")
         return cls(median, low, high)
 
+    def blur(self, rounds: int) -> float:
+        """Twice the standard error of the median of so many rounds, if they are distributed normally."""
+        return 2 * 1.25 * (self.high - self.low) / 1.35 / rounds**0.5
+
     def __str__(self) -> str:
         return format(self)
 

@@ -9,20 +9,23 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from benchmarks.forks import forked
+from benchmarks.native_library import MISSING, library_folder, native_cache
 from benchmarks.recorded import insist
 from benchmarks.sections import Goal, Section
 from benchmarks.spread import Spread
-from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps, Switch
+from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps, Switch, switches_with
 
 GOAL_PERCENT: Final = 0.5
+GOAL_NATIVE_PERCENT: Final = 0.05
+"""By the cost of its calls: whole steps do not show so little."""
 
 NOTES: Final = (
-    "One thread for arithmetic; capture and tape, without a reader. Off, on and off again take turns in the same two "
-    "processes. Each figure is the median over rounds of the difference between medians of a block's steps ± half of "
-    "the range between the quartiles.",
+    "One thread for arithmetic; capture and tape, without a reader. Off, each kernel, and off again take turns "
+    "in the same two processes. Each figure is the median over rounds of the difference between medians of a block's "
+    "steps ± half of the range between the quartiles.",
     "off again - off: two blocks that are both switched off, compared in the same way: what is smaller than this "
     "cannot be distinguished from zero. on the processor: what is added to the processor time of the training thread, "
     "which waits for the other rank do not blur. expected: a step's collectives times what an all_reduce after a "
@@ -54,7 +57,7 @@ LARGE: Final = Model(layers=6, width=512, heads=8, sequences=4, tokens=128, buck
 # Buckets of less than half a layer: many collectives for little arithmetic.
 SMALL: Final = Model(layers=4, width=192, heads=4, sequences=4, tokens=64, bucket_mb=0.8)
 
-USUAL: Final = Extent(rounds=15, budget_s=75.0, warm_up=2, steps=5, model=LARGE)
+USUAL: Final = Extent(rounds=15, budget_s=60.0, warm_up=2, steps=5, model=LARGE)
 QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, steps=2, model=SMALL)
 
 
@@ -72,6 +75,21 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """What recording with one kernel adds to a step.
+
+    Attributes:
+        us: In microseconds.
+        percent: The same, as a share of the step.
+        processor_us: What it adds to the processor time of the training thread.
+    """
+
+    us: Spread
+    percent: Spread
+    processor_us: Spread
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One model's figures.
 
@@ -79,25 +97,20 @@ class Result:
         rounds: The measurements.
         collectives: Collectives in a step, on a rank.
         off_ms: Time of a step that is not recorded.
-        added_us: What recording adds to it.
-        added_percent: The same, as a share of it.
+        added: What recording adds to it, by kernel.
         noise_percent: The difference between two kinds of blocks that are both not recorded.
-        processor_us: What recording adds to the processor time of the training thread.
     """
 
     rounds: Sequence[Round]
     collectives: float
     off_ms: Spread
-    added_us: Spread
-    added_percent: Spread
+    added: Mapping[Switch, Added]
     noise_percent: Spread
-    processor_us: Spread
 
     @property
     def blur_percent(self) -> float:
-        """Twice the standard error of the median of `noise_percent`, if rounds are distributed normally."""
-        deviation = (self.noise_percent.high - self.noise_percent.low) / 1.35
-        return 2 * 1.25 * deviation / len(self.rounds) ** 0.5
+        """What chance alone may show."""
+        return self.noise_percent.blur(len(self.rounds))
 
     def expected_percent(self, call_us: float) -> float:
         """What recording should add to a step, given what it adds to each of its collectives."""
@@ -109,12 +122,16 @@ class Result:
         return max(self.blur_percent, abs(self.noise_percent.median)) <= GOAL_PERCENT
 
 
-def measure(extent: Extent, call_us: float) -> Section:
+CallCosts: TypeAlias = Mapping[Switch, float | None]
+"""What each kernel adds to a call, in microseconds; None if it was not measured."""
+
+
+def measure(extent: Extent, call_us: CallCosts) -> Section:
     """Train each model, recorded and not.
 
     Args:
         extent: How much is measured.
-        call_us: What recording adds to one collective of a training step, as measured elsewhere.
+        call_us: What each kernel adds to one collective of a training step, as measured elsewhere.
 
     Raises:
         RuntimeError: A collective was not recorded, or one was that should not have been.
@@ -123,13 +140,15 @@ def measure(extent: Extent, call_us: float) -> Section:
 
 
 def _measure(parallelism: Parallelism, extent: Extent) -> Result:
+    cache = native_cache()
+    library = library_folder(cache) if cache is not None else None
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
-        places = [Place(rank, Path(directory)) for rank in range(RANKS)]
+        places = [Place(rank, Path(directory), library) for rank in range(RANKS)]
         with forked(_serve, [(parallelism, extent.model, place) for place in places]) as ranks:
             rounds, issued = [], 0
             deadline = time.monotonic() + extent.budget_s
             while len(rounds) < 2 or (len(rounds) < extent.rounds and time.monotonic() < deadline):
-                answers = _take_turns(ranks, len(rounds), extent)
+                answers = _take_turns(ranks, switches_with(library), len(rounds), extent)
                 issued = _check(answers)
                 rounds.append(_round(answers))
     return _result(rounds, issued / (extent.warm_up + extent.steps))
@@ -142,8 +161,9 @@ def _serve(connection: Connection, parallelism: Parallelism, model: Model, place
     serve(connection, parallelism, model, place)
 
 
-def _take_turns(ranks: Sequence[Connection], turn: int, extent: Extent) -> dict[Switch, list[Steps]]:
-    switches = list(Switch)
+def _take_turns(
+    ranks: Sequence[Connection], switches: list[Switch], turn: int, extent: Extent
+) -> dict[Switch, list[Steps]]:
     first = turn % len(switches)
     answers = {}
     for switch in switches[first:] + switches[:first]:
@@ -157,8 +177,8 @@ def _check(answers: Mapping[Switch, Sequence[Steps]]) -> int:
     """Compare tapes with the backend's count; returns how many collectives a rank has issued in a block."""
     for switch, blocks in answers.items():
         for block in blocks:
-            insist(block.issued if switch is Switch.ON else 0, block.recorded, "collectives were recorded")
-    return answers[Switch.ON][0].issued
+            insist(block.issued if switch.is_recorded else 0, block.recorded, "collectives were recorded")
+    return answers[Switch.OFF][0].issued
 
 
 def _round(answers: Mapping[Switch, Sequence[Steps]]) -> Round:
@@ -175,14 +195,25 @@ def _result(rounds: Sequence[Round], collectives: float) -> Result:
         rounds=rounds,
         collectives=collectives,
         off_ms=Spread.of([wall[Switch.OFF] for wall in walls]),
-        added_us=Spread.of([1000 * (wall[Switch.ON] - wall[Switch.OFF]) for wall in walls]),
-        added_percent=Spread.of([100 * (wall[Switch.ON] / wall[Switch.OFF] - 1) for wall in walls]),
+        added={switch: _added(walls, processors, switch) for switch in walls[0] if switch.is_recorded},
         noise_percent=Spread.of([100 * (wall[Switch.OFF_AGAIN] / wall[Switch.OFF] - 1) for wall in walls]),
-        processor_us=Spread.of([1000 * (used[Switch.ON] - used[Switch.OFF]) for used in processors]),
     )
 
 
-def _section(results: Mapping[Parallelism, Result], extent: Extent, call_us: float) -> Section:
+def _added(
+    walls: Sequence[Mapping[Switch, float]], processors: Sequence[Mapping[Switch, float]], switch: Switch
+) -> Added:
+    return Added(
+        us=Spread.of([1000 * (wall[switch] - wall[Switch.OFF]) for wall in walls]),
+        percent=Spread.of([100 * (wall[switch] / wall[Switch.OFF] - 1) for wall in walls]),
+        processor_us=Spread.of([1000 * (used[switch] - used[Switch.OFF]) for used in processors]),
+    )
+
+
+def _section(results: Mapping[Parallelism, Result], extent: Extent, call_us: CallCosts) -> Section:
+    notes = [_doubt(parallelism) for parallelism, result in results.items() if not result.is_decided]
+    if not all(Switch.NATIVE in result.added for result in results.values()):
+        notes.append(MISSING)
     return Section(
         key="step_time",
         title=f"Added to a training step (gloo, {RANKS} ranks)",
@@ -196,47 +227,67 @@ def _section(results: Mapping[Parallelism, Result], extent: Extent, call_us: flo
             "collectives a step",
             "expected, %",
         ],
-        rows=[_row(parallelism, result, call_us) for parallelism, result in results.items()],
-        notes=[*NOTES, *(_doubt(parallelism) for parallelism, result in results.items() if not result.is_decided)],
-        goals=[goal for parallelism, result in results.items() for goal in _goals(parallelism, result, call_us)],
+        rows=[
+            _row(parallelism, kernel, result, call_us[kernel])
+            for parallelism, result in results.items()
+            for kernel in result.added
+        ],
+        notes=[*NOTES, *notes],
+        goals=[
+            goal
+            for parallelism, result in results.items()
+            for kernel in result.added
+            for goal in _goals(parallelism, kernel, result, call_us[kernel])
+        ],
         data={
             **asdict(extent),
-            "call_us": call_us,
+            "call_us": {kernel.value: us for kernel, us in call_us.items()},
             "models": {parallelism.value: _data(result, call_us) for parallelism, result in results.items()},
         },
     )
 
 
-def _goals(parallelism: Parallelism, result: Result, call_us: float) -> list[Goal]:
-    text = f"added to a step of {parallelism.value}"
-    seen = Goal(text, result.added_percent.median, GOAL_PERCENT, "%", is_decided=result.is_decided)
-    return [seen, Goal(f"{text}, expected of its calls", result.expected_percent(call_us), GOAL_PERCENT, "%")]
+def _goals(parallelism: Parallelism, kernel: Switch, result: Result, call_us: float | None) -> list[Goal]:
+    text = f"{kernel.value}, added to a step of {parallelism.value}"
+    percent = result.added[kernel].percent.median
+    goals = [Goal(text, percent, GOAL_PERCENT, "%", is_decided=result.is_decided)]
+    if call_us is not None:
+        limit = GOAL_NATIVE_PERCENT if kernel is Switch.NATIVE else GOAL_PERCENT
+        goals.append(Goal(f"{text}, expected of its calls", result.expected_percent(call_us), limit, "%"))
+    return goals
 
 
 def _doubt(parallelism: Parallelism) -> str:
     return f"The machine is too busy to resolve {GOAL_PERCENT} % of a step of {parallelism.value}: try when it is idle."
 
 
-def _row(parallelism: Parallelism, result: Result, call_us: float) -> list[str]:
+def _row(parallelism: Parallelism, kernel: Switch, result: Result, call_us: float | None) -> list[str]:
+    added = result.added[kernel]
     return [
-        parallelism.value,
+        f"{parallelism.value}, {kernel.value}",
         str(result.off_ms),
-        f"{result.added_us:.0f}",
-        f"{result.added_percent:.2f}",
+        f"{added.us:.0f}",
+        f"{added.percent:.2f}",
         f"{result.noise_percent:.2f}",
-        f"{result.processor_us:.0f}",
+        f"{added.processor_us:.0f}",
         f"{result.collectives:g}",
-        f"{result.expected_percent(call_us):.2f}",
+        f"{result.expected_percent(call_us):.3f}" if call_us is not None else "",
     ]
 
 
-def _data(result: Result, call_us: float) -> dict[str, Any]:
-    spreads = ("off_ms", "added_us", "added_percent", "noise_percent", "processor_us")
+def _data(result: Result, call_us: CallCosts) -> dict[str, Any]:
     return {
         "collectives_per_step": result.collectives,
-        "expected_percent": result.expected_percent(call_us),
-        **{name: asdict(getattr(result, name)) for name in spreads},
+        "off_ms": asdict(result.off_ms),
+        "noise_percent": asdict(result.noise_percent),
         "blur_percent": result.blur_percent,
+        "kernels": {
+            kernel.value: {
+                **asdict(added),
+                "expected_percent": result.expected_percent(us) if (us := call_us[kernel]) is not None else None,
+            }
+            for kernel, added in result.added.items()
+        },
         "rounds_ms": [{switch.value: of for switch, of in one.wall_ms.items()} for one in result.rounds],
         "rounds_processor_ms": [{switch.value: of for switch, of in one.processor_ms.items()} for one in result.rounds],
     }

@@ -17,11 +17,22 @@ class Parallelism(Enum):
 
 
 class Switch(Enum):
-    """What is switched on during a block of steps."""
+    """What is switched on during a block of steps; the value is the name in the report."""
 
     OFF = "off"
-    ON = "on"
+    PYTHON = "Python kernel"
+    NATIVE = "native kernel"
     OFF_AGAIN = "off again"
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether we are switched on."""
+        return self in (Switch.PYTHON, Switch.NATIVE)
+
+
+def switches_with(library: Path | None) -> list[Switch]:
+    """All switches, without the native kernel where there is no library."""
+    return [switch for switch in Switch if library is not None or switch is not Switch.NATIVE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +95,12 @@ class Place:
     Attributes:
         rank: Its rank.
         directory: Holds the job's store and, in `tapes`, its tapes.
+        library: Folder of the native library; None where it is not needed.
     """
 
     rank: int
     directory: Path
+    library: Path | None = None
 
     @property
     def store(self) -> Path:

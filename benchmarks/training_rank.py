@@ -22,10 +22,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.gloo import issued, join_job
-from benchmarks.recorded import collectives_on_tapes
-from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps, Switch
-from otel_torchdist.capture.session import Capture
-from otel_torchdist.config import Config
+from benchmarks.switching import recording
+from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps
+from otel_torchdist.native.library import Library, find_library
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 PLENTY = 1 << 28
@@ -35,12 +34,13 @@ def serve(connection: Connection, parallelism: Parallelism, model: Model, place:
     """Train as ordered until there are no orders."""
     _keep_memory()
     join_job(place)
+    library = find_library(place.library) if place.library is not None else None
     training = Training(parallelism, model)
     training.steps(1)  # gloo connects, DDP settles its buckets, FSDP its order
     gc.collect()
     gc.freeze()
     while block := connection.recv():
-        connection.send(_run(training, block, place.tapes))
+        connection.send(_run(training, block, place.tapes, library))
 
 
 def _keep_memory() -> None:
@@ -95,21 +95,11 @@ def _spread(model: Model, parallelism: Parallelism) -> nn.Module:
     return whole
 
 
-def _run(training: Training, block: Block, tapes: Path) -> Steps:
-    own = tapes / str(time.monotonic_ns())
-    own.mkdir(parents=True)
-    capture = Capture(lambda: own, Config().tape_records)
-    capture.install()
-    if block.switch is not Switch.ON:
-        capture.uninstall()
-    before = issued()
-    training.steps(block.warm_up)
-    gc.collect()
-    wall_ms, processor_ms = training.steps(block.steps)
-    made = issued() - before
-    capture.uninstall()
-    recorded = sum(collectives_on_tapes(own))
-    for file in own.iterdir():
-        file.unlink()
-    own.rmdir()
-    return Steps(wall_ms, processor_ms, made, recorded)
+def _run(training: Training, block: Block, tapes: Path, library: Library | None) -> Steps:
+    with recording(block.switch, tapes, library) as recorded:
+        before = issued()
+        training.steps(block.warm_up)
+        gc.collect()
+        wall_ms, processor_ms = training.steps(block.steps)
+        made = issued() - before
+    return Steps(wall_ms, processor_ms, made, recorded.operations)

@@ -10,11 +10,12 @@ import torch
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from benchmarks.collectives import Call, Collective
+from benchmarks.collectives import Call
 from benchmarks.orders import WORLD_SIZE, Conditions, Variant
 from otel_torchdist.capture.c10d.schemas import collective_schemas
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import Config
+from otel_torchdist.native.library import Library, find_library
 
 KEY: Final = torch._C.DispatchKey.BackendSelect
 """The dispatch key of our kernels."""
@@ -26,9 +27,9 @@ EVERY_SPAN: Final = 1 << 24
 class Bare:
     """No instrumentation."""
 
-    def wrap(self, collective: Collective) -> Call:
-        """The call as a user of this variant makes it."""
-        return collective.call
+    def wrap(self, operation: str, message_bytes: int, call: Call) -> Call:
+        """An operation as a user of this variant calls it."""
+        return call
 
     def settle(self) -> None:
         """Let background work come to an end, so that it does not disturb others."""
@@ -56,21 +57,21 @@ def _empty_kernel(overload: Any) -> Callable[..., Any]:
 class Ours(Bare):
     """otel_torchdist's capture and a tape; the tape's reader is in another process."""
 
-    def __init__(self, directory: Path) -> None:
-        self._capture = Capture(lambda: directory, Config().tape_records)
+    def __init__(self, directory: Path, library: Library | None) -> None:
+        directory.mkdir()
+        self._capture = Capture(lambda: directory, Config().tape_records, library=library)
         self._capture.install()
 
 
 class RecordFunction(Bare):
     """PyTorch's own annotation, with no profiler running."""
 
-    def wrap(self, collective: Collective) -> Call:
+    def wrap(self, operation: str, message_bytes: int, call: Call) -> Call:
         """The call, and the wait for it, under `record_function`."""
-        call, name = collective.call, collective.operation
         record_function = torch.profiler.record_function
 
         def annotated() -> None:
-            with record_function(name):
+            with record_function(operation):
                 call()
 
         return annotated
@@ -84,14 +85,13 @@ class NaiveSpans(Bare):
         self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=EVERY_SPAN))
         self._tracer = self._provider.get_tracer("naive")
 
-    def wrap(self, collective: Collective) -> Call:
+    def wrap(self, operation: str, message_bytes: int, call: Call) -> Call:
         """The call, and the wait for it, as a span."""
-        call, name, size = collective.call, collective.operation, collective.message_bytes
         start_span = self._tracer.start_as_current_span
 
         def traced() -> None:
-            attributes = {"operation": name, "rank": 0, "world_size": WORLD_SIZE, "message_bytes": size}
-            with start_span(name, attributes=attributes):
+            attributes = {"operation": operation, "rank": 0, "world_size": WORLD_SIZE, "message_bytes": message_bytes}
+            with start_span(operation, attributes=attributes):
                 call()
 
         return traced
@@ -114,8 +114,11 @@ def install(variant: Variant, conditions: Conditions) -> Bare:
     """Install a variant in this process, which must not have joined a process group yet."""
     if variant is Variant.EMPTY_KERNEL:
         return EmptyKernel()
-    if variant is Variant.OURS:
-        return Ours(conditions.tapes)
+    if variant is Variant.PYTHON:
+        return Ours(conditions.tapes_of(variant), None)
+    if variant is Variant.NATIVE:
+        assert conditions.library is not None
+        return Ours(conditions.tapes_of(variant), find_library(conditions.library))
     if variant is Variant.RECORD_FUNCTION:
         return RecordFunction()
     if variant is Variant.NAIVE_WITHOUT_EXPORT:

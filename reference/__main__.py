@@ -1,4 +1,4 @@
-"""Command line: `python -m reference [--check]`."""
+"""Command line: `python -m reference [--check] [--costs FILE]`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from reference.costs import keep, with_figures
 from reference.pages import alerts_page, metrics_page, settings_page, spans_page, with_tables
 
 ROOT: Final = Path(__file__).parents[1]
@@ -18,7 +19,16 @@ def main() -> None:
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if a page is not what would be written"
     )
-    check = parser.parse_args().check
+    parser.add_argument(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="first take the figures of what it costs from a result of `make bench`",
+    )
+    arguments = parser.parse_args()
+    check = arguments.check
+    if arguments.costs:
+        keep(arguments.costs)
     wrong = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if check and wrong:
         sys.exit("\n".join(f"{path} is out of date: run `make docs`" for path in wrong))
@@ -34,6 +44,7 @@ def pages() -> dict[Path, str]:
         docs / "metrics.md": metrics_page(),
         docs / "spans.md": spans_page(),
         docs / "archive.md": with_tables((docs / "archive.md").read_text(encoding="utf-8")),
+        docs / "costs.md": with_figures((docs / "costs.md").read_text(encoding="utf-8")),
         docs / "alerts.md": alerts_page(ROOT / "deploy" / "prometheus" / "rules" / "alerts.yaml"),
     }
 

@@ -55,9 +55,9 @@ def metrics_page() -> str:
         "Metrics",
         "otel_torchdist/telemetry/metrics/definitions.py",
         "On `/metrics` for Prometheus, and pushed through OpenTelemetry's API if `OTEL_METRICS_EXPORTER` is set.",
-        _table(["metric", "labels", "in OpenTelemetry", "meaning"], rows),
+        table(["metric", "labels", "in OpenTelemetry", "meaning"], rows),
         "## Labels and their attributes in OpenTelemetry",
-        _table(["label", "attribute"], labels),
+        table(["label", "attribute"], labels),
     )
 
 
@@ -96,7 +96,7 @@ def alerts_page(rules: Path) -> str:
         "Alerts",
         "deploy/prometheus/rules/alerts.yaml",
         "What each alert means, and what to do about it, is in its annotations.",
-        _table(["alert", "severity", "after", "expression"], rows),
+        table(["alert", "severity", "after", "expression"], rows),
     )
 
 
@@ -106,7 +106,7 @@ def with_tables(page: str) -> str:
     _, _, after = rest.partition(TABLES_END)
     parts = [
         f"**`{name}.parquet`**\n\n"
-        + _table(["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.meaning] for one in columns])
+        + table(["column", "type", "meaning"], [[f"`{one.name}`", f"`{one.type}`", one.meaning] for one in columns])
         for name, columns in TABLES.items()
     ]
     return "\n\n".join([before + TABLES_BEGIN, *parts, TABLES_END + after])
@@ -120,7 +120,7 @@ def _setting(constant: Constant) -> str:
 
 
 def _names(found: Iterable[Constant]) -> str:
-    return _table(["name", "meaning"], [[f"`{one.value}`", _paragraph(one.doc)] for one in found])
+    return table(["name", "meaning"], [[f"`{one.value}`", _paragraph(one.doc)] for one in found])
 
 
 def _paragraph(text: str) -> str:
@@ -132,7 +132,8 @@ def _on_a_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
     lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -7,10 +7,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.native_library import has_compiler
 from tests.support.repository import REPOSITORY
 
-TIMEOUT_S = 400
-"""A quick run takes half a minute on an idle machine, and minutes beside other tests."""
+TIMEOUT_S = 600
+"""A quick run takes a minute on an idle machine, and minutes beside other tests."""
+
+KERNELS = {"Python kernel", *(["native kernel"] if has_compiler() else [])}
+"""What is compared; without a compiler there is no native library."""
 
 
 @dataclass(frozen=True)

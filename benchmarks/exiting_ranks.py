@@ -1,0 +1,76 @@
+"""An interpreter that has imported torch, and forks ranks that exit while operations are in flight.
+
+It reads orders as lines of JSON, and answers each with a line: how its ranks have ended. A rank is forked from the main
+module's own frame and returns from it, so it ends as every interpreter does: exit handlers, the end of all threads and
+modules, destructors of C++. Only the import of torch, seconds of a core, is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from otel_torchdist.capture import session  # noqa: F401  # as if it had been imported with torch
+from otel_torchdist.instrumentor import switch_on_from_environment
+
+PATIENCE = timedelta(seconds=300)
+LIMIT_S = 300
+"""A rank that has not ended by then is ended by a signal."""
+MOST_OPERATIONS = 48
+MOST_ELEMENTS = 1 << 16
+LONGEST_S = 0.004
+"""How long a rank may go on after its last call."""
+
+
+def main() -> None:
+    """Serve orders; in a forked rank, return when its program is over."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        ranks: dict[int, int] = {}
+        for rank in range(order["ranks"]):
+            child = os.fork()
+            if child == 0:
+                _be_rank(order, rank)
+                return
+            ranks[child] = rank
+        codes = [0] * len(ranks)
+        for child, rank in ranks.items():
+            codes[rank] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps(codes), flush=True)
+
+
+def _be_rank(order: dict[str, Any], rank: int) -> None:
+    """Issue operations that nobody waits for, and note how many are in flight."""
+    folder = Path(order["folder"])
+    with (folder / f"stderr-{rank}").open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    os.dup2(2, 1)
+    signal.alarm(LIMIT_S)
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", **order["settings"]}
+    if order["settings"]:
+        switch_on_from_environment()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/store", PATIENCE, world_size=order["ranks"], rank=rank)
+    chance = random.Random(order["seed"])
+    sizes = [chance.randrange(1, MOST_ELEMENTS) for _ in range(chance.randrange(8, MOST_OPERATIONS))]
+    works = [dist.all_reduce(torch.ones(size), async_op=True) for size in sizes]
+    time.sleep(random.Random(order["seed"] + rank + 1).random() * LONGEST_S)
+    in_flight = sum(work is not None and not work.is_completed() for work in works)
+    (folder / f"issued-{rank}").write_text(f"{len(works)} {in_flight}")
+    if chance.random() < 0.5:
+        global left
+        left = works  # the program has kept its Works in a global variable
+
+
+if __name__ == "__main__":
+    main()
