@@ -41,6 +41,12 @@ class Batch:
         """Numbers of all records that were seen for the first time, ascending."""
         return sorted([*self.splits, *(one.number for one in (*self.entered, *self.steps, *self.activities_entered))])
 
+    @property
+    def last_number(self) -> int:
+        """The highest number of a record that was seen for the first time; 0 if there is none."""
+        newest = [one[-1].number for one in (self.entered, self.steps, self.activities_entered) if one]
+        return max([*newest, *self.splits[-1:]], default=0)
+
     def add_entered(self, interval: Interval) -> None:
         """Add an operation or activity that is seen for the first time."""
         if isinstance(interval, Activity):
