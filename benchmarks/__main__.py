@@ -15,6 +15,7 @@ from benchmarks import (
     memory,
     own_threads,
     per_call,
+    readers,
     reading,
     step_time,
 )
@@ -45,6 +46,7 @@ def _sections(quick: bool) -> Iterator[Section]:
     yield own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL)
     yield memory.measure(memory.QUICK if quick else memory.USUAL)
     yield reading.measure(reading.QUICK if quick else reading.USUAL)
+    yield readers.measure(readers.QUICK if quick else readers.USUAL)
     yield exporting.measure(exporting.QUICK if quick else exporting.USUAL)
     yield agent_memory.measure(agent_memory.QUICK if quick else agent_memory.USUAL)
 

@@ -16,6 +16,7 @@ GOALS = {
     "own_threads": 1,
     "memory": 3,
     "reading": 0,
+    "readers": 0,
     "exporting": 2,
     "agent_memory": 0,
 }

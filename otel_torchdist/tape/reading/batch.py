@@ -19,7 +19,8 @@ class Batch:
         activities_entered: Activities seen for the first time.
         activities_ended: Activities whose end became known.
         splits: Numbers of records that show how an operation is split; it is in that operation.
-        lost: Records that were overwritten, damaged or never committed, and ends that were missed.
+        lost: Records that were overwritten, passed over, damaged or never committed, and ends that were missed.
+        is_cut: Whether records were passed over, because the reader could not keep up.
     """
 
     entered: list[Operation] = field(default_factory=list[Operation])
@@ -29,6 +30,7 @@ class Batch:
     activities_ended: list[Activity] = field(default_factory=list[Activity])
     splits: list[int] = field(default_factory=list[int])
     lost: int = 0
+    is_cut: bool = False
 
     @property
     def is_empty(self) -> bool:

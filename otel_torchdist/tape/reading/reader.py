@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -15,10 +14,12 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.activities import Activity, Interval, decoded, interval_of, renewed_interval
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
-from otel_torchdist.tape.memory import TapeMemory, numbers_in
+from otel_torchdist.tape.memory import TapeMemory
 from otel_torchdist.tape.operations import operation_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
+from otel_torchdist.tape.reading.newest import NewestWhole
+from otel_torchdist.tape.reading.unfinished import unfinished
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.tape.splits import PendingSplits
 
@@ -27,11 +28,6 @@ UNCOMMITTED_BOUND_S: Final = 1.0
 COPIED_AT_ONCE: Final = 256
 """Records copied by one system call."""
 POLL_LIMIT: Final = 50_000
-MAX_CANDIDATES: Final = 4096
-LONG_SCAN_S: Final = 0.005
-SCANS_OF_A_POLL: Final = 8
-SCAN_SHARE: Final = 20
-"""After a long scan of the whole ring, or many scans, the next one waits this many times as long as the last took."""
 
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 _RECORD: Final = struct.Struct(f"=QQ{layout.PAYLOAD.format[1:]}{layout.WORDS}Q")
@@ -62,8 +58,7 @@ class TapeReader(MappedTape):
         self._ahead = b""
         self._ahead_from = 0
         self._ended_words: dict[int, Sequence[int]] = {}
-        self._scans = 0
-        self._scans_from = 0.0
+        self._scan = NewestWhole(self)
 
     @property
     def cursor(self) -> TapeCursor:
@@ -120,14 +115,21 @@ class TapeReader(MappedTape):
         """
         return (self.poll() for _ in range(2 + self.capacity // POLL_LIMIT))
 
-    def poll(self, limit: int = POLL_LIMIT) -> Batch:
-        """Read new records, at most `limit`, and check again everything that was open.
+    def poll(self, limit: int = POLL_LIMIT, is_behind: bool = False) -> Batch:
+        """Read new records, and check again everything that was open.
+
+        Args:
+            limit: How many are read at most.
+            is_behind: Whether there is no time to read everything: if more than half a ring is unread, what has already
+                ended in all but its newest eighth is only counted as lost.
 
         Raises:
             TapeError: The file has become too short.
         """
         batch = Batch()
-        self._scans = 0
+        self._scan.begin_poll()
+        if is_behind:
+            self._pass_over(batch)
         caught_up = self._read_new(batch, limit)
         self._reread_open(batch, caught_up)
         self._ahead = b""
@@ -229,23 +231,7 @@ class TapeReader(MappedTape):
             return hint
         if hint >= seen and self.record(hint) is not None:
             return hint
-        return max(self._newest_whole(), hint if near else 0)
-
-    def _newest_whole(self) -> int:
-        """Return the newest number of a valid record in the ring; 0 if there is none, or the next scan is not due yet.
-
-        A scan reads the whole ring. A tape crafted to need one at every poll gets little of our time.
-        """
-        if time.monotonic() < self._scans_from:
-            return 0
-        began = time.thread_time()
-        newest = heapq.nlargest(MAX_CANDIDATES, numbers_in(self.words, layout.RING_OFFSET, self.capacity))
-        found = next((number for number in newest if self.record(number) is not None), 0)
-        took = time.thread_time() - began
-        self._scans += 1
-        if took > LONG_SCAN_S or self._scans == SCANS_OF_A_POLL:
-            self._scans_from = time.monotonic() + SCAN_SHARE * took
-        return found
+        return max(self._scan.newest(), hint if near else 0)
 
     def _skip_lapped(self, batch: Batch, newest: int) -> None:
         """Continue a little after the oldest record, which is the next to be overwritten.
@@ -264,6 +250,29 @@ class TapeReader(MappedTape):
             self._open[interval.number] = interval
         batch.lost += resume - self._next - len(saved)
         self._next = resume
+        self._gap_since = None
+
+    def _pass_over(self, batch: Batch) -> None:
+        """Continue with the newest eighth of a ring of which more than half is unread; keep what must not be missed."""
+        newest = self._newest(self._seen())
+        if newest - self._next < self.capacity // 2:
+            return
+        if newest >= self._next + self.capacity:
+            self._skip_lapped(batch, newest)
+        first, end = self._next, newest + 1 - self.capacity // 8
+        lost = end - first
+        for number in unfinished(self.words, self.capacity, first, end):
+            data = self.record(number)
+            if data is None:
+                continue
+            try:
+                self._take(number, data, batch)
+                lost -= 1
+            except ValueError:  # a kind unknown to this version
+                continue
+        batch.lost += lost
+        batch.is_cut = True
+        self._next = end
         self._gap_since = None
 
     def _gap_is_final(self) -> bool:
