@@ -74,6 +74,7 @@ class OtlpEncoder:
         Raises:
             TypeError: An attribute has a type that OTLP does not have.
             ValueError: An attribute is out of range, or a string is not valid text.
+            struct.error: A time is out of range.
         """
         request = ExportTraceServiceRequest()
         request.CopyFrom(self._frame)
@@ -123,15 +124,15 @@ class OtlpEncoder:
         """Encode the part of a span that holds its attributes."""
         kept = self._kept
         for name, value in attributes.items():
-            kind = type(value)
             # Numbers tell calls apart and would drive out of the cache what they have in common.
-            if kind is float:
+            if type(value) is float:
                 parts.append(self._head(name, 0) + _DOUBLE.pack(value))
                 continue
-            if kind is int and 0 <= value < 1 << 63:  # type: ignore[operator]
-                number = _varint(value)  # type: ignore[arg-type]
+            if type(value) is int and 0 <= value < 1 << 63:
+                number = _varint(value)
                 parts.append(self._head(name, len(number)) + number)
                 continue
+            kind = type(value)
             # The type is part of the key because True == 1, and repr() distinguishes -0.0 from 0.0 and [True] from [1].
             key = (name, value) if kind is str else (name, kind, value if kind in _HASHED_AS_THEY_ARE else repr(value))
             part = kept.get(key)
@@ -224,7 +225,7 @@ class OtlpBatch(Sequence[ReadableSpan]):
         """Return the request that the SDK's encoder would make."""
         try:
             return self._encoder.encode(self._spans)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, struct.error):
             return encode_spans(self[:])  # leaves out an attribute that cannot be encoded, and logs it
 
 
