@@ -20,6 +20,7 @@ from benchmarks import (
     memory,
     own_threads,
     per_call,
+    readers,
     reading,
     small_collectives,
     step_time,
@@ -57,6 +58,7 @@ SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
     "own_threads": lambda quick, _: own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL),
     "memory": lambda quick, _: memory.measure(memory.QUICK if quick else memory.USUAL),
     "reading": lambda quick, _: reading.measure(reading.QUICK if quick else reading.USUAL),
+    "readers": lambda quick, _: readers.measure(readers.QUICK if quick else readers.USUAL),
     "exporting": lambda quick, _: exporting.measure(exporting.QUICK if quick else exporting.USUAL),
     "agent_memory": lambda quick, _: agent_memory.measure(agent_memory.QUICK if quick else agent_memory.USUAL),
 }

@@ -39,6 +39,7 @@ class FollowedRank:
         archive: What is archived of it; None if it is not.
         ended_at: Monotonic time in seconds at which its end was seen.
         unlocked_at: Monotonic time in seconds at which its lock was first seen to be free.
+        has_been_read: Whether it has been polled.
     """
 
     tape: TapeReader
@@ -47,6 +48,7 @@ class FollowedRank:
     archive: TapeArchive | None = None
     ended_at: float | None = None
     unlocked_at: float | None = None
+    has_been_read: bool = False
 
     @property
     def state(self) -> RankState | None:

@@ -28,6 +28,7 @@ from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
@@ -40,8 +41,18 @@ SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""
 FLUSH_S: Final = 5.0
 ARCHIVE_FLUSH_S: Final = 2.0
+SLOW_S: Final = 1.0
+"""A turn that reads for longer than this delays verdicts: from then on tapes that are far behind are not read whole."""
 ENDING_S: Final = 1.0
 """How long a process may take to end after the kernel has released its lock."""
+
+MANY_LOST: Final = 64
+"""Records of one turn that are worth a warning: damage, or a thread that died, loses single ones."""
+LOST: Final = (
+    "rank %d records operations faster than they can be read: %d records were not read, and later ones will not be "
+    "either. Their operations have no spans, and are missing in counters of operations, bytes and durations; they are "
+    "counted in torchdist_records_lost_total. Operations that do not end, and so stalls, are seen all the same"
+)
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -90,6 +101,9 @@ class Reader:
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
         self.incidents: list[Event] = []
         self.failed: dict[int, Exception] = {}
+        self._is_behind = False
+        self._has_cut = False
+        self._has_warned = False
 
     @property
     def serves_metrics(self) -> bool:
@@ -171,13 +185,7 @@ class Reader:
             watches: Whether this reader watches for stalls; its predecessors have stopped.
             is_last: Whether this is its last turn.
         """
-        now_ns = time.monotonic_ns()
-        self.failed = {}
-        for nonce in list(self._ranks):
-            try:
-                self._read(nonce, now_ns)
-            except Exception as error:  # one bad tape must not affect the others
-                self.failed[nonce] = error
+        self._read_all(keeps_up=is_last)
         self.incidents = []
         if watches:
             self.incidents = self._watch.check(time.monotonic_ns(), is_last)
@@ -190,6 +198,23 @@ class Reader:
         if self._live is not None:
             with guard.guarded("the live page"):
                 self._live.end_turn(self._watch, self.tapes, self.metrics, watches)
+
+    def _read_all(self, keeps_up: bool) -> None:
+        """Read all tapes; if that has taken long, not every record, until none is far behind any more.
+
+        Args:
+            keeps_up: Whether to read every record now, however long that takes.
+        """
+        now_ns = time.monotonic_ns()
+        self._is_behind = self._is_behind and not keeps_up
+        self._has_cut = False
+        self.failed = {}
+        for nonce in list(self._ranks):
+            try:
+                self._read(nonce, now_ns)
+            except Exception as error:  # one bad tape must not affect the others
+                self.failed[nonce] = error
+        self._is_behind = time.monotonic_ns() - now_ns > SLOW_S * 1e9 or (self._is_behind and self._has_cut)
 
     def report(self, events: Iterable[Event]) -> None:
         """Report what was found, here or elsewhere, in spans, logs and metrics."""
@@ -211,13 +236,15 @@ class Reader:
             # In this order, so that what is written before a process releases its lock is read.
             alive = rank.tape.is_alive()
             status = rank.tape.status()
-            batch = rank.tape.poll()
+            batch = rank.tape.poll(is_behind=self._is_behind and alive)
             if not alive and self._silent_ends.has_left(rank.tape):
                 status = replace(status, state=TapeState.FINISHED)
         except TapeError as error:
             _logger.warning("a tape can no longer be read: %s", error)
             self._forget(nonce)
             return
+        self._has_cut |= batch.is_cut
+        self._note_losses(rank, batch)
         self._watch.observe(nonce, batch)
         if self._live is not None and self._live.is_watched:
             self._live.observe(rank.tape, batch)
@@ -236,6 +263,13 @@ class Reader:
                 rank.archive.close()
             if rank.spans is not None:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
+
+    def _note_losses(self, rank: FollowedRank, batch: Batch) -> None:
+        """Warn once if records are lost while a tape is read; what was overwritten before that is no surprise."""
+        if batch.lost >= MANY_LOST and rank.has_been_read and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(LOST, rank.tape.identity.rank, batch.lost)
+        rank.has_been_read = True
 
     def _may_be_ending(self, rank: FollowedRank, state: TapeState) -> bool:
         if state is not TapeState.RUNNING or not self._silent_ends.is_ending(rank.tape):

@@ -13,6 +13,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
+from otel_torchdist.agent.priority import give_way
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
@@ -78,6 +79,7 @@ def agent(
             "it reads every run and stays, so it cannot be combined with --run-dir, --again or --stay.",
             param_hint="--watch",
         )
+    give_way()
     with StopSignals() as stop:
         if watch:
             NodeWatch(Agent(config, outputs_from_environment), _own_base(config), keep).run(stop)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
@@ -200,7 +202,7 @@ def _by_key(groups: Iterable[GroupView]) -> Mapping[str, GroupView]:
 
 
 def _moved(record: Operation, offset_ns: int) -> Operation:
-    return replace(
+    return msgspec.structs.replace(
         record,
         entered_ns=record.entered_ns + offset_ns,
         returned_ns=_later(record.returned_ns, offset_ns),

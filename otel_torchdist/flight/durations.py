@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import msgspec
+
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import How
@@ -38,5 +40,5 @@ def _lasting(view: OperationView, duration_ns: int | None) -> OperationView:
     if duration_ns is None or record.completed_ns is None:
         return view
     started_ns = record.completed_ns - duration_ns
-    record = dataclasses.replace(record, started_ns=started_ns, started_how=How.EVENT, how=How.EVENT)
+    record = msgspec.structs.replace(record, started_ns=started_ns, started_how=How.EVENT, how=How.EVENT)
     return dataclasses.replace(view, record=record)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
@@ -68,8 +69,10 @@ class Stalls:
 
     def _trace(self, stall: Stall) -> list[FinishedSpan]:
         given = VerdictGiven(Occasion.OPENED, stall.ruling.incident, EPOCH, None, stall.verdict, self.world)
-        root, *bars = (replace(span, attributes=recorded(span.attributes)) for span in incident_spans(given))
-        return [replace(root, error=stall.ruling.text), *bars]
+        root, *bars = (
+            msgspec.structs.replace(span, attributes=recorded(span.attributes)) for span in incident_spans(given)
+        )
+        return [msgspec.structs.replace(root, error=stall.ruling.text), *bars]
 
     def naming(self, rank: int) -> Sequence[Stall]:
         """The stalls whose verdicts name a rank."""
@@ -83,7 +86,7 @@ class Stalls:
         here = [stall for stall in self.stalls if stall.verdict.operation_id == wait.operation.operation_id]
         cause = (*here, *self.stalls)[0]
         due = MarkerDue(wait, EPOCH, cause.ruling, self.world.taken_ns)
-        return replace(marker_span(due, bar), links=(cause.root,))
+        return msgspec.structs.replace(marker_span(due, bar), links=(cause.root,))
 
     def _wait(self, rank: int, number: int) -> Wait | None:
         """The wait in a call: only the snapshot knows which open calls wait, and which are queued behind them."""

@@ -6,9 +6,10 @@ to the last byte, and Jaeger shows only one of two equal spans.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
@@ -181,12 +182,12 @@ class _Calls:
         if marker is None:
             return span
         of_stall = recorded(marker.attributes)
-        return replace(span, attributes=of_stall | attributes, error=marker.error, links=marker.links)
+        return msgspec.structs.replace(span, attributes=of_stall | attributes, error=marker.error, links=marker.links)
 
 
 def _within(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
     """Give a rank without calls the length of the whole trace: it did nothing in all that time."""
-    return bar if bar.end_ns else replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
+    return bar if bar.end_ns else msgspec.structs.replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
 
 
 def _of_operation(operation: OperationView) -> Attributes:

@@ -6,8 +6,10 @@ that was emitted before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
@@ -120,7 +122,7 @@ class _Epoch:
         completed = event.outcome is Outcome.COMPLETED
         error = None if completed else resolution(self.verdict, event.outcome, event.length_ns)
         root = self._root(event.ended_ns, error)
-        return replace(root, attributes={**root.attributes, semconv.STALL_RESOLVED: completed})
+        return msgspec.structs.replace(root, attributes={**root.attributes, semconv.STALL_RESOLVED: completed})
 
     def _root(self, end_ns: int, error: str | None) -> FinishedSpan:
         verdict = self.verdict

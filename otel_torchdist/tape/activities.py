@@ -10,8 +10,9 @@ The record is that of an operation with most fields left at 0. `TapeWriter.begin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+import msgspec
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import ActivityKind, How, RecordKind, Word
@@ -23,8 +24,7 @@ _KIND: Final = 11
 _ACTIVITY: Final = int(RecordKind.ACTIVITY)
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True, gc=False):
     """An interval of one thread that is no operation.
 
     Attributes:
@@ -78,7 +78,7 @@ def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | Non
     if completed is None:
         return activity
     elapsed_ns, how = completed
-    return replace(
+    return msgspec.structs.replace(
         activity, completed_ns=activity.entered_ns + elapsed_ns, how=how, failure=failure[0] if failure else 0
     )
 

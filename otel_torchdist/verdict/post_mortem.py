@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes.state import Stopped
@@ -278,7 +280,7 @@ def _alive_at(view: RankView, at_ns: int) -> RankView:
 
 
 def _back_in(view: RankView, interrupted: OperationView) -> RankView:
-    record = dataclasses.replace(interrupted.record, completed_ns=None, how=None, failure=0)
+    record = msgspec.structs.replace(interrupted.record, completed_ns=None, how=None, failure=0)
     channel, sequence = interrupted.operation_id
     progress = dict(view.progress)
     if channel in progress and progress[channel].failed == sequence:

@@ -45,7 +45,8 @@ class Baselines:
         """Record an operation that has ended."""
         key = _key(operation)
         self._counts[key] += 1
-        self._tolerance_ns.pop(key, None)
+        if self._tolerance_ns:
+            self._tolerance_ns.pop(key, None)
         took_ns = _duration_ns(operation)
         if took_ns < LONG_NS:
             return
@@ -103,6 +104,8 @@ def _duration_ns(operation: Operation) -> int:
     """Duration from the point at which its age would have started to count; 0 if its end is not known precisely."""
     if operation.how not in _KNOWN_ENDS or operation.completed_ns is None:
         return 0
+    if operation.completed_ns - operation.entered_ns < LONG_NS:
+        return 0  # whatever the point is, it is not before the call
     since_ns = operation.arrived_ns
     if int(operation.flags) & _END_UNSEEN and operation.returned_ns is not None:
         since_ns = operation.wait_entered_ns or operation.completed_ns

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.errors import TapeError
@@ -20,28 +17,13 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
-from otel_torchdist.world.model import (
-    MAX_RECENT,
-    MAX_THREADS,
-    UNREAD,
-    Arrival,
-    Channel,
-    OperationView,
-    Progress,
-    RankView,
-    Stacks,
-)
+from otel_torchdist.world.channel_progress import ChannelProgress
+from otel_torchdist.world.model import UNREAD, Arrival, OperationView, RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames
 
-MAX_CHANNELS: Final = 65_536
-"""Tags create channels without bound; beyond this the oldest quarter is forgotten."""
-
-_NEVER: Final = Progress()
-_ASSUMED: Final = (How.ABANDONED, How.UNTRACKED, None)
-"""How an end is recorded that was only assumed."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
-"""A plain integer: arithmetic with enum members is several times slower."""
+"""Plain integers: arithmetic with enum members is several times slower."""
 DYING_NS: Final = 1_000_000_000
 """How long an ending process may take to close its other files after the locked one."""
 
@@ -62,14 +44,12 @@ class TapeFollower:
         self._unlocked_ns: int | None = None
         self.is_last_check = False
         self._resolved = ResolvedNames(reader.names, reader.identity.rank)
-        self._progress: dict[Channel, Progress] = {}
-        self._frozen: Mapping[Channel, Progress] | None = None
+        self._progress = ChannelProgress()
         self._views: dict[int, OperationView] = {}
         self._without_reduce_op: dict[int, SignatureName] = {}
         self._last: Operation | None = None
         self._last_number = 0
         self._losses = 0
-        self._forgotten = False
         self._gone_since_ns: int | None = None
         self._seen_alive_ns = 0
         self._clock = WallClock(reader.identity)
@@ -92,41 +72,27 @@ class TapeFollower:
             self._entered(operation, losses)
         for operation in batch.ended:
             self._ended(operation)
-        if batch.entered or batch.ended:
-            self._frozen = None
-        if len(self._progress) > MAX_CHANNELS:
-            self._forget_channels()
+        self._progress.settle()
 
     def _certain_from(self, batch: Batch) -> int:
         """The record from which on this batch has no gap: operations entered earlier may have had successors."""
+        if not batch.lost:
+            self._last_number = max(self._last_number, batch.last_number)
+            return 0
         expected, certain = self._last_number + 1, 0
         for number in batch.numbers:
             if number != expected:
                 certain = number
             expected = number + 1
         self._last_number = expected - 1
-        if not batch.lost:
-            return 0
         return certain or expected
 
     def _entered(self, operation: Operation, losses: int) -> None:
         channel = self._resolved.channel(operation)
-        before = self._progress.get(channel, _NEVER)
         group = self._resolved.group(operation.group)
         arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
-        # Constructed here and below: `_replace` is slow, and this happens twice for each operation.
-        self._progress[channel] = Progress(
-            entered=max(before.entered, operation.sequence),
-            completed=before.completed,
-            failed=before.failed,
-            failure=before.failure,
-            aligned=group is not None and group.name.aligned,
-            losses=losses,
-            recent=(*before.recent[1 - MAX_RECENT :], arrival),
-            threads=_with_thread(before.threads, operation.thread),
-            seen_out=before.seen_out,
-            seen_out_ns=before.seen_out_ns,
-        )
+        aligned = group is not None and group.name.aligned
+        self._progress.entered(channel, operation, arrival, aligned, losses)
         if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
             self._logs.entered(channel, arrival, operation)
 
@@ -145,43 +111,13 @@ class TapeFollower:
         if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
             self._last = operation
         channel = self._resolved.channel(operation)
-        before = self._progress.get(channel)
-        if before is not None:
-            self._progress[channel] = self._after_end(before, operation)
+        if operation.how is How.FAILED:
+            failure = self.reader.names.text(operation.failure) or "an exception"
+            self._progress.failed(channel, operation, failure)
+        else:
+            self._progress.ended(channel, operation)
         if int(operation.flags) & _ON_DEVICE:
             self._logs.ended_on_device(channel, operation)
-
-    def _after_end(self, before: Progress, operation: Operation) -> Progress:
-        sequence = operation.sequence
-        # An operation that raised in the same channel meanwhile may have lowered it.
-        entered = max(before.entered, sequence)
-        if operation.how is not How.FAILED:
-            failed = 0 if before.failed == sequence else before.failed
-            completed = max(before.completed, sequence)
-            is_assumed = operation.how in _ASSUMED
-            return Progress(
-                entered,
-                completed,
-                failed,
-                before.failure,
-                before.aligned,
-                before.losses,
-                before.recent,
-                before.threads,
-                before.seen_out if is_assumed else max(before.seen_out, sequence),
-                before.seen_out_ns if is_assumed else max(before.seen_out_ns, operation.completed_ns or 0),
-            )
-        if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
-            # It raised before it was issued, and capture gives its number to the next operation.
-            entered = min(before.entered, sequence - 1)
-        failure = self.reader.names.text(operation.failure) or "an exception"
-        return before._replace(entered=entered, failed=sequence, failure=failure)
-
-    def _forget_channels(self) -> None:
-        for channel in list(itertools.islice(self._progress, MAX_CHANNELS // 4)):
-            if channel.is_point_to_point:
-                del self._progress[channel]
-        self._forgotten = True
 
     def ask_for_stacks(self, now_ns: int) -> None:
         """Ask the rank for its stacks, without waiting; the answer appears in later views."""
@@ -213,8 +149,6 @@ class TapeFollower:
             self._seen_alive_ns = now_ns
         elif self._gone_since_ns is None:
             self._gone_since_ns = self._unlocked_ns or now_ns
-        if self._frozen is None:
-            self._frozen = MappingProxyType(dict(self._progress))
         identity = self.reader.identity
         is_over = not alive or status.state is not TapeState.RUNNING
         return RankView(
@@ -232,9 +166,9 @@ class TapeFollower:
             step=status.step,
             open=self._open_views(),
             last=None if self._last is None else self._view(self._last),
-            progress=self._frozen,
+            progress=self._progress.shown,
             losses=self._losses,
-            forgotten=self._forgotten,
+            forgotten=self._progress.has_forgotten,
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=self._current_stacks(),
             stopped=stopped,
@@ -288,7 +222,3 @@ class TapeFollower:
         if known is not None and known.record is operation:
             return known
         return self._resolved.operation(operation, self._baselines.tolerance_ns(operation))
-
-
-def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:
-    return threads if thread in threads else (*threads[1 - MAX_THREADS :], thread)

@@ -46,6 +46,7 @@ class ResolvedNames:
         self._rank = rank
         self._groups: dict[int, GroupView] = {}
         self._known: dict[_NameIds, _Names] = {}
+        self._collectives: dict[tuple[RecordKind, int], Channel] = {}
         self.groups: Mapping[str, GroupView] = MappingProxyType({})
 
     def operation(self, operation: Operation, tolerance_ns: int = 0) -> OperationView:
@@ -83,17 +84,30 @@ class ResolvedNames:
 
     def channel(self, operation: Operation) -> Channel:
         """The channel of an operation."""
+        if not int(operation.flags) & _POINT_TO_POINT:
+            return self._channel_of_group(operation)
         key = (operation.kind, operation.group, operation.signature, operation.call_site, operation.label)
         return self._channel(operation, self._known.get(key) or self._resolve(key, operation))
 
     def _channel(self, operation: Operation, names: _Names) -> Channel:
-        key = names.group.key if names.group is not None else ""
         if not int(operation.flags) & _POINT_TO_POINT:
-            return Channel(operation.kind, key)
+            return self._channel_of_group(operation)
+        key = names.group.key if names.group is not None else ""
         here, peer = self._rank, operation.peer
         if names.operation == _SEND:
             return Channel(operation.kind, key, here, peer, operation.tag)
         return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
+
+    def _channel_of_group(self, operation: Operation) -> Channel:
+        """The channel of a collective or rendezvous: where shapes never repeat, only the group is worth a look."""
+        known = self._collectives.get((operation.kind, operation.group))
+        if known is not None:
+            return known
+        group = self.group(operation.group)
+        if group is None:
+            return Channel(operation.kind, "")
+        channel = self._collectives[operation.kind, operation.group] = Channel(operation.kind, group.key)
+        return channel
 
     def group(self, identity: int) -> GroupView | None:
         """A group; None if the dictionary does not contain it."""

@@ -8,6 +8,7 @@ import time
 import zlib
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -180,7 +181,7 @@ def test_bomb() -> None:
 @pytest.mark.parametrize("field", ["peer", "tag"])
 def test_ranks_and_tags_have_32_bits(field: str) -> None:
     """As on a tape; another number in a sound segment is forged, and what reads columns could not hold it."""
-    forged = replace(operations(1, 1)[0], **{field: 1 << 31})  # pyright: ignore[reportArgumentType]
+    forged = msgspec.structs.replace(operations(1, 1)[0], **{field: 1 << 31})  # pyright: ignore[reportArgumentType]
     with pytest.raises(DamagedSegmentError, match=f"a number in {field} is out of range"):
         decode(encode(segment([forged], 2), _names))
 
@@ -188,6 +189,6 @@ def test_ranks_and_tags_have_32_bits(field: str) -> None:
 def test_impossible_numbers() -> None:
     """Numbers beyond 64 bits, which only a damaged tape has, are cut; the rest of the segment is as it was."""
     made = operations(1, 3)
-    content = encode(segment([made[0], replace(made[1], message_bytes=1 << 64), made[2]], 4), _names)
+    content = encode(segment([made[0], msgspec.structs.replace(made[1], message_bytes=1 << 64), made[2]], 4), _names)
     found = decode(content).segment().ended
-    assert found == [made[0], replace(made[1], message_bytes=MAX_VALUE), made[2]]
+    assert found == [made[0], msgspec.structs.replace(made[1], message_bytes=MAX_VALUE), made[2]]

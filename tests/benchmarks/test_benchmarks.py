@@ -18,6 +18,7 @@ GOALS = {
     "own_threads": 1,
     "memory": 4 * len(KERNELS),
     "reading": 0,
+    "readers": 0,
     "exporting": 2,
     "agent_memory": 0,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
+
 from otel_torchdist.imported.selection import MAX_CALLS, MAX_RANKS, USUAL_LAST
 from otel_torchdist.world.model import OperationView
 from tests.imported.recordings import RecordedWorld, stalled
@@ -65,7 +67,7 @@ def test_calls_without_a_time_are_not_drawn() -> None:
     found = stalled(calls=3).found(NOW_S)
     history = found.histories[0]
     first = history.operations[0]
-    untimed = dataclasses.replace(first, record=dataclasses.replace(first.record, entered_ns=-WALL_OFFSET_NS))
+    untimed = dataclasses.replace(first, record=msgspec.structs.replace(first.record, entered_ns=-WALL_OFFSET_NS))
     odd = dataclasses.replace(history, operations=(untimed, *history.operations[1:]))
     [rank, *_] = dataclasses.replace(found, histories=(odd, *found.histories[1:])).selected().ranks
     assert (sequences(rank.operations), rank.omitted) == ([2, 3, 4], 1)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from otel_torchdist import semconv
@@ -201,7 +202,7 @@ def test_sizes_that_otlp_cannot_hold_are_left_out() -> None:
     found = stalled(calls=1).found(NOW_S)
     history = found.histories[0]
     first = history.operations[0]
-    vast = dataclasses.replace(first, record=dataclasses.replace(first.record, message_bytes=1 << 80))
+    vast = dataclasses.replace(first, record=msgspec.structs.replace(first.record, message_bytes=1 << 80))
     odd = dataclasses.replace(history, operations=(vast, *history.operations[1:]))
     traces = imported(dataclasses.replace(found, histories=(odd, *found.histories[1:])))
     sizes = [span.attributes.get(semconv.MESSAGE_SIZE) for span in named(traces, "all_reduce")]

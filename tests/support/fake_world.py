@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
@@ -148,7 +150,7 @@ class FakeRank:
 
     def _change(self, number: int, **changes: object) -> None:
         view = self.open[number]
-        record = dataclasses.replace(view.record, **changes)  # type: ignore[arg-type]
+        record = msgspec.structs.replace(view.record, **changes)  # type: ignore[arg-type]
         since_ns = record.waiting_since_ns
         self.open[number] = dataclasses.replace(view, record=record, waiting_since_ns=since_ns)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -193,7 +193,7 @@ class Following(RuleBasedStateMachine):
 
     def _begin(self, operation: Operation) -> int:
         # Each on a thread of its own: when a thread goes on, its earlier calls are taken as over.
-        fields = operation = dataclasses.replace(operation, thread=operation.thread ^ next(self._threads))
+        fields = operation = msgspec.structs.replace(operation, thread=operation.thread ^ next(self._threads))
         number = self._writer.begin(
             fields.entered_ns,
             fields.step,
@@ -210,7 +210,7 @@ class Following(RuleBasedStateMachine):
             fields.flags,
         )
         assert number == self._world.record()
-        self._world.operations[number] = Truth(dataclasses.replace(operation, number=number))
+        self._world.operations[number] = Truth(msgspec.structs.replace(operation, number=number))
         self._world.open.append(number)
         self._eager.poll()
         return number

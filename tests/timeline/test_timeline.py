@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,7 +155,7 @@ def test_selection(three: Ranks) -> None:
         three.call(0, 10 * nth, 10 * nth + 5, sequence=nth + 1)
     [history, *_] = three.histories()
     operations = (
-        dataclasses.replace(view, record=dataclasses.replace(view.record, step=nth))
+        dataclasses.replace(view, record=msgspec.structs.replace(view.record, step=nth))
         for nth, view in enumerate(history.operations)
     )
     history = dataclasses.replace(history, wall_offset_ns=0, operations=tuple(operations))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from otel_torchdist.job.lives import waits
@@ -53,7 +54,7 @@ def write(rank: FollowedTape, with_activities: bool, last_is_open: bool) -> Rank
 
 def without_numbers(operation: OperationView | None) -> OperationView | None:
     """An operation without its number on the tape, which counts all records."""
-    return operation and dataclasses.replace(operation, record=dataclasses.replace(operation.record, number=0))
+    return operation and dataclasses.replace(operation, record=msgspec.structs.replace(operation.record, number=0))
 
 
 def judged(view: RankView) -> list[object]:

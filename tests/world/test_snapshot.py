@@ -16,7 +16,7 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
-from otel_torchdist.world import follower as snapshot
+from otel_torchdist.world import channel_progress
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import Channel
@@ -287,7 +287,7 @@ def test_damaged_tape_is_left_out(ranks: list[FollowedTape]) -> None:
 
 def test_tags_do_not_grow_without_bound(ranks: list[FollowedTape], monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels of old tags are forgotten; then an unknown channel proves nothing."""
-    monkeypatch.setattr(snapshot, "MAX_CHANNELS", 16)
+    monkeypatch.setattr(channel_progress, "MAX_CHANNELS", 16)
     for tag in range(40):
         ranks[0].enter(1, name="send", flags=Flag.POINT_TO_POINT, peer=1, tag=tag)
         assert len(ranks[0].view().progress) <= 16

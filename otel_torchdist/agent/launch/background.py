@@ -15,6 +15,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.log_relay import LOG_NAME
+from otel_torchdist.agent.priority import give_way, put_session_behind
 from otel_torchdist.config import Config
 from otel_torchdist.job.directory import clean_up
 from otel_torchdist.serving.scrape_target import withdraw_stale
@@ -31,6 +32,8 @@ def main(directory: str) -> None:
     config = Config.from_environment()  # before there is a log: the ranks have already warned of bad values
     _log_to_file(job_directory / LOG_NAME)
     _leave_the_ranks_cores()
+    give_way()
+    put_session_behind()
     withdraw_stale(job_directory.parent)
     with StopSignals() as stop, guard.guarded("the agent"):
         try:

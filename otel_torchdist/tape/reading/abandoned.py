@@ -6,10 +6,11 @@ and its record, left open, would look like a permanent stall.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable
 from typing import Final
+
+import msgspec
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
@@ -48,6 +49,6 @@ class AbandonedCalls:
                 continue
             left_ns = left[operation.number] = self._left_ns.get(operation.number, entered_ns)
             if now_ns - left_ns >= GRACE_NS:
-                found.append(dataclasses.replace(operation, completed_ns=left_ns, how=How.ABANDONED))
+                found.append(msgspec.structs.replace(operation, completed_ns=left_ns, how=How.ABANDONED))
         self._left_ns = left
         return found

@@ -19,7 +19,8 @@ class Batch:
         activities_entered: Activities seen for the first time.
         activities_ended: Activities whose end became known.
         splits: Numbers of records that show how an operation is split; it is in that operation.
-        lost: Records that were overwritten, damaged or never committed, and ends that were missed.
+        lost: Records that were overwritten, passed over, damaged or never committed, and ends that were missed.
+        is_cut: Whether records were passed over, because the reader could not keep up.
     """
 
     entered: list[Operation] = field(default_factory=list[Operation])
@@ -29,6 +30,7 @@ class Batch:
     activities_ended: list[Activity] = field(default_factory=list[Activity])
     splits: list[int] = field(default_factory=list[int])
     lost: int = 0
+    is_cut: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -40,6 +42,12 @@ class Batch:
     def numbers(self) -> list[int]:
         """Numbers of all records that were seen for the first time, ascending."""
         return sorted([*self.splits, *(one.number for one in (*self.entered, *self.steps, *self.activities_entered))])
+
+    @property
+    def last_number(self) -> int:
+        """The highest number of a record that was seen for the first time; 0 if there is none."""
+        newest = [one[-1].number for one in (self.entered, self.steps, self.activities_entered) if one]
+        return max([*newest, *self.splits[-1:]], default=0)
 
     def add_entered(self, interval: Interval) -> None:
         """Add an operation or activity that is seen for the first time."""

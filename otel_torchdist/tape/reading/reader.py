@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
 import struct
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.activities import Activity, Interval, decoded, interval_of, renewed_interval
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
-from otel_torchdist.tape.memory import TapeMemory, numbers_in
+from otel_torchdist.tape.memory import TapeMemory
 from otel_torchdist.tape.operations import operation_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
+from otel_torchdist.tape.reading.newest import NewestWhole
+from otel_torchdist.tape.reading.unfinished import unfinished
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.tape.splits import PendingSplits
 
@@ -26,14 +28,15 @@ UNCOMMITTED_BOUND_S: Final = 1.0
 COPIED_AT_ONCE: Final = 256
 """Records copied by one system call."""
 POLL_LIMIT: Final = 50_000
-MAX_CANDIDATES: Final = 4096
-LONG_SCAN_S: Final = 0.005
-SCANS_OF_A_POLL: Final = 8
-SCAN_SHARE: Final = 20
-"""After a long scan of the whole ring, or many scans, the next one waits this many times as long as the last took."""
 
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
+_RECORD: Final = struct.Struct(f"=QQ{layout.PAYLOAD.format[1:]}{layout.WORDS}Q")
+_KIND: Final = 13
+_FLAGS: Final = 14
+"""Positions in a whole record."""
 _UNEVEN: Final = int(Flag.UNEVEN)
+_OPERATION: Final = int(RecordKind.OPERATION)
+_COMPLETED: Final = int(Word.COMPLETED)
 
 
 class TapeReader(MappedTape):
@@ -55,8 +58,7 @@ class TapeReader(MappedTape):
         self._ahead = b""
         self._ahead_from = 0
         self._ended_words: dict[int, Sequence[int]] = {}
-        self._scans = 0
-        self._scans_from = 0.0
+        self._scan = NewestWhole(self)
 
     @property
     def cursor(self) -> TapeCursor:
@@ -113,14 +115,21 @@ class TapeReader(MappedTape):
         """
         return (self.poll() for _ in range(2 + self.capacity // POLL_LIMIT))
 
-    def poll(self, limit: int = POLL_LIMIT) -> Batch:
-        """Read new records, at most `limit`, and check again everything that was open.
+    def poll(self, limit: int = POLL_LIMIT, is_behind: bool = False) -> Batch:
+        """Read new records, and check again everything that was open.
+
+        Args:
+            limit: How many are read at most.
+            is_behind: Whether there is no time to read everything: if more than half a ring is unread, what has already
+                ended in all but its newest eighth is only counted as lost.
 
         Raises:
             TapeError: The file has become too short.
         """
         batch = Batch()
-        self._scans = 0
+        self._scan.begin_poll()
+        if is_behind:
+            self._pass_over(batch)
         caught_up = self._read_new(batch, limit)
         self._reread_open(batch, caught_up)
         self._ahead = b""
@@ -133,7 +142,11 @@ class TapeReader(MappedTape):
 
     def _read_new(self, batch: Batch, limit: int) -> bool:
         """Read committed records in order; returns whether the end of the tape was reached."""
+        last = self._next + limit
         for _ in range(limit):
+            self._take_ahead(batch, last - self._next)
+            if self._next >= last:
+                return False
             seen = self._seen()
             if seen == self._next:
                 if self._read_record(batch):
@@ -152,6 +165,33 @@ class TapeReader(MappedTape):
                 batch.lost += 1
                 self._advance()
         return False
+
+    def _take_ahead(self, batch: Batch, limit: int) -> None:
+        """Take the next records, at most `limit`, as long as they are operations and whole in the copy made ahead.
+
+        Almost all records are; the others go the long way, one at a time.
+        """
+        ahead, number = self._ahead, self._next
+        begin = (number - self._ahead_from) * layout.RECORD_SIZE
+        if not 0 <= begin < len(ahead):
+            return
+        end = min(len(ahead), begin + limit * layout.RECORD_SIZE)
+        for place in range(begin, end, layout.RECORD_SIZE):
+            record = _RECORD.unpack_from(ahead, place)
+            if record[0] != number or record[_KIND] != _OPERATION or record[_FLAGS] & _UNEVEN:
+                break
+            payload = ahead[place + layout.PAYLOAD_OFFSET : place + layout.WORDS_OFFSET]
+            if record[1] != layout.payload_checksum(number, payload):
+                break
+            try:
+                operation = operation_of(number, record[2 : -layout.WORDS])
+            except ValueError:  # of a phase unknown to this version
+                break
+            self._enter(operation, record[-layout.WORDS :], batch)
+            number += 1
+        if number != self._next:
+            self._next = number
+            self._gap_since = None
 
     def _seen(self) -> int:
         """Return the number in the next record's slot: its own if it is there, else whatever is there now."""
@@ -191,23 +231,7 @@ class TapeReader(MappedTape):
             return hint
         if hint >= seen and self.record(hint) is not None:
             return hint
-        return max(self._newest_whole(), hint if near else 0)
-
-    def _newest_whole(self) -> int:
-        """Return the newest number of a valid record in the ring; 0 if there is none, or the next scan is not due yet.
-
-        A scan reads the whole ring. A tape crafted to need one at every poll gets little of our time.
-        """
-        if time.monotonic() < self._scans_from:
-            return 0
-        began = time.thread_time()
-        newest = heapq.nlargest(MAX_CANDIDATES, numbers_in(self.words, layout.RING_OFFSET, self.capacity))
-        found = next((number for number in newest if self.record(number) is not None), 0)
-        took = time.thread_time() - began
-        self._scans += 1
-        if took > LONG_SCAN_S or self._scans == SCANS_OF_A_POLL:
-            self._scans_from = time.monotonic() + SCAN_SHARE * took
-        return found
+        return max(self._scan.newest(), hint if near else 0)
 
     def _skip_lapped(self, batch: Batch, newest: int) -> None:
         """Continue a little after the oldest record, which is the next to be overwritten.
@@ -226,6 +250,29 @@ class TapeReader(MappedTape):
             self._open[interval.number] = interval
         batch.lost += resume - self._next - len(saved)
         self._next = resume
+        self._gap_since = None
+
+    def _pass_over(self, batch: Batch) -> None:
+        """Continue with the newest eighth of a ring of which more than half is unread; keep what must not be missed."""
+        newest = self._newest(self._seen())
+        if newest - self._next < self.capacity // 2:
+            return
+        if newest >= self._next + self.capacity:
+            self._skip_lapped(batch, newest)
+        first, end = self._next, newest + 1 - self.capacity // 8
+        lost = end - first
+        for number in unfinished(self.words, self.capacity, first, end):
+            data = self.record(number)
+            if data is None:
+                continue
+            try:
+                self._take(number, data, batch)
+                lost -= 1
+            except ValueError:  # a kind unknown to this version
+                continue
+        batch.lost += lost
+        batch.is_cut = True
+        self._next = end
         self._gap_since = None
 
     def _gap_is_final(self) -> bool:
@@ -268,11 +315,13 @@ class TapeReader(MappedTape):
             interval = operation_of(number, fields, self._splits.take(thread=fields[10], entered_ns=fields[0]))
         else:
             interval = interval_of(number, fields)
+        self._enter(interval, _WORDS.unpack_from(data, layout.WORDS_OFFSET), batch)
+
+    def _enter(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
         batch.add_entered(interval)
-        self._open[number] = interval
-        words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
-        if words[Word.COMPLETED]:  # stored last: there is no need to read the words again
-            self._ended_words[number] = words
+        self._open[interval.number] = interval
+        if words[_COMPLETED]:  # stored last: there is no need to read the words again
+            self._ended_words[interval.number] = words
         if isinstance(interval, Operation):
             self._abandoned.entered(interval)
 
@@ -284,7 +333,7 @@ class TapeReader(MappedTape):
             batch.lost += 1
             return
         known = renewed_interval(interval, _WORDS.unpack_from(data, layout.WORDS_OFFSET)) or interval
-        batch.add_ended(dataclasses.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure))
+        batch.add_ended(msgspec.structs.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure))
 
     def _reread_open(self, batch: Batch, caught_up: bool) -> None:
         refuge: dict[int, int] | None = None

@@ -22,6 +22,10 @@ _RESOLUTION_S: Final = {
 """An event's time is accurate to a microsecond on the device's clock; the rest is that clock against the host's. The
 watchdog runs every 100 ms, and is polled every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
 _PHASES: Final = {phase: phase.name.lower() for phase in Phase if phase is not Phase.UNKNOWN}
+_HOW: Final = {None: "unknown"} | {how: how.name.lower() for how in How}
+# Operators of IntFlag and names of members run in Python, and every operation needs some.
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 
 def of_names(
@@ -73,15 +77,16 @@ def of_record(operation: Operation) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
         semconv.SEQUENCE: operation.sequence,
         semconv.MESSAGE_SIZE: operation.message_bytes,
-        semconv.COMPLETION: operation.how.name.lower() if operation.how else "unknown",
+        semconv.COMPLETION: _HOW[operation.how],
     }
+    flags = int(operation.flags)
     if operation.how and operation.how in _RESOLUTION_S:
         attributes[semconv.COMPLETION_RESOLUTION] = _RESOLUTION_S[operation.how]
-    if operation.flags & Flag.ON_DEVICE:
+    if flags & _ON_DEVICE:
         attributes.update(_device_times(operation))
     if operation.peer >= 0:
         attributes[semconv.PEER] = operation.peer
-    if operation.flags & Flag.POINT_TO_POINT:
+    if flags & _POINT_TO_POINT:
         attributes[semconv.TAG] = operation.tag
     if operation.phase in _PHASES:
         attributes[semconv.PHASE] = _PHASES[operation.phase]

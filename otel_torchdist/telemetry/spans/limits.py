@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
+import msgspec
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.util.types import AttributeValue
 
@@ -39,7 +39,7 @@ def limiter(limits: SpanLimits) -> Callable[[Sequence[FinishedSpan]], Sequence[F
 
     def limited(span: FinishedSpan) -> FinishedSpan:
         kept = dict(islice(span.attributes.items(), attributes))
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             span,
             attributes=kept if longest is None else _shortened(kept, longest),
             dropped_attributes=len(span.attributes) - len(kept),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from opentelemetry.util.types import AttributeValue
 
 
@@ -17,8 +18,7 @@ class LinkTarget:
     span_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedSpan:
+class FinishedSpan(msgspec.Struct, frozen=True, gc=False):
     """A span that has ended.
 
     Attributes:

@@ -19,6 +19,7 @@ MIN_DURATION_NS: Final = 1_000
 """Viewers show microseconds, and none of them shows a bar without length."""
 
 MAX_TEMPLATES: Final = 4_096
+_ASYNC: Final = int(Flag.ASYNC)
 UNKNOWN_ERROR: Final = "_OTHER"
 """OpenTelemetry's `error.type` for an error of unknown type."""
 
@@ -78,7 +79,7 @@ class OperationSpans:
             template = self._templates[key] = self._template(operation)
         attributes = template | of_record(operation)
         attributes[semconv.STEP] = operation.step
-        attributes[semconv.ASYNC] = bool(operation.flags & Flag.ASYNC)
+        attributes[semconv.ASYNC] = bool(int(operation.flags) & _ASYNC)
         attributes[semconv.SYNC_DURATION] = _blocked_ns(operation) / 1e9
         if operation.how is How.FAILED:
             attributes[semconv.ERROR_TYPE] = self._names.text(operation.failure) or UNKNOWN_ERROR

@@ -6,12 +6,12 @@ parent is sent no later than its children, each span id is sent once, and nothin
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
@@ -230,8 +230,8 @@ class RankSpans:
             self._sampler.keep(self.step)
         operations, activities = self._tape.open_operations(), self._tape.open_activities()
         end_ns = max([now_ns, *(interval.entered_ns for interval in (*operations, *activities))])
-        self._cutter.ended(dataclasses.replace(operation, completed_ns=end_ns) for operation in operations)
-        self._cutter.activities_ended(dataclasses.replace(activity, completed_ns=end_ns) for activity in activities)
+        self._cutter.ended(msgspec.structs.replace(operation, completed_ns=end_ns) for operation in operations)
+        self._cutter.activities_ended(msgspec.structs.replace(activity, completed_ns=end_ns) for activity in activities)
         self._cutter.finish(end_ns)
         self._hand_over()
 

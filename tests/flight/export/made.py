@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
@@ -65,7 +67,7 @@ def history(rank: int, operations: Iterable[OperationView], lost: int = 0, until
 
 
 def _numbered(operation: OperationView, number: int) -> OperationView:
-    return dataclasses.replace(operation, record=dataclasses.replace(operation.record, number=number))
+    return dataclasses.replace(operation, record=msgspec.structs.replace(operation.record, number=number))
 
 
 def _view(

@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ def exchange(received: int | None, *, is_uneven: bool = True) -> OperationView:
     made = call(1, "all_to_all_single", shapes=((2, 4),))
     splits = Splits((16, 0, 16), 16, received) if received is not None else None
     flags = Flag.UNEVEN if is_uneven else Flag(0)
-    return dataclasses.replace(made, record=dataclasses.replace(made.record, flags=flags, splits=splits))
+    return dataclasses.replace(made, record=msgspec.structs.replace(made.record, flags=flags, splits=splits))
 
 
 @pytest.mark.parametrize(
