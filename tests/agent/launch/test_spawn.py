@@ -147,7 +147,7 @@ def test_no_interpreter_in_spite_of_its_name(monkeypatch: pytest.MonkeyPatch, tm
     [line] = seen.read_text().splitlines()
     process, enabled = line.split()
     assert enabled == "false"
-    until(lambda: not Path(f"/proc/{process}").exists(), 10.0, "it was not killed")
+    until(lambda: not Path(f"/proc/{process}").exists(), what="it was not killed")
 
 
 @pytest.mark.usefixtures("no_agent")
@@ -214,7 +214,7 @@ def test_a_program_that_waits_for_its_children() -> None:
         got: list[int] = []
         waiting = threading.Thread(target=lambda: got.append(os.wait()[0]))
         waiting.start()
-        until(awaits_any_child, 10.0)
+        until(awaits_any_child)
         with pytest.raises(ChildrenAwaitedError):
             run_detached(["/bin/true"], {}, 2, 30.0, last=False)
         worker.kill()

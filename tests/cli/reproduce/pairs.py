@@ -159,7 +159,7 @@ class Pairs:
             for pid in job.pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            job.wait(30)
+            job.wait(60)
 
     def _environ(self, tapes: Path) -> dict[str, str]:
         return {
