@@ -65,7 +65,7 @@ class Terminal:
         """Everything written to the terminal, without escape sequences."""
         return _SEQUENCE.sub("", self.shown).replace("\r", "")
 
-    def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = 120.0) -> re.Match[str]:
         """The first match in the text written since the start."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.text)) is None:

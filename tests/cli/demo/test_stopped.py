@@ -81,7 +81,7 @@ def test_terminal_is_closed(start_terminal: Callable[..., Terminal], base: Path,
     What it prints may fail before SIGHUP comes, and from a terminal that does not control it none ever comes.
     """
     terminal = start_terminal(is_controlling=is_controlling)
-    terminal.wait_for(r"0 +starting +0", 120)
+    terminal.wait_for(r"0 +starting +0")
     until(lambda: len(processes_of(base)) >= 4, 150, "torchrun does not start its ranks")
     terminal.hang_up()
     assert terminal.process.wait(60) == ExitCode.HUNG_UP
