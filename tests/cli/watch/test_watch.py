@@ -16,7 +16,7 @@ from tests.cli.gloo_jobs import CALLING_LINE, LOADING_LINE, THRESHOLD_S, GlooJob
 from tests.cli.running import Running
 from tests.cli.terminal import Terminal
 
-THRESHOLD = ("--threshold", str(THRESHOLD_S))
+OPTIONS = ("--threshold", str(THRESHOLD_S), "--wait", "120")
 VERDICT = (
     r"rank 2 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; 3 of 4 ranks wait; "
     rf"it is in load_batch at training\.py:{LOADING_LINE}"
@@ -36,7 +36,7 @@ def watch(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Runnin
     started: list[Running] = []
 
     def start(*arguments: str) -> Running:
-        started.append(Running(module_base, "watch", *THRESHOLD, *arguments))
+        started.append(Running(module_base, "watch", *OPTIONS, *arguments))
         return started[-1]
 
     yield start
@@ -50,7 +50,7 @@ def terminal(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Ter
     started: list[Terminal] = []
 
     def start(is_controlling: bool = True, **environ: str) -> Terminal:
-        started.append(Terminal(module_base, "watch", *THRESHOLD, environ=environ, is_controlling=is_controlling))
+        started.append(Terminal(module_base, "watch", *OPTIONS, environ=environ, is_controlling=is_controlling))
         return started[-1]
 
     yield start
