@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -59,6 +60,16 @@ class StopSignals:
         self._handlers.setdefault(signal.SIGHUP, signal.signal(signal.SIGHUP, note))
         return lambda: bool(hangups)
 
+    def explain(self, error: OSError) -> bool:
+        """Whether an error is due to the end: once the terminal is gone, nothing can be printed.
+
+        The kernel fails what is printed a moment before it sends SIGHUP, and sends none from a terminal that does not
+        control this process; this counts as SIGHUP then.
+        """
+        if self.received is None and error.errno == errno.EIO and _is_terminal_gone():
+            self.received = signal.SIGHUP
+        return self.received is not None
+
     def fileno(self) -> int:
         """Return a descriptor for `select` that is readable once there was a signal."""
         return self._read
@@ -68,3 +79,11 @@ class StopSignals:
         poll = select.poll()  # `select.select` fails for descriptors beyond 1023
         poll.register(self._read, select.POLLIN)
         poll.poll(timeout_s * 1000)
+
+
+def _is_terminal_gone() -> bool:
+    """Whether the terminal of the standard output or error has been closed; of a pipe, the kernel reports otherwise."""
+    poll = select.poll()
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))

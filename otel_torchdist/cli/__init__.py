@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -30,7 +31,8 @@ def main() -> None:
     try:
         app()
     except Exception:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # a terminal that is gone
+            traceback.print_exc()
         sys.exit(ExitCode.INTERNAL_ERROR)
     finally:
         _discard_dead_streams()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 from rich.console import Console, RenderableType
@@ -35,6 +36,17 @@ def can_redraw(console: Console) -> bool:
 def live_display(console: Console) -> Live:
     """Return a display that is redrawn only when asked to; a context manager that restores the terminal."""
     return Live(console=console, auto_refresh=False)
+
+
+def redraw(live: Live, what: RenderableType) -> None:
+    """Replace what a display shows.
+
+    Raises:
+        OSError: The terminal is gone; rich would draw nothing then, and go on.
+    """
+    if not live.console.is_terminal:
+        raise OSError(errno.EIO, "the terminal is gone")
+    live.update(what, refresh=True)
 
 
 def stall_panel(alarm: Alarm) -> RenderableType:

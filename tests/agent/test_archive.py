@@ -63,12 +63,12 @@ def test_killed_agents_and_ranks(train: Callable[..., Training], tmp_path: Path)
         agent = archiving_agent(training, archive)
         until(lambda before=written: segments(archive) > before + 2)
         agent.kill()
-        agent.wait(10)
+        agent.wait(60)
         written = segments(archive)
     agent = archiving_agent(training, archive)
     until(lambda: segments(archive) > written)
     training.kill()
-    assert agent.wait(30) == 0
+    assert agent.wait(40) == 0
     check_like_tapes(training.base, archive)
 
 
@@ -81,12 +81,12 @@ def test_both_killed_at_once(train: Callable[..., Training], tmp_path: Path) -> 
     until(lambda: segments(archive) > 6)
     os.kill(agent.pid, signal.SIGKILL)
     training.kill()
-    agent.wait(10)
+    agent.wait(60)
     for history, times in zip(histories_in(archive), times_archived(archive).values(), strict=True):
         assert history.lost == 0
         assert {view.record.number for view in history.operations if not view.record.is_open} == times.keys()
         assert len(times) >= 80
-    assert archiving_agent(training, archive).wait(30) == 0
+    assert archiving_agent(training, archive).wait(40) == 0
     check_like_tapes(training.base, archive)
 
 

@@ -72,7 +72,7 @@ def test_healthy_ones_are_served(
     assert "torchdist_up{" in page_of(base)
     assert page_of(base).count("torchdist_up{") == 2
     ranks.exit()
-    assert running.end(20) == 0, running.story()
+    assert running.end(40) == 0, running.story()
     lines = running.out.splitlines()
     for path, why in spoiled.items():
         [line] = [line for line in lines if str(path) in line]
@@ -129,7 +129,7 @@ def test_interrupted_while_writing(
     for rank in (0, 1):
         ranks.send(rank, "half")
         ranks.kill(rank)
-    assert running.end(30) == 0, running.story()
+    assert running.end(40) == 0, running.story()
     assert Counter(recorded(receiver.spans(), "all_reduce")) == {0: 2, 1: 2}
     assert "WARNING" not in running.out
     assert "Traceback" not in running.out + running.err

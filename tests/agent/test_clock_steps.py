@@ -86,7 +86,7 @@ def test_clock_is_set(
             spans = receiver.wait_for(lambda spans: bool(of_sequence(spans, met)))
             return all(abs(span.start_ns - at_ns) < NEAR_NS for span in of_sequence(spans, met))
 
-        until(shows_it, 20.0)
+        until(shows_it)
     stalled = next(sequence)
     ranks.send(0, f"enter {stalled}")
     for ahead_s in STEPS_S:
@@ -99,7 +99,7 @@ def test_clock_is_set(
         ranks.send(rank, "end")
     over = running.wait_for(r"^([\d:]+) stall over: all_reduce \(sequence \d+, .*\) completed after ([\d.]+) s")
     ranks.exit()
-    assert running.end(20) == 0, running.story()
+    assert running.end(40) == 0, running.story()
 
     said = datetime.strptime(over[1], "%H:%M:%S")
     behind_s = (datetime.now() + timedelta(seconds=STEPS_S[0]) - said).total_seconds() % 86_400

@@ -114,7 +114,7 @@ def test_job_with_few_descriptors(begin: Callable[..., Ranks], agent: Callable[.
     running.wait_for("found rank 0 of 1")
     ranks.meet(1)
     ranks.exit()
-    assert running.end(20) == 0, running.story()
+    assert running.end(40) == 0, running.story()
     assert "all ranks have ended; everything they recorded was exported" in running.out
     assert "Too many" not in running.out + running.err
 

@@ -47,7 +47,7 @@ def test_killed_again_and_again(train: Callable[..., Training]) -> None:
         until(lambda before=before: min(count_on(training.scrape(), "all_reduce"), default=0) > before + 20)
         seen = min(count_on(training.scrape(), "all_reduce"))
         agent.kill()
-        agent.wait(10)
+        agent.wait(60)
     agent = start_agent(training, "--keep", "60")
     until(lambda: min(count_on(training.scrape(), "all_reduce"), default=0) > seen)
     steps = training.end()
@@ -62,7 +62,7 @@ def test_killed_again_and_again(train: Callable[..., Training]) -> None:
         training.scrape()  # it stays for one after it has seen the end, which may be later than the one above
         return agent.poll() is not None
 
-    until(has_ended, 30)
+    until(has_ended, 40)
     assert agent.returncode == 0
     spans = training.receiver.spans()
     check_once_without_orphans(spans)
@@ -78,7 +78,7 @@ def test_stopped_and_taken_over(train: Callable[..., Training]) -> None:
     training.receiver.wait_for(lambda spans: recorded(spans, "all_reduce")[0] > 20)
     began = time.monotonic()
     agent.terminate()
-    assert agent.wait(30) == 0
+    assert agent.wait(40) == 0
     assert time.monotonic() - began < 5.0 + 2.0
     agent = start_agent(training)
     exported = len(training.receiver.spans())
@@ -106,7 +106,7 @@ def test_group_that_is_killed(train: Callable[..., Training]) -> None:
     groups = {os.getpgid(pid) for pid in [training.torchrun.pid, *training.ranks()]}
     for group in groups:
         os.killpg(group, signal.SIGKILL)
-    training.torchrun.wait(10)
+    training.torchrun.wait(60)
     until(lambda: not Path(f"/proc/{agent}").exists())
     spans = training.receiver.spans()
     check_once_without_orphans(spans)
@@ -131,10 +131,10 @@ def test_pid_namespace(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> No
         gate.unlink()
         out, _ = job.communicate(timeout=60)
         assert job.returncode == 0, out
-        until(lambda: not processes_of(base), 10.0)
+        until(lambda: not processes_of(base), 40)
     finally:
         job.kill()
-        job.wait(10)
+        job.wait(60)
     [tape] = base.glob("job-*/*.tape")
     done = subprocess.run(
         [str(SCRIPT), "agent", "--run-dir", str(tape.parent)], env=environ, capture_output=True, text=True, timeout=60

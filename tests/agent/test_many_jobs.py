@@ -32,7 +32,7 @@ def test_many_jobs_leave_nothing(warm_python: WarmPython, memory: Path) -> None:
         }
         [done] = warm_python.run(WORKER, [environ], memory, [str(memory / f"store-{job}")], 60.0)
         assert (done.code, done.err) == (0, "")
-    until(lambda: not processes_of(tapes), 30.0)
+    until(lambda: not processes_of(tapes), 40)
     assert [os.listdir(path) for path in tapes.glob("job-*") if not (path / "agent.checkpoint").exists()] == []
     assert os.listdir(tapes / "prometheus") == os.listdir(temporary) == []
     jobs = [path for path in tapes.iterdir() if path.name != "prometheus"]

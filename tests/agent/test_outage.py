@@ -75,7 +75,7 @@ def test_long_outage(
         ranks.send(rank, "end")
     running.wait_for("stall over")
     ranks.exit()
-    assert running.end(20) == 0, running.story()
+    assert running.end(40) == 0, running.story()
     assert running.out.count("spans cannot be exported") == 1
     assert "spans are exported again" in running.out
 

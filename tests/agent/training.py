@@ -86,7 +86,7 @@ class Training:
         """Kill torchrun and all ranks, torchrun first so that it does not end the ranks cleanly."""
         for pid in [self.torchrun.pid, *self.ranks()]:
             os.kill(pid, signal.SIGKILL)
-        self.torchrun.wait(10)
+        self.torchrun.wait(60)
 
     def target(self) -> str:
         """Host and port of `/metrics`; see `target_in`."""
@@ -106,8 +106,8 @@ class Training:
         for pid in {*processes_of(self.base)} - {but}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.torchrun.wait(10)
-        until(lambda: not {*processes_of(self.base)} - {but}, 10.0)
+        self.torchrun.wait(60)
+        until(lambda: not {*processes_of(self.base)} - {but})
 
 
 def target_in(base: Path) -> str:

@@ -95,7 +95,7 @@ def test_before_any_collective(store: Any, nodes: list[Path]) -> None:
     ):
         assert until(lambda: run_of(other)[1] is RunIdState.AGREED, run_id.DOUBT_S)
         assert run_of(other) == run_of(first)
-        assert until(lambda: have_met(nodes), 5)
+        assert until(lambda: have_met(nodes))
 
 
 @pytest.mark.usefixtures("one_attempt")
@@ -107,7 +107,7 @@ def test_rank_0_is_stuck(store: Any, nodes: list[Path], monkeypatch: pytest.Monk
         agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as (other, _),
     ):
         assert until(lambda: run_of(other) == (run_of(first)[0], RunIdState.PROVISIONAL), run_id.DOUBT_S + 2)
-        assert until(lambda: have_met(nodes), 5)
+        assert until(lambda: have_met(nodes))
 
 
 @pytest.mark.usefixtures("one_attempt")
@@ -120,7 +120,7 @@ def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
         assert until(lambda: run_of(other) == (left, RunIdState.PROVISIONAL))
         with agreeing(store, elsewhere, 0) as (first, _):
             now, _ = run_of(first)
-            assert until(lambda: run_of(other) == (now, RunIdState.AGREED), 5)
+            assert until(lambda: run_of(other) == (now, RunIdState.AGREED))
             assert until(lambda: now in peers_files(here))
     assert now != left
 
@@ -131,7 +131,7 @@ def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path])
     with agreeing(store, nodes[0], 0) as (earlier, _), agreeing(store.clone(), nodes[0], 0) as (first, _):
         for rank in (2, 3):
             with agreeing(store.clone(), nodes[1], rank, has_met_rank_0=False) as (other, _):
-                assert until(lambda other=other: run_of(other) == (run_of(first)[0], RunIdState.AGREED), 5)
+                assert until(lambda other=other: run_of(other) == (run_of(first)[0], RunIdState.AGREED))
         assert not earlier._threads[0].is_alive()
 
 

@@ -17,6 +17,10 @@ WORKER = Path(__file__).parent / "workers" / "training.py"
 LOADING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "time.sleep" in line)
 CALLING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "all_reduce" in line)
 THRESHOLD_S = 1.0
+LIVES_S = 900.0
+"""A job may last as long as the tests of a module, on a loaded machine, too."""
+ENDS_S = 30.0
+"""How long it may take to end by itself after these."""
 
 _ports = itertools.count(1)
 
@@ -80,7 +84,7 @@ class GlooJobs:
         self._size = len(environs)
         arguments = [deed, str(self._gate), str(self._pids)]
         self._thread = threading.Thread(
-            target=lambda: self.done.extend(python.run(worker, environs, folder, arguments, timeout_s=90))
+            target=lambda: self.done.extend(python.run(worker, environs, folder, arguments, timeout_s=LIVES_S))
         )
         self._thread.start()
 
@@ -95,10 +99,14 @@ class GlooJobs:
     def kill(self) -> None:
         """Kill all ranks of the only job at once."""
         until(self.all_are_there)
-        for path in self._pids.iterdir():
-            with contextlib.suppress(ProcessLookupError):  # the one that has killed itself
-                os.kill(int(path.read_text()), signal.SIGKILL)
+        self._kill_known()
         self.join()
+
+    def _kill_known(self) -> None:
+        for text in [path.read_text() for path in self._pids.iterdir()]:
+            with contextlib.suppress(ProcessLookupError):  # the one that has killed itself
+                if text.endswith("\n"):
+                    os.kill(int(text), signal.SIGKILL)
 
     def all_are_there(self) -> bool:
         """Whether all ranks have left their process ids."""
@@ -110,6 +118,9 @@ class GlooJobs:
         return self.done
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Let late ranks go on, and kill what is left after that."""
         self.open_gate()
+        self._thread.join(ENDS_S)
+        if self._thread.is_alive():
+            self._kill_known()
         self.join()

@@ -59,7 +59,7 @@ class Running:
         """Its standard error so far."""
         return self._texts["err"]
 
-    def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = 120.0) -> re.Match[str]:
         """The first match of a pattern in its output; fails if it ends or takes too long before that."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.out, re.MULTILINE)) is None:

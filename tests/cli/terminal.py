@@ -27,7 +27,17 @@ class Terminal:
         shown: Everything written to the terminal, with escape sequences.
     """
 
-    def __init__(self, base: Path, *arguments: str | Path, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, base: Path, *arguments: str | Path, environ: dict[str, str] | None = None, is_controlling: bool = True
+    ) -> None:
+        """Start the command in it.
+
+        Args:
+            base: Its base directory for tapes.
+            *arguments: Arguments of `otel-torchdist`.
+            environ: Additions to the environment.
+            is_controlling: Whether its keys and its end send signals to the command.
+        """
         self._master, slave = pty.openpty()
         self._output = select.poll()  # `select.select` fails for descriptors beyond 1023
         self._output.register(self._master, select.POLLIN)
@@ -36,7 +46,8 @@ class Terminal:
         def take_terminal() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts background commands without it
             os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            if is_controlling:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
             [str(SCRIPT), *map(str, arguments)],
@@ -54,7 +65,7 @@ class Terminal:
         """Everything written to the terminal, without escape sequences."""
         return _SEQUENCE.sub("", self.shown).replace("\r", "")
 
-    def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = 120.0) -> re.Match[str]:
         """The first match in the text written since the start."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.text)) is None:
@@ -76,5 +87,5 @@ class Terminal:
     def close(self) -> None:
         """Kill the command, and close the terminal."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.hang_up()

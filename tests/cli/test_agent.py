@@ -71,7 +71,7 @@ def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks]
     ranks.exit()
     with OtlpReceiver(GRPC) as receiver:
         agent = start("agent", "--run-dir", base / JOB, environ={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint})
-        assert agent.end(20) == 0, agent.story()
+        assert agent.end(40) == 0, agent.story()
         spans = receiver.spans()
     assert len({span.span_id for span in spans}) == len(spans)
     found = Counter((span.name, span.attributes["torchdist.rank"]) for span in spans)
@@ -93,7 +93,7 @@ def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..
         agent.process.wait(1)
     told_at = time.monotonic()
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.end(20) == 0
+    assert agent.end(40) == 0
     assert time.monotonic() - told_at < 5
     assert "stopped by SIGTERM; everything recorded so far was exported" in agent.out
 
@@ -111,7 +111,7 @@ def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callab
         agent.wait_for(rf"dead(.|\n)*found (rank {rank}|ranks 0-1) of 2")
     ranks.meet(1)
     ranks.exit()
-    assert agent.end(20) == 0, agent.story()
+    assert agent.end(40) == 0, agent.story()
 
 
 def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
@@ -127,7 +127,7 @@ def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks])
     with pytest.raises(subprocess.TimeoutExpired):
         agent.process.wait(1)
     assert "torchdist_operations_total{" in scrape(port)
-    assert agent.end(10) == 0
+    assert agent.end(40) == 0
 
 
 def scrape(port: str) -> str:

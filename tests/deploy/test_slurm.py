@@ -201,7 +201,7 @@ def test_restart(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(step.pid, signal.SIGTERM)  # torchrun ends its ranks, which have their own sessions
         with contextlib.suppress(subprocess.TimeoutExpired):
-            step.wait(30)
+            step.wait(60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(step.pid, signal.SIGKILL)
         for left in Path("/dev/shm").glob(f"torchdist-{job}-*"):

@@ -69,7 +69,7 @@ def _hangs(torchrun: str, folder: Path) -> None:
         finally:
             for pid in processes_of(tapes):  # ranks do not end with torchrun if that is killed
                 os.kill(pid, signal.SIGKILL)
-            process.wait(30)
+            process.wait(60)
 
 
 def _environ(base: Path) -> dict[str, str]:

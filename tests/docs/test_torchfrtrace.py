@@ -55,7 +55,7 @@ def gloo(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> I
     finally:
         for pid in job.pids:
             os.kill(pid, signal.SIGKILL)
-        job.wait(30)
+        job.wait(60)
 
 
 def diagnosed(folder: Path) -> str:

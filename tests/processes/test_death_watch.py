@@ -56,7 +56,7 @@ class DyingRanks:
         """End what is left."""
         for process in self._processes:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(BrokenPipeError):
@@ -120,7 +120,7 @@ def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> 
         processes[place].send_signal(number)
         until(lambda place=place: ") Z " in Path(f"/proc/{processes[place].pid}/stat").read_text())
         if reaped:
-            processes[place].wait(10)
+            processes[place].wait(60)
     watcher.send_signal(signal.SIGCONT)
     deaths = seen_by(watcher)
     assert order_of(deaths) == [1, 2, 0]
@@ -179,7 +179,7 @@ def test_watcher_that_comes_later(ranks: DyingRanks) -> None:
     watcher, _ = ranks.watch()
     process.kill()
     before = seen_by(watcher)
-    process.wait(10)
+    process.wait(60)
     later, held = ranks.watch()
     assert held == [False]
     assert seen_by_later(later) == before
@@ -232,7 +232,7 @@ def test_memory_runs_out(ranks: DyingRanks) -> None:
         until(lambda: death_path(ranks.tapes[0]).exists())
         other.kill()
         deaths = seen_by(watcher)
-        hungry.wait(10)
+        hungry.wait(60)
     assert [death.signal_name for death in deaths] == ["SIGKILL", "SIGKILL"]
     assert deaths[0].oom == BY_CGROUP
     assert deaths[1].oom != BY_CGROUP

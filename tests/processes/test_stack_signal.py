@@ -202,7 +202,7 @@ def test_after_exec(start: Start) -> None:
     rank.send("become_another_program")
     assert_left_alone(rank)
     rank.write("\n")
-    assert rank.process.wait(10) == 0
+    assert rank.process.wait(60) == 0
 
 
 def test_after_the_tapes_end(start: Start) -> None:

@@ -55,12 +55,12 @@ class Ranks:
             if process.poll() is None:
                 self._write(rank, "exit")
         for process in self._processes.values():
-            process.wait(10)
+            process.wait(60)
 
     def leave(self, rank: int, code: int) -> None:
         """Make a rank exit, bypassing every handler."""
         self._write(rank, f"leave {code}")
-        self._processes[rank].wait(10)
+        self._processes[rank].wait(60)
 
     def signal(self, rank: int, number: int) -> None:
         """Send a rank a signal."""
@@ -73,7 +73,7 @@ class Ranks:
     def kill(self, rank: int) -> None:
         """Kill a rank."""
         self._processes[rank].kill()
-        self._processes[rank].wait(10)
+        self._processes[rank].wait(60)
 
     def start_again(self, rank: int) -> None:
         """Restart a rank that was killed, as a launcher does."""
@@ -85,7 +85,7 @@ class Ranks:
         """End the remaining ranks."""
         for process in [*self._processes.values(), *self._killed]:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()

@@ -169,6 +169,6 @@ class WarmPython:
             return
         assert process.stdin is not None and process.stdout is not None
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         self._reader.join()
         process.stdout.close()

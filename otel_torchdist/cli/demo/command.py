@@ -94,8 +94,8 @@ def demo(
             _perform(options, console, stop)
         except TapeError as error:
             fail(str(error), ExitCode.NO_DIRECTORY)
-        except OSError:
-            if stop.received is None:
+        except OSError as error:
+            if not stop.explain(error):
                 raise
         if stop.received is not None:
             raise typer.Exit(ExitCode.of_signal(stop.received))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import RankRow, rank_table
-from otel_torchdist.cli.terminal import stall_panel
+from otel_torchdist.cli.terminal import redraw, stall_panel
 from otel_torchdist.naming import compress_ranks
 
 
@@ -95,7 +95,7 @@ class LiveView(View):
         self._progress.update(self._task, total=screen.steps, completed=screen.step)
         parts: list[RenderableType] = [rank_table(screen.rows), self._progress.get_renderable()]
         parts.append(Text(f"training: {screen.training or _STARTING}", style="dim"))
-        self._live.update(Group(*parts), refresh=True)
+        redraw(self._live, Group(*parts))
 
     def _print(self, what: RenderableType) -> None:
         self._live.console.print(what)

@@ -75,8 +75,8 @@ def watch(
                 session.run(stop)
             if stats:
                 print_stats_of(found.directory, session.run_id)
-        except OSError:  # the terminal is gone, which a signal reports
-            if stop.received is None:
+        except OSError as error:
+            if not stop.explain(error):
                 raise
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import NOT_IN, STYLES, Doing
-from otel_torchdist.cli.terminal import stall_panel
+from otel_torchdist.cli.terminal import redraw, stall_panel
 from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
 
 
@@ -43,7 +43,7 @@ class LiveView(View):
         parts.append(_table(screen))
         # The terminal prints ^C after the last line: a full line would wrap, and the next screen would be one line off.
         parts.append(Text(screen.unseen, style="dim"))
-        self._live.update(Group(*parts), refresh=True)
+        redraw(self._live, Group(*parts))
 
 
 def _headline(screen: Screen, directory: Path) -> Text:

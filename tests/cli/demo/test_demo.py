@@ -73,7 +73,7 @@ def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             environ=with_forked_ranks({}, "sklearn.datasets"),
         )  # fmt: skip
         try:
-            code = running.end(150)
+            code = running.end(300)
         finally:
             running.close()
         received = receiver.spans()

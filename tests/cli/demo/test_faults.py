@@ -55,7 +55,7 @@ def test_fault_gets_its_verdict(
     output = tmp_path / "spans.jsonl"
     arguments = ("--fault", fault, *QUICK, "--block-seconds", str(BLOCK_S), "--output", output)
     demo = start("demo", *arguments, environ=with_forked_ranks({}, "sklearn.datasets"))
-    assert demo.end(150) == 0, demo.story()
+    assert demo.end(300) == 0, demo.story()
     assert re.search(f"STALL: {said}", demo.out), demo.out
     reported = re.search(
         rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same, ([\d.]+) s after", demo.out, re.M

@@ -36,15 +36,16 @@ def begin(base: Path) -> Iterator[BEGIN]:
     yield begin
 
 
-def test_no_run(base: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_no_run(base: Path, options: tuple[str, ...]) -> None:
     """Without a run, or even a directory, it is reported; the exit code is 2, and nothing is created."""
     base.rmdir()
-    answer = ask(base)
+    answer = ask(base, *options)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
     assert not base.exists()
     base.mkdir(0o700)
-    assert ask(base).err == answer.err
+    assert ask(base, *options) == answer
 
 
 def test_no_such_run(base: Path, begin: BEGIN) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cli.asking import ask
+from otel_torchdist.cli.exit_codes import ExitCode
+from tests.cli.asking import Answer, ask
 from tests.jobs.faults.faulty_job import WORKER
 from tests.support.quiet import QUIET
 from tests.support.waiting import until
@@ -42,12 +43,18 @@ class HungJob:
 
     def verdict(self) -> dict[str, Any] | None:
         """The verdict on its tapes."""
-        return ask(self.base, "--json", threshold_s=HUNG_S).document["verdict"]
+        return self._answer().document["verdict"]
 
     def is_hung(self) -> bool:
-        """Whether all ranks are there and there is a verdict."""
+        """Whether all ranks are there and there is a verdict: they are there before their first tape is."""
         is_there = sum(path.read_text().endswith("\n") for path in self.pids.iterdir()) == self.ranks
-        return is_there and ask(self.base, "--list").code == 0 and self.verdict() is not None
+        if not is_there:
+            return False
+        answer = self._answer()
+        return answer.code != ExitCode.NOTHING_FOUND and answer.document["verdict"] is not None
+
+    def _answer(self) -> Answer:
+        return ask(self.base, "--json", threshold_s=HUNG_S)
 
     def kill(self) -> None:
         """Kill all its ranks with SIGKILL."""

@@ -33,7 +33,7 @@ def job(gloo: Callable[..., GlooJobs], module_base: Path) -> GlooJobs:
     job = gloo("hangs", reader="none", worker=WORKER)
     until(job.all_are_there, 60)
     # Long enough for a sign of life that shows the stall: it comes once a second.
-    until(lambda: "rank 2 has not" in ask(module_base, threshold_s=2.0).out, 30)
+    until(lambda: "rank 2 has not" in ask(module_base, threshold_s=2.0).out)
     return job
 
 

@@ -14,7 +14,7 @@ from tests.cli.reproduce.pairs import Fault, Pair, Pairs
 from tests.support.memory import memory_directory
 from tests.support.warm_python import WarmPython
 
-MOST_S: Final = 170.0
+MOST_S: Final = 340.0
 FAULTS: Final = (
     Fault("two", "absent", (1,), size=4),
     Fault("shape", "mismatched"),

@@ -16,7 +16,7 @@ from tests.cli.gloo_jobs import CALLING_LINE, LOADING_LINE, THRESHOLD_S, GlooJob
 from tests.cli.running import Running
 from tests.cli.terminal import Terminal
 
-THRESHOLD = ("--threshold", str(THRESHOLD_S))
+OPTIONS = ("--threshold", str(THRESHOLD_S), "--wait", "120")
 VERDICT = (
     r"rank 2 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; 3 of 4 ranks wait; "
     rf"it is in load_batch at training\.py:{LOADING_LINE}"
@@ -36,7 +36,7 @@ def watch(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Runnin
     started: list[Running] = []
 
     def start(*arguments: str) -> Running:
-        started.append(Running(module_base, "watch", *THRESHOLD, *arguments))
+        started.append(Running(module_base, "watch", *OPTIONS, *arguments))
         return started[-1]
 
     yield start
@@ -49,8 +49,8 @@ def terminal(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Ter
     """Starts `watch` in a terminal."""
     started: list[Terminal] = []
 
-    def start(**environ: str) -> Terminal:
-        started.append(Terminal(module_base, "watch", *THRESHOLD, environ=environ))
+    def start(is_controlling: bool = True, **environ: str) -> Terminal:
+        started.append(Terminal(module_base, "watch", *OPTIONS, environ=environ, is_controlling=is_controlling))
         return started[-1]
 
     yield start
@@ -72,7 +72,7 @@ def test_lines(watch: Callable[..., Running]) -> None:
     running.wait_for(TIME + f"still: {VERDICT}$")
     assert "\x1b" not in running.out
     running.signal_group(signal.SIGINT)
-    assert (running.end(10), running.err) == (0, "")
+    assert (running.end(), running.err) == (0, "")
 
 
 def test_terminal(terminal: Callable[..., Terminal]) -> None:
@@ -86,7 +86,7 @@ def test_terminal(terminal: Callable[..., Terminal]) -> None:
     shown.wait_for(rf"2 +absent +{numbers} +all_reduce #6 +default_pg +[\d.]+ s +training\.py:{LOADING_LINE} ")
     assert re.search(r"\x1b\[[\d;]*41m absent", shown.shown)
     shown.type(b"\x03")
-    assert shown.process.wait(10) == 0
+    assert shown.process.wait(60) == 0
 
 
 def test_no_color(terminal: Callable[..., Terminal]) -> None:
@@ -94,6 +94,15 @@ def test_no_color(terminal: Callable[..., Terminal]) -> None:
     shown = terminal(NO_COLOR="1")
     shown.wait_for(r"2 +absent +5")
     assert not re.search(r"\x1b\[(\d+;)*[349]\d(;\d+)*m", shown.shown)
+
+
+@pytest.mark.parametrize("is_controlling", [True, False], ids=["signal", "no signal"])
+def test_terminal_is_closed(terminal: Callable[..., Terminal], is_controlling: bool) -> None:
+    """When the terminal is closed it ends with 0, by SIGHUP or because nothing can be printed any more."""
+    shown = terminal(is_controlling=is_controlling)
+    shown.wait_for(r"2 +absent +5")
+    shown.hang_up()
+    assert shown.process.wait(60) == 0
 
 
 def test_two_watches_leave_the_job_alone(
@@ -105,7 +114,7 @@ def test_two_watches_leave_the_job_alone(
         one.wait_for(f"STALL: {VERDICT}")
     stalled.open_gate()
     for one in (first, second):
-        assert one.end(20) == 0, one.story()
+        assert one.end() == 0, one.story()
         assert re.search(r"stall over: all_reduce \(sequence 6, default_pg\) completed after [\d.]+ s$", one.out, re.M)
         assert one.out.endswith("the job has ended: ranks 0-3 have finished\n")
     stalled.join()
@@ -120,7 +129,7 @@ def test_two_watches_leave_the_job_alone(
         tape.close()
     assert not {".lock", ".stacks"} & {path.suffix for path in directory.iterdir()}
     unread.kill()
-    assert third.end(20) == 0
+    assert third.end() == 0
     gone = r"ranks 0-1 are dead: their processes are gone without a word"
     assert re.search(rf"the job has ended: {gone}\n.*: otel-torchdist diagnose [0-9a-f]{{8}}\n$", third.out), (
         third.story()
@@ -140,7 +149,7 @@ def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo: Cal
     )
     holding.open_gate()
     running.wait_for(r"stall over: all_reduce \(sequence 6, default_pg\) completed after")
-    assert running.end(20) == 0, running.story()
+    assert running.end() == 0, running.story()
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def observe_ending(ending: Ending, python: WarmPython | None) -> Outcome:
         if ending.deed:
             job.order(ODD_ONE, ending.deed)
         if ending.deed in HANGS:
-            until(lambda: any(root.attributes[semconv.VERDICT] == ending.verdict for root in job.roots()), 30)
+            until(lambda: any(root.attributes[semconv.VERDICT] == ending.verdict for root in job.roots()))
         if ending.by:
             _end(job, ending.by)
         if ending.verdict:

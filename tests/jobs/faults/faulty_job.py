@@ -21,7 +21,7 @@ from tests.support.warm_python import Done, WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "faulty.py"
 THRESHOLD_S = 2.0
-STARTUP_S = 30.0
+STARTUP_S = 60.0
 
 _ports = itertools.count(20_001)
 
@@ -48,7 +48,7 @@ class FaultyJob:
         environ: Mapping[str, str] | None = None,
         of_rank: Mapping[int, Mapping[str, str]] | None = None,
         nodes: Nodes | None = None,
-        timeout_s: float = 90,
+        timeout_s: float = 110,
     ) -> None:
         """Start the ranks.
 

@@ -97,9 +97,9 @@ def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], li
     """An odd call on the other node, among the last of all, is compared before the agents leave, and only once."""
     job = start("short_dtype", environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": linger_ms})
     assert [done.code for done in job.join()] == [0] * 4
-    until(job.findings, 30)
+    until(job.findings)
     if linger_ms == "0":
-        until(lambda: not processes_of(job.base), 20)
+        until(lambda: not processes_of(job.base), 40)
     [found] = job.findings()
     assert found.attributes[semconv.VERDICT_RANKS] == "3", found.error
 
@@ -131,13 +131,13 @@ def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
 def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> None:
     """Each half reports that the other one's agent does not answer, in one trace; both report when it is over."""
     job = start("cut")
-    until(lambda: have_met(job), 30)
+    until(lambda: have_met(job))
     time.sleep(3)  # long enough for an exchange too, which agents without a stall make every 2 s
     two.part()
     root, _ = job.first_verdict()
     assert root.attributes[semconv.VERDICT] == "unreachable", root.error
     assert root.attributes[semconv.STALL_AGE] <= DUE_S
-    until(lambda: len({root.attributes[semconv.VERDICT_RANKS] for root in job.roots()}) == 2, 20)
+    until(lambda: len({root.attributes[semconv.VERDICT_RANKS] for root in job.roots()}) == 2)
     assert {root.attributes[semconv.VERDICT_RANKS] for root in job.roots()} == {"0-1", "2-3"}
     assert len({root.trace_id for root in job.roots()}) == 1
     two.join()

@@ -54,7 +54,7 @@ def test_finding_of_a_job_that_is_over(start: Callable[..., FaultyJob], fault: s
     job = start(fault)
     assert {done.code for done in job.join()} == codes
     ended = time.monotonic()
-    until(job.findings, 30)
+    until(job.findings)
     assert time.monotonic() - ended <= AFTER_THE_END_S
     [found] = job.findings()
     assert found.attributes[semconv.VERDICT_RANKS] == "2", found.error

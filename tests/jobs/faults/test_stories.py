@@ -31,7 +31,7 @@ def test_resolved_stall_is_reported_with_its_length(start: Callable[..., FaultyJ
 def test_second_stall_is_reported_once_the_first_is_over(start: Callable[..., FaultyJob]) -> None:
     """Two pairs of ranks stall for reasons of their own: one incident at a time, and each names its own rank."""
     job = start("two", ranks=4, environ={"LATE_S": str(LATE_S + 1)})
-    until(lambda: [root for root in job.roots() if root.attributes.get(semconv.VERDICT_RANKS) == "3"], 30)
+    until(lambda: [root for root in job.roots() if root.attributes.get(semconv.VERDICT_RANKS) == "3"])
     named = [root.attributes[semconv.VERDICT_RANKS] for root in job.roots()]
     assert named == sorted(named)
     assert set(named) == {"1", "3"}
@@ -44,7 +44,7 @@ def test_agent_killed_during_the_stall(start: Callable[..., FaultyJob]) -> None:
     [agent] = job.agents()
     os.kill(agent, signal.SIGKILL)
     epochs = len(job.roots())
-    until(lambda: len(job.roots()) > epochs, 30)
+    until(lambda: len(job.roots()) > epochs)
     assert job.agents() != [agent]
     assert len({root.trace_id for root in job.roots()}) == 1
     assert {root.attributes[semconv.VERDICT_RANKS] for root in job.roots()} == {"2"}
@@ -54,7 +54,7 @@ def test_agent_killed_during_the_stall(start: Callable[..., FaultyJob]) -> None:
 def test_collector_away_during_the_stall(start: Callable[..., FaultyJob]) -> None:
     """Reports made while the receiver was down arrive once it is up, with the age at which they were made."""
     job = start("late")
-    until(lambda: any(span.name == "init_process_group" for span in job.receiver.spans()), 30)
+    until(lambda: any(span.name == "init_process_group" for span in job.receiver.spans()))
     job.receiver.stop()
     time.sleep(DUE_S)
     job.receiver.start()
