@@ -156,9 +156,9 @@ def _minor(version: str) -> tuple[str, ...]:
     return tuple(version.split(".")[:2])
 
 
-def library_name(torch_version: str) -> str:
-    """The file name of the library for a torch."""
-    return f"otel_torchdist-torch{'.'.join(_minor(torch_version))}-{platform.machine()}.so"
+def library_name(torch_version: str, machine: str = "") -> str:
+    """The file name of the library for a torch, and for an architecture if it is not this one's."""
+    return f"otel_torchdist-torch{'.'.join(_minor(torch_version))}-{machine or platform.machine()}.so"
 
 
 def library_cache() -> Path:
@@ -170,8 +170,7 @@ def library_cache() -> Path:
 def chosen_library(kernel: CaptureKernel) -> Library | None:
     """The library with which calls are recorded; None for the kernel in Python.
 
-    That a library is used, or cannot be used although there is one, is logged; that there is none only if it was asked
-    for.
+    What is used is logged, as a warning if there is a library that cannot be used, or none although it was asked for.
     """
     if kernel is CaptureKernel.PYTHON:
         return None
@@ -180,6 +179,8 @@ def chosen_library(kernel: CaptureKernel) -> Library | None:
     except NoLibraryError as error:
         if kernel is CaptureKernel.NATIVE:
             _warn(error)
+        else:
+            _logger.info("recording in Python: %s", error)
         return None
     except NativeError as error:
         _warn(error)
@@ -193,7 +194,9 @@ def _warn(error: NativeError) -> None:
 
 
 def find_library(cache: Path) -> Library:
-    """Load the library for this torch: one that was built here, or else the one that is shipped.
+    """Load the library for this torch: one that was built here, or else the one that the wheel has brought.
+
+    One that was built here and cannot be used, such as one of an older version, is a warning if there is another.
 
     Args:
         cache: Where `build-native` puts libraries.
@@ -205,9 +208,15 @@ def find_library(cache: Path) -> Library:
     import torch
 
     name = library_name(torch.__version__)
-    for folder in (cache, _SHIPPED):
-        if (folder / name).is_file():
-            return Library(folder / name)
+    own, shipped = cache / name, _SHIPPED / name
+    if own.is_file() and shipped.is_file():
+        try:
+            return Library(own)
+        except NativeError as error:
+            _logger.warning("%s: %s is used instead", error, shipped)
+    for path in (shipped, own):
+        if path.is_file():
+            return Library(path)
     raise NoLibraryError(
         f"there is no native library for torch {torch.__version__} on {platform.machine()}; "
         "`otel-torchdist build-native` builds one"

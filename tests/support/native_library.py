@@ -14,16 +14,22 @@ import pytest
 import torch
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
-from otel_torchdist.native.build import SOURCES, build
+from otel_torchdist.native.build import build
+from otel_torchdist.native.compiling import SOURCES
 from otel_torchdist.native.library import library_cache, library_name
 
 KERNELS: Final = ("python", "native")
 
 
+def has_compiler() -> bool:
+    """Whether libraries can be built here."""
+    return bool(os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++"))
+
+
 @functools.cache
 def native_cache() -> Path:
     """A cache, as `XDG_CACHE_HOME` names it, with the library; skips where there is no compiler."""
-    if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
+    if not has_compiler():
         pytest.skip("no C++ compiler: the native library cannot be built")
     known = hashlib.sha256(torch.__version__.encode())
     for source in sorted(SOURCES.iterdir()):
