@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_torchdist.native.compiling import TORCH_LIBRARIES, NoToolError, TorchFiles, compile_library, find_compiler
 from otel_torchdist.native.library import library_name
-from wheels.requirements import unmet
+from wheels.requirements import found_everywhere, unmet
 from wheels.torches import Torch
 
 MACHINES: Final = ("x86_64", "aarch64")
@@ -59,12 +59,16 @@ def build_library(torch: Torch, machine: str, folder: Path) -> Path:
 def _stand_ins(compiler: Sequence[str], exported: Collection[str], scratch: Path) -> Path:
     """Libraries that have the names of torch's and export the same, but do nothing.
 
-    Like torch's own, they come before libstdc++ and offer functions that are newer than that of an old machine.
+    They come before libstdc++, so they export none of its functions but those that torch brings for old machines.
     """
     folder = scratch / "stand-ins"
     folder.mkdir()
     symbols = folder / "exported.s"
-    symbols.write_text("".join(f'.globl "{name}"\n"{name}":\n' for name in sorted(exported)))
+    found = subprocess.run(
+        [*compiler, "-print-file-name=libstdc++.so.6"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    names = sorted({*exported} - {*found_everywhere(Path(found.stdout.strip()))})
+    symbols.write_text("".join(f'.globl "{name}"\n"{name}":\n' for name in names))
     for name in TORCH_LIBRARIES:
         file = f"lib{name}.so"
         command = [*compiler, "-shared", "-nostdlib", f"-Wl,-soname,{file}", str(symbols), "-o", str(folder / file)]

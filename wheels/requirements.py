@@ -23,7 +23,7 @@ def unmet(library: Path, exported: Collection[str]) -> list[str]:
         library: The library.
         exported: The symbols of the torch that it is for.
     """
-    offered = {*exported, *_functions_of_python(), *_LOADERS}
+    offered = {*exported, *functions_of_python(), *_LOADERS}
     missing = [
         f"it needs {symbol.name}, which neither torch nor Python has"
         for symbol in symbols_of(library)
@@ -37,9 +37,19 @@ def unmet(library: Path, exported: Collection[str]) -> list[str]:
     return missing + too_new
 
 
-def _functions_of_python() -> set[str]:
-    """Those that the library declares; they are in every Python since 3.10."""
-    return {*re.findall(r"\b(Py\w+)\(", (SOURCES / "python.h").read_text())}
+def found_everywhere(library: Path) -> set[str]:
+    """What a library of the machine's exports that is old enough to be everywhere."""
+    return {
+        symbol.name
+        for symbol in symbols_of(library)
+        if symbol.is_defined and symbol.version and not _is_too_new(symbol.version)
+    }
+
+
+def functions_of_python() -> set[str]:
+    """The functions of Python that the library declares; they are in every Python since 3.10."""
+    declared = (SOURCES / "python.h").read_text().partition('extern "C"')[2].partition("\n}\n")[0]
+    return {*re.findall(r"\b(Py\w+)\(", declared)}
 
 
 def _is_too_new(version: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -32,36 +33,41 @@ def build(folder: Path) -> Path:
         OSError: The folder cannot be written to.
     """
     _refuse_ranks(os.environ)
-    torch = installed_torch()
     compiler = find_compiler()
+    torch = installed_torch()
     folder.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch:
         made = compile_library(compiler, torch, Path(scratch))
-        Library(made)
         finished = folder / library_name(installed_version())
+        Library(made)
         made.replace(finished)
     return finished
 
 
 def installed_torch() -> TorchFiles:
-    """The headers and libraries of the torch that is installed.
+    """The headers and libraries of the torch that is installed, which takes seconds to import.
 
     Raises:
         NoToolError: There is none.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise NoToolError(f"there is no torch to build for: {error}") from error
-    home = Path(torch.__file__).parent
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        raise NoToolError("torch is not installed")
+    home = Path(found.origin).parent
     return TorchFiles(home / "include", home / "lib")
 
 
 def installed_version() -> str:
-    """The version of the torch that is installed."""
-    import torch
+    """The version of the torch that is installed, which is imported.
 
+    Raises:
+        NoToolError: It cannot be imported.
+    """
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        raise NoToolError(f"torch cannot be imported: {error}") from error
     return torch.__version__
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wheels.elf import symbols_of
-from wheels.requirements import unmet
+from wheels.requirements import functions_of_python, unmet
 
 
 def linked(folder: Path, source: str) -> Path:
@@ -26,9 +27,9 @@ def linked(folder: Path, source: str) -> Path:
 
 def test_what_is_everywhere(tmp_path: Path) -> None:
     """Functions of old glibc, of Python and of torch are there."""
-    source = "void *PyObject_Vectorcall(), *of_torch(), *malloc(unsigned long);"
-    library = linked(tmp_path, f"{source} void *f(void) {{ PyObject_Vectorcall(); of_torch(); return malloc(1); }}")
-    assert {"PyObject_Vectorcall", "of_torch", "malloc"} <= {
+    source = "void *PyObject_VectorcallDict(), *of_torch(), *malloc(unsigned long);"
+    library = linked(tmp_path, f"{source} void *f(void) {{ PyObject_VectorcallDict(); of_torch(); return malloc(1); }}")
+    assert {"PyObject_VectorcallDict", "of_torch", "malloc"} <= {
         symbol.name for symbol in symbols_of(library) if not symbol.is_defined
     }
     assert unmet(library, {"of_torch"}) == []
@@ -47,3 +48,10 @@ def test_what_is_too_new(tmp_path: Path) -> None:
     library = linked(tmp_path, "extern char __libc_single_threaded; char f(void) { return __libc_single_threaded; }")
     [problem] = unmet(library, ())
     assert problem == "it needs __libc_single_threaded of GLIBC_2.32, and GLIBC_2.28 is the newest that is everywhere"
+
+
+def test_python_has_what_is_declared() -> None:
+    """The functions of Python that the library declares are functions, not macros of its headers, in this Python."""
+    declared = functions_of_python()
+    assert len(declared) >= 10
+    assert [name for name in sorted(declared) if not hasattr(ctypes.pythonapi, name)] == []

@@ -18,14 +18,39 @@ struct PyMethodDef {
 };
 
 void* PyGILState_GetThisThreadState(void);
-PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count, PyObject* names);
+PyObject* PyObject_VectorcallDict(PyObject* callable, PyObject* const* args, size_t count, PyObject* keywords);
 PyObject* PyObject_CallFunction(PyObject* callable, const char* format, ...);
 PyObject* PyCFunction_NewEx(PyMethodDef* definition, PyObject* self, PyObject* module);
 PyObject* PyInstanceMethod_New(PyObject* function);
 PyObject* PyTuple_GetItem(PyObject* tuple, ssize_t index);
+ssize_t PyTuple_Size(PyObject* tuple);
+PyObject* PyDict_New(void);
+int PyDict_SetItem(PyObject* dict, PyObject* key, PyObject* value);
 void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_NormalizeException(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);
 void PyErr_Clear(void);
 void Py_DecRef(PyObject* object);
 }
+
+namespace otel_torchdist {
+
+// As CPython's own, which in 3.10 is an inline function of its headers.
+inline PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* args, size_t count, PyObject* names) {
+  if (names == nullptr) {
+    return PyObject_VectorcallDict(callable, args, count, nullptr);
+  }
+  PyObject* keywords = PyDict_New();
+  PyObject* result = nullptr;
+  if (keywords != nullptr) {
+    bool is_filled = true;
+    for (ssize_t i = 0; is_filled && i < PyTuple_Size(names); ++i) {
+      is_filled = PyDict_SetItem(keywords, PyTuple_GetItem(names, i), args[count + static_cast<size_t>(i)]) == 0;
+    }
+    result = is_filled ? PyObject_VectorcallDict(callable, args, count, keywords) : nullptr;
+    Py_DecRef(keywords);
+  }
+  return result;
+}
+
+}  // namespace otel_torchdist
