@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -111,7 +111,8 @@ def _run_all(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
         while waiting or running:
             while waiting and len(running) < most:
                 name = waiting.pop(0)
-                running[name] = _start(commands[name], _log(scratch, name), scratch)
+                with _no_interrupt():
+                    running[name] = _start(commands[name], _log(scratch, name), scratch)
             time.sleep(_POLL_S)
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 if running.pop(name).returncode:
@@ -123,6 +124,16 @@ def _run_all(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let Ctrl-C wait, so that no compiler is started that nobody knows."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _log(scratch: Path, name: str) -> Path:

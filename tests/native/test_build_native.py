@@ -63,7 +63,7 @@ def outcome(running: subprocess.Popen[str]) -> tuple[int, str]:
 
 def wait_for(path: Path) -> None:
     """Wait until a file is there and not empty."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not path.is_file() or not path.read_text():
         assert time.monotonic() < deadline, path
         time.sleep(0.02)
