@@ -16,7 +16,7 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast lint bench faults docs dashboards kubernetes-rules browser stack up down pictures clean constraints
+.PHONY: help demo test test-fast lint bench faults docs dashboards kubernetes-rules browser stack up down pictures wheels clean constraints
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -84,6 +84,10 @@ down: $(STAMP)  ## stops them
 # What README and docs show, from a real demo and a real Jaeger.
 pictures: stack $(STAMP)  ## the pictures of README and docs
 	$(BIN)/python -m pictures
+
+# With a native library for each version of torch in those for Linux; ARGS="--torch 2.15.0 --machine x86_64".
+wheels: $(STAMP)  ## the wheels of a release, in dist
+	$(BIN)/python -m wheels $(ARGS)
 
 clean:  ## removes what was made here
 	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache

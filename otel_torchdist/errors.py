@@ -10,6 +10,7 @@
   + NotReproducibleError    reproducer.model               no script can show what has happened
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
   + NativeError             native.library                 the native library cannot be built, or not be used here
+  + NoToolError             native.compiling               a compiler, or torch, is not installed
   These are handled where they arise:
   + NoLibraryError          native.library                 there is no native library for this torch
   + DamagedSegmentError     archive.columns                a part of an archive is damaged

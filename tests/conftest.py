@@ -19,7 +19,7 @@ from tests.support.repository import REPOSITORY
 from tests.support.warm_python import WarmPython
 
 WITH_PROCESSES: Final = (
-    *("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "native", "processes", "servers"),
+    *("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "native", "processes", "servers", "wheels"),
 )
 WITH_SERVERS: Final = ("servers",)
 TOGETHER: Final = (

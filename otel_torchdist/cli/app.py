@@ -66,7 +66,12 @@ _COMMANDS: Final = {
             (ExitCode.NOTHING_FOUND, ExitCode.NOT_REPRODUCIBLE, ExitCode.NO_DIRECTORY, ExitCode.BROKEN_PIPE),
         ),
         _Command("agent", "agent", "agent", (ExitCode.NOTHING_FOUND,)),
-        _Command("build-native", "build_native", "build_native", (ExitCode.UNAVAILABLE, ExitCode.NOT_WRITTEN)),
+        _Command(
+            "build-native",
+            "build_native",
+            "build_native",
+            (ExitCode.NOT_BUILT, ExitCode.UNAVAILABLE, ExitCode.NOT_WRITTEN, ExitCode.INTERRUPTED),
+        ),
     )
 }
 

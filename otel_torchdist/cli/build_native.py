@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.native.build import build
+from otel_torchdist.native.compiling import NoToolError
 from otel_torchdist.native.library import NativeError, library_cache
 from otel_torchdist.native.trust import why_not_trusted
 
@@ -20,17 +21,25 @@ def build_native(
 ) -> None:
     """Build the native library for the torch that is installed here, with this machine's C++ compiler.
 
-    From then on, calls are recorded by it: in under a microsecond, and without the GIL. Takes half a minute.
+    From then on, calls are recorded by it: in under a microsecond, and without the GIL. Takes half a minute; do it
+    before a job starts, not in its ranks. Wheels for Linux bring libraries for released versions of torch, so this is
+    for torch's nightly builds and your own.
     """
+    folder = to or library_cache()
     try:
-        made = build(to or library_cache())
+        made = build(folder)
         why = "" if to else why_not_trusted(made)
         if why:
             raise NativeError(f"{made} was built, and would not be used: it {why}")
+    except NoToolError as error:
+        _end(f"{error}", ExitCode.UNAVAILABLE)
     except NativeError as error:
-        typer.echo(f"otel-torchdist: {error}", err=True)
-        raise typer.Exit(ExitCode.UNAVAILABLE) from None
+        _end(f"{error}", ExitCode.NOT_BUILT)
     except OSError as error:
-        typer.echo(f"otel-torchdist: {error}", err=True)
-        raise typer.Exit(ExitCode.NOT_WRITTEN) from None
+        _end(f"{folder} cannot be written to: {error.strerror}", ExitCode.NOT_WRITTEN)
     typer.echo(f"{made}, {made.stat().st_size >> 10} KiB")
+
+
+def _end(reason: str, code: ExitCode) -> NoReturn:
+    typer.echo(f"otel-torchdist: {reason}", err=True)
+    raise typer.Exit(code) from None

@@ -32,6 +32,7 @@ class ExitCode(enum.IntEnum):
     NOTHING_FOUND = 2, "no job, run or tape that can be read, or more than one run matches"
     DEMO_FAILED = 3, "the demo's training failed, or the expected verdict did not come in time"
     NOT_REPRODUCIBLE = 4, "`reproduce`: no verdict, or one that a script cannot show"
+    NOT_BUILT = 5, "`build-native`: this is a rank, or the compiler or what it has made does not work"
     USAGE_ERROR = 64, "the command line is wrong"
     UNAVAILABLE = 69, "a package or compiler that the command needs is not installed"
     INTERNAL_ERROR = 70, "an error in the command itself; the traceback is on stderr"

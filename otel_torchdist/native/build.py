@@ -1,46 +1,46 @@
-"""Builds the library from the sources beside this file, for the torch that is installed. Never inside a rank."""
+"""Builds the library for the torch that is installed, with this machine's compiler. Never inside a rank."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.native.compiling import NoToolError, TorchFiles, compile_library, find_compiler
 from otel_torchdist.native.library import Library, NativeError, library_name
 
-SOURCES: Final = Path(__file__).parent / "source"
-_FLAGS: Final = ("-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
-_STANDARDS: Final = ("c++17", "c++20")
-"""Ours is C++17; torch's own headers need C++20 from 2.15 on."""
-_LIMIT_S: Final = 600.0
+_SCRATCH: Final = ".build-"
+_ABANDONED_S: Final = 3600.0
+"""Longer than any build may take."""
+_RANK_VARIABLES: Final = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+"""What launchers such as torchrun set for each rank. RANK is not among them: some clusters set it for a node."""
 
 
 def build(folder: Path) -> Path:
     """Build the library, check that it can be used here, and put it into a folder; return its path.
 
-    It gets its name only when it is complete, so builds at the same time, or one that was killed, do no harm.
+    It gets its name only when it is complete, so builds at the same time, or one that was killed, do no harm. What a
+    killed one has left is removed an hour later.
 
     Raises:
-        NativeError: There is no compiler, or the library cannot be built or loaded.
+        NoToolError: There is no compiler or no torch.
+        NativeError: This is a rank, or the library cannot be built or loaded.
         OSError: The folder cannot be written to.
     """
-    import torch
-
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if not compiler:
-        raise NativeError("there is no C++ compiler (g++, clang++, or what CXX names)")
+    _refuse_ranks(os.environ)
+    compiler = find_compiler()
+    torch = installed_torch()
     folder.mkdir(parents=True, exist_ok=True)
-    home = Path(torch.__file__).parent
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
-        objects = _compiled(compiler, home, Path(scratch))
-        made = Path(scratch) / "library.so"
-        _run([compiler, "-shared", "-o", str(made), *objects, f"-L{home}/lib", "-lc10", "-ltorch_cpu"])
+    _remove_abandoned(folder)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch:
+        made = compile_library(compiler, torch, Path(scratch))
+        finished = folder / library_name(installed_version())
         Library(made)
-        finished = folder / library_name(torch.__version__)
         _settle(made)
         made.replace(finished)
     return finished
@@ -53,40 +53,46 @@ def _settle(made: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _compiled(compiler: str, home: Path, scratch: Path) -> list[str]:
-    """Compile all sources at the same time; return the objects."""
-    headers = [f"-isystem{home}/include", f"-isystem{home}/include/torch/csrc/api/include"]
-    works = (home / "include" / "torch" / "csrc" / "distributed" / "c10d" / "Work.hpp").read_text()
-    labels = ["-DHAS_LABELS"] if "get_comm_profiling_name" in works else []
-    standard = _STANDARDS[_needs_20(home)]
-    running: list[tuple[Path, subprocess.Popen[str]]] = []
-    for source in sorted(SOURCES.glob("*.cc")):
-        command = [
-            compiler,
-            f"-std={standard}",
-            *_FLAGS,
-            *labels,
-            *headers,
-            "-c",
-            str(source),
-            "-o",
-            f"{scratch}/{source.stem}.o",
-        ]
-        pipe = subprocess.PIPE
-        running.append((source, subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True)))
-    texts = [(source, process.communicate(timeout=_LIMIT_S)[0], process.returncode) for source, process in running]
-    for source, text, code in texts:
-        if code:
-            raise NativeError(f"{source} cannot be compiled with {compiler}:\n{text}")
-    return [f"{scratch}/{source.stem}.o" for source, _, _ in texts]
+def installed_torch() -> TorchFiles:
+    """The headers and libraries of the torch that is installed, which takes seconds to import.
+
+    Raises:
+        NoToolError: There is none.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        raise NoToolError("torch is not installed")
+    home = Path(found.origin).parent
+    return TorchFiles(home / "include", home / "lib")
 
 
-def _needs_20(home: Path) -> bool:
-    text = (home / "include" / "ATen" / "ATen.h").read_text()
-    return "C++20 or later" in text
+def installed_version() -> str:
+    """The version of the torch that is installed, which is imported.
+
+    Raises:
+        NoToolError: It cannot be imported.
+    """
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        raise NoToolError(f"torch cannot be imported: {error}") from error
+    return torch.__version__
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
-    if done.returncode:
-        raise NativeError(f"{command[0]} failed:\n{done.stderr}")
+def _refuse_ranks(environ: Mapping[str, str]) -> None:
+    """All ranks of a job would compile at the same time, on processors that train."""
+    for name in _RANK_VARIABLES:
+        if name in environ:
+            rank = f"this is a rank of a job ({name}={environ[name]})"
+            raise NativeError(f"{rank}, where nothing is compiled: build before the job starts")
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what builds have left that were killed."""
+    for scratch in folder.glob(f"{_SCRATCH}*"):
+        try:
+            is_abandoned = time.time() - scratch.stat().st_mtime > _ABANDONED_S
+        except OSError:  # another build has just removed it
+            continue
+        if is_abandoned:
+            shutil.rmtree(scratch, ignore_errors=True)

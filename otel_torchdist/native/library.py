@@ -179,9 +179,9 @@ def _minor(version: str) -> tuple[str, ...]:
     return tuple(version.split(".")[:2])
 
 
-def library_name(torch_version: str) -> str:
-    """The file name of the library for a torch."""
-    return f"otel_torchdist-torch{'.'.join(_minor(torch_version))}-{platform.machine()}.so"
+def library_name(torch_version: str, machine: str = "") -> str:
+    """The file name of the library for a torch, and for an architecture if it is not this one's."""
+    return f"otel_torchdist-torch{'.'.join(_minor(torch_version))}-{machine or platform.machine()}.so"
 
 
 def library_cache() -> Path:
@@ -200,8 +200,7 @@ def library_cache() -> Path:
 def chosen_library(kernel: CaptureKernel) -> Library | None:
     """The library with which calls are recorded; None for the kernel in Python.
 
-    That a library is used, or cannot be used although there is one, is logged; that there is none only if it was asked
-    for.
+    What is used is logged, as a warning if there is a library that cannot be used, or none although it was asked for.
     """
     if kernel is CaptureKernel.PYTHON:
         return None
@@ -210,6 +209,8 @@ def chosen_library(kernel: CaptureKernel) -> Library | None:
     except NoLibraryError as error:
         if kernel is CaptureKernel.NATIVE:
             _warn(error)
+        else:
+            _logger.info("recording in Python: %s", error)
         return None
     except NativeError as error:
         _warn(error)
@@ -230,7 +231,9 @@ def _own_cache() -> Path | None:
 
 
 def find_library(cache: Path | None) -> Library:
-    """Load the library for this torch: one that was built here, or else the one that is shipped.
+    """Load the library for this torch: one that was built here, or else the one that the wheel has brought.
+
+    One that was built here and cannot be used, such as one of an older version, is a warning if there is another.
 
     Args:
         cache: Where `build-native` puts libraries; None if there is no such folder.
@@ -242,10 +245,18 @@ def find_library(cache: Path | None) -> Library:
     import torch
 
     name = library_name(torch.__version__)
-    if cache is not None and _is_there(cache / name):
-        return Library(cache / name)
-    if (_SHIPPED / name).is_file():  # who can change it can change this file, too
-        return Library(_SHIPPED / name)
+    shipped = _SHIPPED / name
+    has_shipped = shipped.is_file()  # who can change it can change this file, too
+    if cache is not None:
+        try:
+            if _is_there(cache / name):
+                return Library(cache / name)
+        except NativeError as error:
+            if not has_shipped:
+                raise
+            _logger.warning("%s: %s is used instead", error, shipped)
+    if has_shipped:
+        return Library(shipped)
     raise NoLibraryError(
         f"there is no native library for torch {torch.__version__} on {platform.machine()}; "
         "`otel-torchdist build-native` builds one"

@@ -89,7 +89,7 @@ def test_exit_codes_are_documented() -> None:
         ("export", [0, 2, 64, 69, 70, 73, 74, 130, 141]),
         ("reproduce", [0, 2, 4, 64, 70, 73, 141]),
         ("agent", [0, 2, 64, 70]),
-        ("build-native", [0, 64, 69, 70, 74]),
+        ("build-native", [0, 5, 64, 69, 70, 74, 130]),
     ],
 )
 def test_help_ends_with_exit_codes(base: Path, command: str, codes: list[int]) -> None:

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
-from otel_torchdist.native.build import SOURCES, build
+from otel_torchdist.native.build import build
+from otel_torchdist.native.compiling import SOURCES, find_compiler
 from otel_torchdist.native.library import library_cache, library_name
 
 _SIMULATED: Final = Path(__file__).parents[1] / "native" / "simulated" / "device.cc"
@@ -23,6 +24,11 @@ _SIMULATED: Final = Path(__file__).parents[1] / "native" / "simulated" / "device
 KERNELS: Final = ("python", "native")
 _BUILT: Final = library_cache().with_name("native-tests")
 """This user's, also while a test has another cache."""
+
+
+def has_compiler() -> bool:
+    """Whether libraries can be built here."""
+    return bool(os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++"))
 
 
 @functools.cache
@@ -53,32 +59,20 @@ def simulated_library() -> Path:
     """The library in C++ of tensors and operations, built once for this torch; skips where there is no compiler."""
     compiler = _compiler()
     key = hashlib.sha256(torch.__version__.encode() + _SIMULATED.read_bytes()).hexdigest()[:16]
-    built = library_cache().with_name("native-tests") / f"simulated-{key}.so"
+    built = _BUILT / f"simulated-{key}.so"
     if not built.is_file():
         home = Path(torch.__file__).parent
         headers = [f"-isystem{home}/include", f"-isystem{home}/include/torch/csrc/api/include"]
         libraries = [f"-L{home}/lib", "-lc10", "-ltorch_cpu", "-ltorch_python"]
         built.parent.mkdir(parents=True, exist_ok=True)
         made = built.with_name(f"{built.name}.{os.getpid()}")
-        command = [
-            compiler,
-            "-std=c++20",
-            "-O1",
-            "-fPIC",
-            "-shared",
-            *headers,
-            str(_SIMULATED),
-            *libraries,
-            "-o",
-            str(made),
-        ]
-        subprocess.run(command, check=True)
+        flags = ["-std=c++20", "-O1", "-fPIC", "-shared"]
+        subprocess.run([*compiler, *flags, *headers, str(_SIMULATED), *libraries, "-o", str(made)], check=True)
         made.replace(built)
     return built
 
 
-def _compiler() -> str:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if not compiler:
+def _compiler() -> list[str]:
+    if not has_compiler():
         pytest.skip("no C++ compiler: nothing native can be built")
-    return compiler
+    return find_compiler()

@@ -89,11 +89,11 @@ void report_failure(PyObject* work, const Followed& followed) {
 }
 
 // The wait only makes a stream wait: when that goes on, the operation is over.
-PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject* const* arguments, size_t given,
+PyObject* wait_on_device(const Followed& followed, PyObject* original, PyObject* const* arguments, ssize_t count,
                          PyObject* names) {
   DeviceItem wait;
   const bool is_seen = followed.devices->wait_begins(followed.number, followed.place, followed.device, &wait);
-  PyObject* result = PyObject_Vectorcall(original, arguments, given, names);
+  PyObject* result = call(original, arguments, count, names);
   if (is_seen) {
     followed.devices->wait_ends(wait);
   }
@@ -114,7 +114,7 @@ PyObject* wait(PyObject* self, PyObject* const* arguments, ssize_t count, PyObje
     return call(original, arguments, count, names);
   }
   if (followed.devices != nullptr) {
-    return wait_on_device(followed, original, arguments, given, names);
+    return wait_on_device(followed, original, arguments, count, names);
   }
   wait_begins(*session, followed);
   PyObject* result = call(original, arguments, count, names);

@@ -1,0 +1,166 @@
+"""Compiles the library in C++ from the sources beside this file, against the headers and libraries of one torch."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.native.library import NativeError
+
+SOURCES: Final = Path(__file__).parent / "source"
+TORCH_LIBRARIES: Final = ("c10", "torch_cpu")
+"""What the library is linked against."""
+_FLAGS: Final = ("-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+_STANDARDS: Final = ("c++17", "c++20")
+"""Ours is C++17; torch's own headers need C++20 from 2.15 on."""
+_LIMIT_S: Final = 600.0
+_POLL_S: Final = 0.05
+
+
+class NoToolError(NativeError):
+    """There is no compiler, or no torch to build for."""
+
+
+@dataclass(frozen=True)
+class TorchFiles:
+    """What the library is compiled and linked against.
+
+    Attributes:
+        include: Torch's headers.
+        libraries: The folder of its shared libraries.
+    """
+
+    include: Path
+    libraries: Path
+
+
+def find_compiler() -> list[str]:
+    """The C++ compiler that CXX names, with its options, or else that of this machine.
+
+    Raises:
+        NoToolError: There is none.
+    """
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    if chosen and not shutil.which(chosen[0]):
+        raise NoToolError(f"there is no C++ compiler {chosen[0]}, which CXX names")
+    found = shutil.which("g++") or shutil.which("clang++")
+    if not chosen and not found:
+        raise NoToolError("there is no C++ compiler (g++, clang++, or what CXX names)")
+    return chosen or [str(found)]
+
+
+def compile_library(compiler: Sequence[str], torch: TorchFiles, scratch: Path) -> Path:
+    """Compile and link the library, without symbols for a debugger.
+
+    Args:
+        compiler: With its options.
+        torch: What it is for.
+        scratch: A folder for all files of the compiler; they may stay there if this process is killed.
+
+    Returns:
+        The library, in `scratch`.
+
+    Raises:
+        NativeError: It cannot be compiled; the message has the first error.
+        OSError: There is no space.
+    """
+    flags = [*_FLAGS, f"-std={_STANDARDS[_needs_20(torch)]}", *_labels(torch)]
+    # Torch's headers put their paths into messages.
+    flags += [f"-ffile-prefix-map={torch.include}=torch/include", f"-ffile-prefix-map={SOURCES}=otel_torchdist"]
+    headers = [f"-isystem{torch.include}", f"-isystem{torch.include}/torch/csrc/api/include"]
+    sources = sorted(SOURCES.glob("*.cc"))
+    objects = [str(scratch / f"{source.stem}.o") for source in sources]
+    commands = {
+        source.name: [*compiler, *flags, *headers, "-c", str(source), "-o", made]
+        for source, made in zip(sources, objects, strict=True)
+    }
+    _run_all(commands, scratch)
+    library = scratch / "library.so"
+    # Named in the library in any case: torch has loaded them, and symbols are looked for in what is named.
+    linked = ["-Wl,--no-as-needed", *(f"-l{name}" for name in TORCH_LIBRARIES)]
+    link = [*compiler, "-shared", "-s", "-o", str(library), *objects, f"-L{torch.libraries}", *linked]
+    _run_all({"the library": link}, scratch)
+    return library
+
+
+def _needs_20(torch: TorchFiles) -> bool:
+    return "C++20 or later" in (torch.include / "ATen" / "ATen.h").read_text()
+
+
+def _labels(torch: TorchFiles) -> list[str]:
+    works = (torch.include / "torch" / "csrc" / "distributed" / "c10d" / "Work.hpp").read_text()
+    return ["-DHAS_LABELS"] if "get_comm_profiling_name" in works else []
+
+
+def _run_all(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
+    """Run commands, as many at a time as there are processors: each may take a gigabyte."""
+    waiting, most = list(commands), len(os.sched_getaffinity(0))
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    deadline = time.monotonic() + _LIMIT_S
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                name = waiting.pop(0)
+                with _no_interrupt():
+                    running[name] = _start(commands[name], _log(scratch, name), scratch)
+            time.sleep(_POLL_S)
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                if running.pop(name).returncode:
+                    raise _failure(name, commands[name][0], _log(scratch, name))
+            if time.monotonic() > deadline:
+                raise NativeError(f"{commands[next(iter(running))][0]} takes longer than {_LIMIT_S:.0f} s")
+    finally:
+        for process in running.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let Ctrl-C wait, so that no compiler is started that nobody knows."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _log(scratch: Path, name: str) -> Path:
+    return scratch / f"{name}.log"
+
+
+def _start(command: Sequence[str], log: Path, scratch: Path) -> subprocess.Popen[bytes]:
+    """Start a compiler in a session of its own, so that it can be killed with all that it starts."""
+    environ = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch)}
+    with log.open("wb") as output:
+        try:
+            return subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NativeError(f"{command[0]} cannot be run: {error.strerror}") from error
+
+
+def _failure(name: str, compiler: str, log: Path) -> Exception:
+    text = log.read_text(errors="replace")
+    if os.strerror(errno.ENOSPC) in text:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(log.parent))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = next((line for line in lines if "error" in line.lower()), *lines[-1:] or ("it says nothing",))
+    return NativeError(f"{compiler} cannot make {name}: {first}")

@@ -1,0 +1,192 @@
+"""`otel-torchdist build-native`: what it leaves, whatever happens to it.
+
+Where a compiler only has to be slow or broken, it is a script, which "links" by copying a library built before.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from otel_torchdist.native.library import library_name
+from tests.cli.running import SCRIPT
+from tests.support.native_library import native_cache
+
+NAME = library_name(torch.__version__)
+COMPILER = """#!/bin/sh
+echo "$$" >> {started}
+case "$*" in
+*-shared*) {linking}; while [ "$1" != -o ]; do shift; done; cp {library} "$2" ;;
+*) {compiling} ;;
+esac
+"""
+HOUR_S = 3600
+
+
+def compiler(folder: Path, compiling: str = ":", linking: str = ":") -> Path:
+    """A script that does as a compiler; `folder/started` counts its processes."""
+    script = folder / "compiler"
+    library = native_cache() / "otel-torchdist" / "native" / NAME
+    script.write_text(
+        COMPILER.format(started=folder / "started", library=library, compiling=compiling, linking=linking)
+    )
+    script.chmod(stat.S_IRWXU)
+    return script
+
+
+def start(to: Path, *before: str, **environ: str) -> subprocess.Popen[str]:
+    """Start the command."""
+    return subprocess.Popen(
+        [*before, str(SCRIPT), "build-native", "--to", str(to)],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outcome(running: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit code, and what it has written to stderr."""
+    _, err = running.communicate(timeout=150)
+    return running.returncode, err
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file is there and not empty."""
+    deadline = time.monotonic() + 120
+    while not path.is_file() or not path.read_text():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_killed(tmp_path: Path) -> None:
+    """A build that is killed leaves no library; a later one removes its scratch folder once that is old."""
+    to = tmp_path / "libraries"
+    running = start(to, CXX=str(compiler(tmp_path, compiling="exec sleep 20")))
+    wait_for(tmp_path / "started")
+    running.kill()
+    assert outcome(running)[0] == -signal.SIGKILL
+    [scratch] = to.iterdir()
+    assert outcome(start(to, CXX=str(compiler(tmp_path)))) == (0, "")
+    assert {*to.iterdir()} == {scratch, to / NAME}  # it might still be at work
+    long_ago = time.time() - 2 * HOUR_S
+    os.utime(scratch, (long_ago, long_ago))
+    assert outcome(start(to, CXX=str(compiler(tmp_path)))) == (0, "")
+    assert [*to.iterdir()] == [to / NAME]
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """Both succeed, though each is still compiling when the other begins; one library is there, and it is whole."""
+    to = tmp_path / "libraries"
+    met = f"while [ $(wc -l < {tmp_path}/linking) -lt 2 ]; do sleep 0.02; done"
+    chosen = str(compiler(tmp_path, linking=f"echo >> {tmp_path}/linking; {met}"))
+    both = [start(to, CXX=chosen) for _ in range(2)]
+    assert [outcome(one) for one in both] == [(0, ""), (0, "")]
+    assert [*to.iterdir()] == [to / NAME]
+    assert (to / NAME).read_bytes() == (native_cache() / "otel-torchdist" / "native" / NAME).read_bytes()
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C ends the compilers too, and nothing is left."""
+    to = tmp_path / "libraries"
+    running = start(to, CXX=str(compiler(tmp_path, compiling="exec sleep 60")))
+    wait_for(tmp_path / "started")
+    running.send_signal(signal.SIGINT)
+    assert outcome(running)[0] == 130
+    assert not [*to.iterdir()]
+    assert not [pid for pid in (tmp_path / "started").read_text().split() if is_running(pid)]
+
+
+@pytest.mark.parametrize(
+    ("compiling", "linking", "reason"),
+    [
+        ("exit 1", ":", "cannot make call_site.cc: it says nothing"),
+        ("echo one; echo 'x.cc:1: error: no'; echo more; exit 1", ":", "cannot make call_site.cc: x.cc:1: error: no"),
+        ("kill -SEGV $$", ":", "cannot make call_site.cc: it says nothing"),
+        (":", "echo 'ld: error: broken'; exit 1", "cannot make the library: ld: error: broken"),
+    ],
+)
+def test_broken_compiler(tmp_path: Path, compiling: str, linking: str, reason: str) -> None:
+    """The sentence has the first error, the exit code is of its own, and nothing is left."""
+    to, chosen = tmp_path / "libraries", compiler(tmp_path, compiling, linking)
+    one_by_one = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    code, err = outcome(start(to, *one_by_one, CXX=str(chosen)))
+    assert (code, err) == (5, f"otel-torchdist: {chosen} {reason}\n")
+    assert not [*to.iterdir()]
+
+
+def test_unusable_library(tmp_path: Path) -> None:
+    """What the compiler has made is tried before it gets its name; one that cannot be loaded is not kept."""
+    to = tmp_path / "libraries"
+    chosen = compiler(tmp_path, linking='while [ "$1" != -o ]; do shift; done; echo no > "$2"; exit 0')
+    code, err = outcome(start(to, CXX=str(chosen)))
+    assert code == 5
+    assert "cannot be loaded" in err
+    assert err.count("\n") == 1
+    assert not [*to.iterdir()]
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    """Without one, or with a CXX that is not there, the exit code is that of a missing package."""
+    path = str(tmp_path)
+    expected = "otel-torchdist: there is no C++ compiler (g++, clang++, or what CXX names)\n"
+    assert outcome(start(tmp_path / "to", CXX="", PATH=path)) == (69, expected)
+    expected = "otel-torchdist: there is no C++ compiler absent++, which CXX names\n"
+    assert outcome(start(tmp_path / "to", CXX="absent++ -O0")) == (69, expected)
+    assert not (tmp_path / "to").exists()
+
+
+def test_no_torch(tmp_path: Path) -> None:
+    """Without torch there is nothing to build for."""
+    program = "import sys; sys.modules['torch'] = None; from otel_torchdist.cli import main; main()"
+    command = [sys.executable, "-c", program, "build-native", "--to", str(tmp_path / "to")]
+    environ = {**os.environ, "CXX": str(compiler(tmp_path))}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (69, "otel-torchdist: torch is not installed\n")
+
+
+def test_in_a_rank(tmp_path: Path) -> None:
+    """A rank of a job compiles nothing; that some clusters set RANK for a whole node does not make one of it."""
+    code, err = outcome(start(tmp_path / "to", LOCAL_RANK="3", CXX="absent++"))
+    expected = "this is a rank of a job (LOCAL_RANK=3), where nothing is compiled: build before the job starts"
+    assert (code, err) == (5, f"otel-torchdist: {expected}\n")
+    assert outcome(start(tmp_path / "to", RANK="0", WORLD_SIZE="2", CXX="absent++"))[0] == 69
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [("ro", "Read-only file system"), ("size=64k", "No space left on device")]
+)
+def test_no_place(tmp_path: Path, options: str, reason: str) -> None:
+    """A cache that cannot be written to, or is full while this machine's own compiler writes, is one sentence."""
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+    own = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    mounted = [*own, "sh", "-c", f'mount -t tmpfs -o {options} tmpfs {tmp_path} && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*mounted, "true"], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    to = tmp_path / "libraries"
+    code, err = outcome(start(to, *mounted))
+    assert (code, err) == (74, f"otel-torchdist: {to} cannot be written to: {reason}\n")
+
+
+def test_architecture_is_in_the_name() -> None:
+    """So that one home directory can serve machines of two architectures."""
+    assert NAME.endswith(f"-{platform.machine()}.so")

@@ -1,0 +1,133 @@
+"""Wheels, installed where there is no compiler."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import site
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from otel_torchdist.native.library import library_name
+from tests.support.memory import memory_directory
+from tests.support.native_library import has_compiler
+from tests.support.recorded import RecordedTape, read_tapes
+from tests.support.repository import REPOSITORY
+
+PROGRAM = Path(__file__).parent / "workers" / "user.py"
+TIMES = 20
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program has left.
+
+    Attributes:
+        tape: Its tape.
+        log: Lines of our logger.
+        files: The folder of the package that it has used.
+    """
+
+    tape: RecordedTape
+    log: list[str]
+    files: Path
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make wheels` makes of the torch at hand."""
+    if not has_compiler():
+        pytest.skip("no C++ compiler: wheels with libraries cannot be built")
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "wheels", "--installed", "--machine", platform.machine(), "--to", str(folder)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run_with(wheel: Path, folder: Path) -> Run:
+    """Install a wheel into an empty environment that sees the torch at hand, and run a program there.
+
+    Neither the installation nor the program finds a compiler.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    environ = {"PATH": str(folder / "bin"), "HOME": str(folder), "GLOO_SOCKET_IFNAME": "lo"}
+    install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([*install, "--disable-pip-version-check", str(wheel)], env=environ, check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "torch-at-hand.pth").write_text("\n".join(site.getsitepackages()))
+    with memory_directory() as tapes:
+        environ |= {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "OTEL_PYTHON_TORCHDIST_READER": "none"}
+        environ |= {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes), "RANK": "0", "WORLD_SIZE": "1"}
+        command = [str(python), str(PROGRAM), str(TIMES), str(folder / "store")]
+        done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        [tape] = read_tapes(tapes)
+    return Run(tape, re.findall(r"^otel_torchdist: (.*)$", done.stderr, re.MULTILINE), Path(done.stdout.strip()))
+
+
+def test_names(wheels: Path) -> None:
+    """One wheel for this architecture, one for all machines, and the sources."""
+    version = r"otel_torchdist-[\d.]+"
+    found = sorted(path.name for path in wheels.iterdir())
+    expected = [
+        rf"{version}-py3-none-any\.whl",
+        rf"{version}-py3-none-manylinux_2_28_{platform.machine()}\.whl",
+        rf"{version}\.tar\.gz",
+    ]
+    assert len(found) == len(expected)
+    assert all(re.fullmatch(pattern, name) for pattern, name in zip(expected, found, strict=True)), found
+
+
+def test_native(wheels: Path, tmp_path: Path) -> None:
+    """An environment without compiler records natively, with the library that the wheel brings."""
+    [wheel] = wheels.glob("*-manylinux*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/WHEEL")]
+        text = archive.read(metadata).decode()
+    assert f"Root-Is-Purelib: false\nTag: py3-none-manylinux_2_28_{platform.machine()}\n" in text
+    ran = run_with(wheel, tmp_path / "venv")
+    library = ran.files / "native" / "libraries" / library_name(torch.__version__)
+    assert tmp_path in library.parents
+    assert ran.log == [f"recording natively, with {library}"]
+    ends = [operation.how for operation in ran.tape.named("all_reduce")]
+    assert len(ends) == TIMES
+    assert ends.count("CALLBACK") >= TIMES - 2, ends
+
+
+def test_pure(wheels: Path, tmp_path: Path) -> None:
+    """The wheel for all machines has no library; Python records, and the log says so once."""
+    [wheel] = wheels.glob("*-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+    ran = run_with(wheel, tmp_path / "venv")
+    [line] = ran.log
+    assert line.startswith(f"recording in Python: there is no native library for torch {torch.__version__} on ")
+    ends = [operation.how for operation in ran.tape.named("all_reduce")]
+    assert len(ends) == TIMES
+    assert "CALLBACK" not in ends
+
+
+def test_installing_the_sources_needs_no_compiler(tmp_path: Path) -> None:
+    """As `pip install .` builds it: a wheel for all machines."""
+    program = "import sys, hatchling.build as backend; print(backend.build_wheel(sys.argv[1]))"
+    environ = {"PATH": str(tmp_path), "CXX": "absent++", "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=REPOSITORY,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")

@@ -1,0 +1,1 @@
+"""The wheels of a release, with a native library for each minor version of torch: `make wheels`."""

@@ -1,0 +1,76 @@
+"""Builds a native library for a torch and an architecture, either of which may be another than this machine's."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.native.compiling import TORCH_LIBRARIES, NoToolError, TorchFiles, compile_library, find_compiler
+from otel_torchdist.native.library import library_name
+from wheels.requirements import found_everywhere, unmet
+from wheels.torches import Torch
+
+MACHINES: Final = ("x86_64", "aarch64")
+_STEMS: Final = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+
+
+class RequirementsError(Exception):
+    """A library needs what is not on every machine for which its wheel is."""
+
+
+def compiler_for(machine: str) -> list[str]:
+    """The compiler for an architecture.
+
+    Raises:
+        NoToolError: There is none here.
+    """
+    if machine == platform.machine():
+        return find_compiler()
+    name = f"{machine}-linux-gnu-g++"
+    if not shutil.which(name):
+        raise NoToolError(f"there is no {name} (Debian: g++-{_STEMS[machine]})")
+    return [name]
+
+
+def build_library(torch: Torch, machine: str, folder: Path) -> Path:
+    """Build the library for a torch and an architecture into a folder; returns its path.
+
+    Raises:
+        NoToolError: There is no compiler for the architecture.
+        NativeError: It cannot be compiled.
+        RequirementsError: It could not be loaded everywhere.
+    """
+    compiler = compiler_for(machine)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+        stand_ins = _stand_ins(compiler, torch.exported, Path(scratch))
+        made = compile_library(compiler, TorchFiles(torch.include, stand_ins), Path(scratch))
+        problems = unmet(made, torch.exported)
+        if problems:
+            raise RequirementsError(f"the library for torch {torch.version} on {machine}: {'; '.join(problems)}")
+        return made.replace(folder / library_name(torch.version, machine))
+
+
+def _stand_ins(compiler: Sequence[str], exported: Collection[str], scratch: Path) -> Path:
+    """Libraries that have the names of torch's and export the same, but do nothing.
+
+    They come before libstdc++, so they export none of its functions but those that torch brings for old machines.
+    """
+    folder = scratch / "stand-ins"
+    folder.mkdir()
+    symbols = folder / "exported.s"
+    found = subprocess.run(
+        [*compiler, "-print-file-name=libstdc++.so.6"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    names = sorted({*exported} - {*found_everywhere(Path(found.stdout.strip()))})
+    symbols.write_text("".join(f'.globl "{name}"\n"{name}":\n' for name in names))
+    for name in TORCH_LIBRARIES:
+        file = f"lib{name}.so"
+        command = [*compiler, "-shared", "-nostdlib", f"-Wl,-soname,{file}", str(symbols), "-o", str(folder / file)]
+        subprocess.run(command, check=True)
+    return folder
