@@ -1,6 +1,6 @@
 """The whole library under AddressSanitizer and UndefinedBehaviorSanitizer, in real processes with torch.
 
-ThreadSanitizer is not run with torch, whose threads it cannot follow; see `test_stress`.
+ThreadSanitizer watches what needs no torch; see `test_stress`.
 """
 
 from __future__ import annotations
