@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from otel_torchdist.native.library import NativeError
 
@@ -103,20 +103,25 @@ def _labels(torch: TorchFiles) -> list[str]:
 
 
 def _run_all(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
-    """Run commands, as many at a time as there are processors: each may take a gigabyte."""
+    """Run commands, as many at a time as there are processors: each may take a gigabyte.
+
+    What they say is kept in memory, for the disk may be full.
+    """
     waiting, most = list(commands), len(os.sched_getaffinity(0))
     running: dict[str, subprocess.Popen[bytes]] = {}
+    said = {name: open(os.memfd_create("compiler"), "w+b") for name in commands}  # noqa: SIM115  # closed below
     deadline = time.monotonic() + _LIMIT_S
     try:
         while waiting or running:
             while waiting and len(running) < most:
                 name = waiting.pop(0)
                 with _no_interrupt():
-                    running[name] = _start(commands[name], _log(scratch, name), scratch)
+                    running[name] = _start(commands[name], said[name], scratch)
             time.sleep(_POLL_S)
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 if running.pop(name).returncode:
-                    raise _failure(name, commands[name][0], _log(scratch, name))
+                    said[name].seek(0)
+                    raise _failure(name, commands[name][0], said[name].read().decode(errors="replace"), scratch)
             if time.monotonic() > deadline:
                 raise NativeError(f"{commands[next(iter(running))][0]} takes longer than {_LIMIT_S:.0f} s")
     finally:
@@ -124,10 +129,12 @@ def _run_all(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        for output in said.values():
+            output.close()
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
+def _no_interrupt() -> Generator[None, None, None]:
     """Let Ctrl-C wait, so that no compiler is started that nobody knows."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -136,31 +143,25 @@ def _no_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _log(scratch: Path, name: str) -> Path:
-    return scratch / f"{name}.log"
-
-
-def _start(command: Sequence[str], log: Path, scratch: Path) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], output: IO[bytes], scratch: Path) -> subprocess.Popen[bytes]:
     """Start a compiler in a session of its own, so that it can be killed with all that it starts."""
     environ = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch)}
-    with log.open("wb") as output:
-        try:
-            return subprocess.Popen(
-                command,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise NativeError(f"{command[0]} cannot be run: {error.strerror}") from error
+    try:
+        return subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise NativeError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
-def _failure(name: str, compiler: str, log: Path) -> Exception:
-    text = log.read_text(errors="replace")
+def _failure(name: str, compiler: str, text: str, scratch: Path) -> Exception:
     if os.strerror(errno.ENOSPC) in text:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(log.parent))
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(scratch))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if "error" in line.lower()), *lines[-1:] or ("it says nothing",))
     return NativeError(f"{compiler} cannot make {name}: {first}")
