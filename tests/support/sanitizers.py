@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 import torch
 
-from otel_torchdist.native.build import SOURCES
+from otel_torchdist.native.compiling import SOURCES
 from otel_torchdist.native.library import library_cache, library_name
 from tests.support.repository import REPOSITORY
 

@@ -127,7 +127,7 @@ class GroupState(Channel):
         self.backend_on = Backends(self.reference)
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans: dict[PlanKey, Plan] = {}
-        self.ragged = RaggedLines()
+        self.ragged: RaggedLines[Plan] = RaggedLines()
         self.is_over = False
         self.native = recorder.native.add_group(self._channels is None) if recorder.native is not None else None
 

@@ -99,7 +99,7 @@ class NativeKernels:
         try:
             plan = call.plan
             native = plan.group.recorder.native
-            if native is None or plan.offered == native.generation:
+            if native is None or (plan.offered == native.generation and _distinguishes(plan)):
                 return
             is_fixed = not plan.flags & Flag.COALESCED and _is_read(plan, args)
             if is_fixed and native.plan(self._native_plan(plan)):
@@ -146,15 +146,17 @@ class NativeKernels:
 
 def _is_on_host(plan: Plan) -> bool:
     """Whether a plan's operations run on the CPU, with ends that the library can see."""
-    backend = plan.group.backend_on("cpu")
-    if not plan.on_cpu or backend not in _ON_HOST:
-        return False
-    return not plan.is_left_alone or _has_callback(plan, backend) or bool(plan.flags & Flag.POINT_TO_POINT)
+    return plan.on_cpu and plan.group.backend_on("cpu") in _ON_HOST
 
 
-def _has_callback(plan: Plan, backend: str) -> bool:
+def _has_callback(plan: Plan) -> bool:
     """Whether the Work has a future that is complete when the operation is over; that of a fake one always is."""
-    return backend == "fake" or not plan.flags & Flag.END_BY_WAIT
+    return plan.group.backend_on("cpu") == "fake" or not plan.flags & Flag.END_BY_WAIT
+
+
+def _distinguishes(plan: Plan) -> bool:
+    """Whether a plan has a reduce op that Python sees, as the library does: in torch 2.8 it does not."""
+    return plan.reduce_op >= 0 or plan.operation.reduce_op < 0
 
 
 def _is_read(plan: Plan, args: tuple[Any, ...]) -> bool:
@@ -163,19 +165,15 @@ def _is_read(plan: Plan, args: tuple[Any, ...]) -> bool:
 
 
 def _flags_on_host(plan: Plan) -> PlanFlag:
-    is_message = bool(plan.flags & Flag.POINT_TO_POINT)
-    flags = PlanFlag(0)
+    flags = PlanFlag.MESSAGE if plan.flags & Flag.POINT_TO_POINT else PlanFlag(0)
     if plan.is_left_alone:
         flags |= PlanFlag.LEFT_ALONE
     if plan.flags & Flag.ASYNC:
         flags |= PlanFlag.MAPS_MEMORY
-    if _has_callback(plan, plan.group.backend_on("cpu")):
-        flags |= PlanFlag.CALLBACK
-    elif is_message:
-        flags |= PlanFlag.WATCHED
+    flags |= PlanFlag.CALLBACK if _has_callback(plan) else PlanFlag.WATCHED
     if plan.operation.synchronizing:
         flags |= PlanFlag.SYNCHRONIZING
-    return flags | PlanFlag.MESSAGE if is_message else flags
+    return flags
 
 
 def _flags_on_device(plan: Plan) -> PlanFlag:

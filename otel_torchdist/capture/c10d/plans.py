@@ -35,7 +35,9 @@ def read_arguments(
         tail = plan.tail
         if operation.received >= 0:
             tail = write_splits(plan, operation, args, entered_ns, thread=key[-2])
-    return plan, tail if plan.ragged_factor is None else sized(tail, plan, args)
+    if plan.ragged_factor is not None:
+        tail = sized(tail, plan.ragged_factor, args[operation.described])
+    return plan, tail
 
 
 def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:

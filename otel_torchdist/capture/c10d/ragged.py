@@ -7,43 +7,45 @@ recorded with their size and without their shapes.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from otel_torchdist.capture.c10d.signatures import MAX_SUMMED
 from otel_torchdist.capture.torch_api import LIST
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Plan, PlanKey
     from otel_torchdist.capture.c10d.schemas import OperationSchema
 
 RAGGED_AFTER: Final = 256
 """Different shapes at one line after which its calls count as ragged."""
 MAX_LINES: Final = 4096
 
+Line: TypeAlias = tuple[Any, ...]
+P = TypeVar("P")
+
 _SIZE: Final = struct.Struct("=Q")
 """The size of the message, with which the constant part of a record begins; see `tape.layout.PAYLOAD_TAIL`."""
 
 
-class RaggedLines:
+class RaggedLines(Generic[P]):
     """The lines of one group at which shapes vary, and the plans of those at which they hardly repeat."""
 
     def __init__(self) -> None:
         """Initialize without lines."""
-        self._shapes: dict[PlanKey, int] = {}
-        self._plans: dict[PlanKey, Plan] = {}
+        self._shapes: dict[Line, int] = {}
+        self._plans: dict[Line, P] = {}
 
-    def find(self, line: PlanKey) -> Plan | None:
+    def find(self, line: Line) -> P | None:
         """The plan of all calls of a line, if it is ragged."""
         return self._plans.get(line)
 
-    def counts(self, line: PlanKey) -> bool:
+    def counts(self, line: Line) -> bool:
         """Count a shape at a line; returns whether it is ragged from now on."""
         if len(self._shapes) >= MAX_LINES:
             self._shapes.clear()
         shapes = self._shapes[line] = self._shapes.get(line, 0) + 1
         return shapes > RAGGED_AFTER
 
-    def keep(self, line: PlanKey, plan: Plan) -> None:
+    def keep(self, line: Line, plan: P) -> None:
         """Use a plan for all calls of a ragged line."""
         if len(self._plans) >= MAX_LINES:
             self._plans.clear()
@@ -54,7 +56,7 @@ class RaggedLines:
         self._plans.clear()
 
 
-def line_of(key: PlanKey, operation: OperationSchema, args: tuple[Any, ...]) -> PlanKey | None:
+def line_of(key: tuple[Any, ...], operation: OperationSchema, args: tuple[Any, ...]) -> Line | None:
     """What is left of a call's key without shapes; None for tensors of several types, which no one plan describes."""
     given = args[operation.described]
     tensors: list[Any] = given if type(given) is LIST else [given]
@@ -62,9 +64,14 @@ def line_of(key: PlanKey, operation: OperationSchema, args: tuple[Any, ...]) -> 
     return (key[0], len(tensors), dtypes.pop(), *key[3:]) if len(dtypes) == 1 else None
 
 
-def sized(tail: bytes, plan: Plan, args: tuple[Any, ...]) -> bytes:
-    """The constant part of records of a ragged line, with the size of this call's message."""
-    given = args[plan.operation.described]
+def sized(tail: bytes, factor: int, given: Any) -> bytes:
+    """The constant part of records of a ragged line, with the size of one call's message.
+
+    Args:
+        tail: The constant part.
+        factor: By what the bytes of the call's tensors are multiplied.
+        given: Its tensor, or a list of them.
+    """
     tensors: list[Any] = given if type(given) is LIST else [given]
     size = sum([tensor.numel() * tensor.dtype.itemsize for tensor in tensors[:MAX_SUMMED]])
-    return _SIZE.pack(size * (plan.ragged_factor or 0)) + tail[_SIZE.size :]
+    return _SIZE.pack(size * factor) + tail[_SIZE.size :]

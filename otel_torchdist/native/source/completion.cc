@@ -4,7 +4,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "arguments.h"
-#include "message_work.h"
+#include "watched_work.h"
 
 namespace otel_torchdist {
 namespace {
@@ -101,7 +101,7 @@ bool add_callback(const Issued& issued, c10d::Work& work) noexcept {
 }
 
 c10d::Work* watch(const Issued& issued, c10::IValue* boxed) {
-  auto watched = c10::make_intrusive<MessageWork>(boxed->toCustomClass<c10d::Work>(), issued.session, issued.number);
+  auto watched = c10::make_intrusive<WatchedWork>(boxed->toCustomClass<c10d::Work>(), issued.session, issued.number);
   c10d::Work* work = watched.get();
   *boxed = c10::IValue(c10::intrusive_ptr<c10d::Work>(std::move(watched)));
   return work;

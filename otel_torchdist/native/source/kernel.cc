@@ -158,6 +158,15 @@ class RecordedCall {
   const void* memory_[MOST_TENSORS];
 };
 
+// Has Python record a call. Whatever it does meanwhile on this thread, a collective in a signal handler for example, is no
+// call that it can plan afterwards.
+void have_python_record(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  struct AtEnd {
+    ~AtEnd() { thread_state().is_pending = false; }
+  } const at_end;
+  leave_to_python(op, keys, stack);
+}
+
 class CollectiveKernel final : public c10::OperatorKernel {
  public:
   CollectiveKernel(const Operation& operation, size_t arguments) : operation_(operation), arguments_(arguments) {}
@@ -176,7 +185,7 @@ class CollectiveKernel final : public c10::OperatorKernel {
     }
     if (!call.prepare(*session, stack->data() + stack->size() - arguments_, keys)) {
       call.find_memory(*(stack->data() + stack->size() - arguments_));
-      leave_to_python(op, keys, stack);
+      have_python_record(op, keys, stack);
       call.forget(*session, *stack);
       return;
     }

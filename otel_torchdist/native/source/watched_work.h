@@ -1,7 +1,7 @@
-// Works of messages, which show when they are dropped without having been waited for.
+// Works that show when they are dropped without having been waited for.
 //
-// Gloo's messages have no future, and count as complete only once they are waited for. So one whose Work is dropped would
-// stay open for ever; and holding a weak reference to the Work would keep its tensor's memory.
+// Gloo's messages and its reduce_scatter have no future, and count as complete only once they are waited for. So one whose
+// Work is dropped would stay open for ever; and holding a weak reference to the Work would keep its tensor's memory.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -12,10 +12,10 @@
 namespace otel_torchdist {
 
 // Passes everything on to the backend's Work, which lives exactly as long.
-class MessageWork final : public c10d::Work {
+class WatchedWork final : public c10d::Work {
  public:
-  MessageWork(c10::intrusive_ptr<c10d::Work> actual, Session& session, uint64_t number) noexcept;
-  ~MessageWork() override;
+  WatchedWork(c10::intrusive_ptr<c10d::Work> actual, Session& session, uint64_t number) noexcept;
+  ~WatchedWork() override;
 
   bool isCompleted() override { return actual_->isCompleted(); }
   bool isSuccess() const override { return actual_->isSuccess(); }

@@ -1,13 +1,13 @@
-#include "message_work.h"
+#include "watched_work.h"
 
 namespace otel_torchdist {
 
-MessageWork::MessageWork(c10::intrusive_ptr<c10d::Work> actual, Session& session, uint64_t number) noexcept
+WatchedWork::WatchedWork(c10::intrusive_ptr<c10d::Work> actual, Session& session, uint64_t number) noexcept
     : Work(-1, actual->retrieveOpType()), actual_(std::move(actual)), session_(session), number_(number), forks_(forks()) {
   retain(&session_);
 }
 
-MessageWork::~MessageWork() {
+WatchedWork::~WatchedWork() {
   if (forks_ != forks()) {
     return;  // a child's copy: the operation is its parent's
   }
