@@ -208,13 +208,9 @@ def cuda_functions(library: Library) -> CudaFunctions:
     """The runtime as the native library calls it.
 
     Raises:
-        DriverError: This torch has no CUDA runtime that we know.
         NativeError: A function is missing.
     """
-    try:
-        runtime = ctypes.CDLL(str(_LIBRARY))
-    except OSError as error:
-        raise DriverError(f"there is no CUDA runtime: {error}") from error
+    runtime = ctypes.CDLL(str(_LIBRARY))
     stream = library.stream_of_torch(address_of(runtime, _CURRENT_STREAM), address_of(runtime, _STREAM_HANDLE))
     return CudaFunctions(
         current_stream=stream,

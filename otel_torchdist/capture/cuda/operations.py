@@ -224,12 +224,16 @@ def cuda_operations(native: NativeKernels | None = None) -> CudaOperations | Non
     has_watchdog = not _blocks_in_wait(os.environ)
     try:
         calling, watching = cuda_drivers()
-        if native is None:
-            return CudaOperations(calling, watching, has_watchdog)
-        devices = NativeDevices(native.library, cuda_functions(native.library), MAX_EVENTS, has_watchdog)
-    except (DriverError, NativeError) as error:
+    except DriverError as error:
         _logger.warning("otel_torchdist does not follow operations on CUDA devices: %s", error)
         return None
+    if native is None:
+        return CudaOperations(calling, watching, has_watchdog)
+    try:
+        devices = NativeDevices(native.library, cuda_functions(native.library), MAX_EVENTS, has_watchdog)
+    except NativeError as error:
+        _logger.info("recording operations on CUDA devices in Python: %s", error)
+        return CudaOperations(calling, watching, has_watchdog)
     inbox = NativeInbox(devices, native.plan_of, peer_of_queue, error_name)
     return CudaOperations(calling, watching, has_watchdog, native=inbox, wake=NativeWake(native.library, devices))
 
