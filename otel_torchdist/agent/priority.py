@@ -1,6 +1,6 @@
 """The agent's place behind training: where all cores are busy it reads with a small share of one, and never with more.
 
-At nice 10 it weighs a tenth of a rank. It is not put at the very end (nice 19, SCHED_IDLE): there, a pass over the
+At nice 5 it weighs a third of a rank. It is not put at the very end (nice 19, SCHED_IDLE): there, a pass over the
 tapes that takes 10 ms would take a second where foreign programs keep all cores busy, and a verdict some seconds.
 
 Linux may group processes by session first (`sched_autogroup_enabled`). It then weighs the agent, which has a session
@@ -14,8 +14,8 @@ import os
 import time
 from typing import Final
 
-NICE: Final = 10
-"""Added to the nice value that the agent has inherited, and that of its session: a weight of 110 against 1,024."""
+NICE: Final = 5
+"""Added to the nice value that the agent has inherited, and that of its session: a weight of 335 against 1,024."""
 
 _AUTOGROUP: Final = "/proc/self/autogroup"
 _TRIES: Final = 5

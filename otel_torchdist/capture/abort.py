@@ -67,7 +67,9 @@ def _write_error_file(reason: str, environ: Mapping[str, str]) -> None:
     )
     message = f"{FAILURE}: {reason}"
     more = {"py_callstack": f"{message}\nThis rank was in\n{stacks}", "timestamp": str(int(time.time()))}
-    Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": more}}))
+    written = Path(f"{path}.{os.getpid()}")  # torchelastic may read it at any time, or end this process meanwhile
+    written.write_text(json.dumps({"message": {"message": message, "extraInfo": more}}))
+    written.replace(path)
 
 
 HOOK: Final = 0x07E1_70C4

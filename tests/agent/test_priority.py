@@ -64,7 +64,7 @@ def busy_cores() -> Iterator[Burners]:
 def test_a_stall_is_reported_in_time(
     begin: Callable[..., Ranks], start: Callable[..., Running], busy_cores: Burners
 ) -> None:
-    """With all cores busy at a nice value that is ten lower, the verdict comes within two seconds of the threshold.
+    """With all cores busy at a nice value that is five lower, the verdict comes within two seconds of the threshold.
 
     If others use the machine as well, everything here takes as much longer as the busy processes do.
     """

@@ -118,9 +118,9 @@ def test_interrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compiling", "linking", "reason"),
     [
-        ("exit 1", ":", "cannot make call_site.cc: it says nothing"),
-        ("echo one; echo 'x.cc:1: error: no'; echo more; exit 1", ":", "cannot make call_site.cc: x.cc:1: error: no"),
-        ("kill -SEGV $$", ":", "cannot make call_site.cc: it says nothing"),
+        ("exit 1", ":", "cannot make arguments.cc: it says nothing"),
+        ("echo one; echo 'x.cc:1: error: no'; echo more; exit 1", ":", "cannot make arguments.cc: x.cc:1: error: no"),
+        ("kill -SEGV $$", ":", "cannot make arguments.cc: it says nothing"),
         (":", "echo 'ld: error: broken'; exit 1", "cannot make the library: ld: error: broken"),
     ],
 )

@@ -100,6 +100,9 @@ class SimulatedCuda:
         device = self.device
         current = threading.local()
 
+        def current_stream(index: int, stream: Any) -> None:
+            stream[0] = device.stream_in_use()
+
         def is_capturing(stream: int, status: Any) -> None:
             status[0] = device.is_capturing(stream)
 
@@ -118,7 +121,7 @@ class SimulatedCuda:
         number, pointer = ctypes.c_int, ctypes.c_void_p
         numbers, pointers = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p)
         made = {
-            "current_stream": ctypes.CFUNCTYPE(pointer, number)(lambda index: device.stream_in_use()),
+            "current_stream": ctypes.CFUNCTYPE(number, number, pointers)(_answering(current_stream)),
             "is_capturing": ctypes.CFUNCTYPE(number, pointer, numbers)(_answering(is_capturing)),
             "create_event": ctypes.CFUNCTYPE(number, pointers, ctypes.c_uint)(_answering(create_event)),
             "record": ctypes.CFUNCTYPE(number, pointer, pointer)(_answering(record)),

@@ -27,9 +27,9 @@ def linked(folder: Path, source: str) -> Path:
 
 def test_what_is_everywhere(tmp_path: Path) -> None:
     """Functions of old glibc, of Python and of torch are there."""
-    source = "void *PyObject_VectorcallDict(), *of_torch(), *malloc(unsigned long);"
-    library = linked(tmp_path, f"{source} void *f(void) {{ PyObject_VectorcallDict(); of_torch(); return malloc(1); }}")
-    assert {"PyObject_VectorcallDict", "of_torch", "malloc"} <= {
+    source = "void *PyObject_Call(), *of_torch(), *malloc(unsigned long);"
+    library = linked(tmp_path, f"{source} void *f(void) {{ PyObject_Call(); of_torch(); return malloc(1); }}")
+    assert {"PyObject_Call", "of_torch", "malloc"} <= {
         symbol.name for symbol in symbols_of(library) if not symbol.is_defined
     }
     assert unmet(library, {"of_torch"}) == []

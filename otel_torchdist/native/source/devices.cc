@@ -12,6 +12,7 @@ namespace otel_torchdist {
 namespace {
 
 constexpr uint32_t MOST_IN_FLIGHT = 4096;
+constexpr int UNKNOWN_ERROR = 999;  // `cudaErrorUnknown`
 
 // `c10::cuda::CUDAStream` is a `c10::Stream` and nothing else, and so are returned alike.
 using GetCurrentStream = c10::Stream (*)(c10::DeviceIndex);
@@ -19,9 +20,14 @@ using GetHandle = void* (*)(const c10::Stream*);
 GetCurrentStream get_current_stream = nullptr;
 GetHandle get_handle = nullptr;
 
-void* current_stream_of_torch(int device) {
-  const c10::Stream stream = get_current_stream(static_cast<c10::DeviceIndex>(device));
-  return get_handle(&stream);
+int current_stream_of_torch(int device, void** handle) {
+  try {
+    const c10::Stream stream = get_current_stream(static_cast<c10::DeviceIndex>(device));
+    *handle = get_handle(&stream);
+    return 0;
+  } catch (...) {
+    return UNKNOWN_ERROR;
+  }
 }
 
 }  // namespace
@@ -107,13 +113,19 @@ bool Devices::record_on_default(void* event, int device) noexcept {
   return is_recorded;
 }
 
+// What is recorded on a stream while that is captured becomes a part of the graph; the default stream never is.
+bool Devices::find_stream(int device, void** stream) noexcept {
+  int is_capturing = 0;
+  return check(functions_.current_stream(device, stream)) &&
+         (*stream == nullptr || (check(functions_.is_capturing(*stream, &is_capturing)) && is_capturing == 0));
+}
+
 bool Devices::prepare(int device, bool is_elsewhere, DeviceItem* item) noexcept {
   if (!is_usable()) {
     return false;
   }
-  void* stream = functions_.current_stream(device);
-  int is_capturing = 0;
-  if (stream != nullptr && (!check(functions_.is_capturing(stream, &is_capturing)) || is_capturing != 0)) {
+  void* stream = nullptr;
+  if (!find_stream(device, &stream)) {
     return false;
   }
   *item = {};
@@ -193,9 +205,7 @@ bool Devices::wait_begins(uint64_t number, uint32_t place, int device, DeviceIte
   wait->place = place;
   wait->device = device;
   wait->is_wait = 1;
-  wait->stream = functions_.current_stream(device);
-  int is_capturing = 0;
-  if (wait->stream != nullptr && (!check(functions_.is_capturing(wait->stream, &is_capturing)) || is_capturing != 0)) {
+  if (!find_stream(device, &wait->stream)) {
     return false;
   }
   wait->before = take_event(device);

@@ -19,7 +19,7 @@ namespace otel_torchdist {
 
 // The CUDA runtime that torch uses. Python finds its functions, so that this library is linked with none.
 struct CudaFunctions {
-  void* (*current_stream)(int device);
+  int (*current_stream)(int device, void** stream);
   int (*is_capturing)(void* stream, int* status);
   int (*create_event)(void** event, unsigned flags);
   int (*record)(void* event, void* stream);
@@ -29,7 +29,7 @@ struct CudaFunctions {
 };
 
 // The current stream by torch's own functions, which return objects of C++.
-using CurrentStream = void* (*)(int device);
+using CurrentStream = int (*)(int device, void** stream);
 CurrentStream stream_of_torch(void* get_current_stream, void* get_handle);
 
 // What is handed over to Python's thread: an operation, or a stream's wait for one; `DeviceItem` in native/devices.py.
@@ -101,6 +101,8 @@ class Devices {
 
   bool is_usable() const noexcept { return failure() == 0 && !is_stopped_.load(std::memory_order_relaxed); }
   bool check(int code) noexcept;
+  // Finds the current stream; false if nothing can be recorded on it.
+  bool find_stream(int device, void** stream) noexcept;
   void* take_event(int device) noexcept;
   bool record(void* event, int device, void* stream) noexcept;
   bool record_on_default(void* event, int device) noexcept;

@@ -7,6 +7,15 @@ WatchedWork::WatchedWork(c10::intrusive_ptr<c10d::Work> actual, Session& session
   retain(&session_);
 }
 
+// Recorded here too, for whoever waits in C++ may drop it right afterwards.
+bool WatchedWork::wait(std::chrono::milliseconds timeout) {
+  const bool is_over = actual_->wait(timeout);
+  if (forks_ == forks()) {
+    session_.tape.complete_at(number_, now_ns(), layout::HOW_WAIT, 0);
+  }
+  return is_over;
+}
+
 WatchedWork::~WatchedWork() {
   if (forks_ != forks()) {
     return;  // a child's copy: the operation is its parent's

@@ -23,7 +23,7 @@ class WatchedWork final : public c10d::Work {
   int sourceRank() const override { return actual_->sourceRank(); }
   std::vector<at::Tensor> result() override { return actual_->result(); }
   void synchronize() override { actual_->synchronize(); }
-  bool wait(std::chrono::milliseconds timeout) override { return actual_->wait(timeout); }
+  bool wait(std::chrono::milliseconds timeout) override;
   void blockCurrentStream() override { actual_->blockCurrentStream(); }
   void abort() override { actual_->abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return actual_->getFuture(); }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from otel_torchdist.tape.layout import Flag, Word
@@ -60,7 +60,7 @@ def test_of_waits_for_what_was_coalesced(pretended: Job) -> None:
         raw = operation.raw
         assert raw.returned_ns is not None and raw.wait_entered_ns is not None
         assert raw.entered_ns < raw.returned_ns < raw.wait_entered_ns
-        assert dataclasses.replace(raw, completed_ns=None).waiting_since_ns == raw.wait_entered_ns
+        assert msgspec.structs.replace(raw, completed_ns=None).waiting_since_ns == raw.wait_entered_ns
 
 
 def test_of_a_long_block(tmp_path: Path) -> None:

@@ -200,6 +200,8 @@ class Observed:
         self.environ = {
             **QUIET,
             "OTEL_PYTHON_TORCHDIST_READER": "agent",
+            # The default logs at INFO that there is no native library, and some of these programs show INFO.
+            "OTEL_PYTHON_TORCHDIST_CAPTURE": "python",
             "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
             "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(round(THRESHOLD_S * 1000)),
             "OTEL_PYTHON_TORCHDIST_SPAN_BUDGET": "1000000",

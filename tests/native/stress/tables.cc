@@ -220,7 +220,7 @@ void followed(uint64_t seed) {
       const uint64_t place = 1 + random.below(ADDRESSES - 1);
       const uint64_t entered_ns = ADDRESSES * (1 + random.below(1'000)) + place;
       const uint64_t number = tape.begin(entered_ns, 0, 0, Tail{});
-      const Followed followed{number, entered_ns, nullptr, static_cast<uint32_t>(3 * entered_ns), false, false};
+      const Followed followed{number, entered_ns, nullptr, nullptr, static_cast<uint32_t>(3 * entered_ns), 0, 0, 0};
       if (!table.put(address_of(place), followed, tape)) {
         ++no_room;
       }
