@@ -4,7 +4,10 @@
 #include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <chrono>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "completion.h"
 
@@ -12,6 +15,7 @@ namespace otel_torchdist {
 namespace {
 
 constexpr uint32_t MOST_IN_FLIGHT = 4096;
+constexpr uint64_t SECOND_NS = 1'000'000'000;
 constexpr int UNKNOWN_ERROR = 999;  // `cudaErrorUnknown`
 
 // `c10::cuda::CUDAStream` is a `c10::Stream` and nothing else, and so are returned alike.
@@ -286,30 +290,31 @@ size_t Devices::drain(void** events, size_t size) noexcept {
 }
 
 void Devices::sleep(int64_t timeout_ns) noexcept {
-  std::unique_lock<std::mutex> lock(sleep_lock_);
   if (timeout_ns >= 0) {
-    awake_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return is_woken_; });
+    const uint64_t until_ns = now_ns() + static_cast<uint64_t>(timeout_ns);
+    for (uint64_t now = now_ns(); is_woken_.load() == 0 && now < until_ns; now = now_ns()) {
+      const auto left = until_ns - now;
+      const timespec time{static_cast<time_t>(left / SECOND_NS), static_cast<long>(left % SECOND_NS)};
+      syscall(SYS_futex, &is_woken_, FUTEX_WAIT_PRIVATE, 0, &time, nullptr, 0);
+    }
   } else {
     is_asleep_.store(true, std::memory_order_seq_cst);
-    bool has_arrived = false;
-    {
-      const std::lock_guard<std::mutex> inbox_lock(lock_);
-      has_arrived = !inbox_.empty();
-    }
-    if (!has_arrived) {
-      awake_.wait(lock, [this] { return is_woken_; });
+    while (is_woken_.load() == 0 && !has_items()) {
+      syscall(SYS_futex, &is_woken_, FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
     }
     is_asleep_.store(false, std::memory_order_seq_cst);
   }
-  is_woken_ = false;
+  is_woken_.store(0);
+}
+
+bool Devices::has_items() noexcept {
+  const std::lock_guard<std::mutex> lock(lock_);
+  return !inbox_.empty();
 }
 
 void Devices::wake() noexcept {
-  {
-    const std::lock_guard<std::mutex> lock(sleep_lock_);
-    is_woken_ = true;
-  }
-  awake_.notify_one();
+  is_woken_.store(1);
+  syscall(SYS_futex, &is_woken_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
 }  // namespace otel_torchdist

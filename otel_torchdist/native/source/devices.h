@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -107,6 +106,7 @@ class Devices {
   bool record(void* event, int device, void* stream) noexcept;
   bool record_on_default(void* event, int device) noexcept;
   void hand_over(const DeviceItem& item) noexcept;
+  bool has_items() noexcept;
 
   const CudaFunctions functions_;
   const uint32_t most_events_;
@@ -119,9 +119,8 @@ class Devices {
   std::unordered_map<int, Events> events_;
   std::deque<DeviceItem> inbox_;
 
-  std::mutex sleep_lock_;
-  std::condition_variable awake_;
-  bool is_woken_ = false;
+  // A futex: the standard library's condition variables need a newer one than wheels may expect.
+  std::atomic<uint32_t> is_woken_{0};
   std::atomic<bool> is_asleep_{false};
 };
 
