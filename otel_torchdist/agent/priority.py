@@ -20,7 +20,7 @@ NICE: Final = 5
 _AUTOGROUP: Final = "/proc/self/autogroup"
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.11
-"""The kernel changes a session's weight at most ten times a second, whoever asks."""
+"""The kernel changes a session's weight at most ten times a second."""
 
 
 def give_way() -> None:

@@ -135,7 +135,7 @@ def _run_all(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
 
 @contextmanager
 def _no_interrupt() -> Generator[None, None, None]:
-    """Let Ctrl-C wait, so that no compiler is started that nobody knows."""
+    """Let Ctrl-C wait, so that no compiler is started that is not ended again."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

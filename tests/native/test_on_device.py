@@ -63,7 +63,7 @@ def runs(warm_python: WarmPython) -> Iterator[dict[str, Run]]:
 
 
 def test_same_facts(runs: dict[str, Run]) -> None:
-    """Every call is there once, with the same facts, whoever has recorded it."""
+    """Every call is there once, with the same facts, whichever kernel has recorded it."""
     python, native = (runs[kernel].tape.operations for kernel in KERNELS)
     assert len(python) == sum(count for _, count in runs["python"].in_python.values())
     for expected, found in zip(python, native, strict=True):

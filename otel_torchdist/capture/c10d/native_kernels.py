@@ -1,7 +1,7 @@
 """The kernels of the native library, which come before ours: what is planned there is recorded without Python.
 
 A call that they do not know is left to the kernel in Python, which then says how such calls are recorded. So a plan is
-made in one place, whoever records, and what is rare (blocks of coalesced operations, uneven splits) stays in Python.
+made in one place for both kernels, and what is rare (blocks of coalesced operations, uneven splits) stays in Python.
 """
 
 from __future__ import annotations

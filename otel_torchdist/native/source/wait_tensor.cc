@@ -21,7 +21,7 @@ class Waited {
       return false;
     }
     if (!session_.tape.is_open(one.number)) {
-      return true;  // it is over, and nobody has to wait
+      return true;  // it is over: there is nothing to wait for
     }
     for (size_t index = 0; index < count_; ++index) {
       if (found_[index].number == one.number) {

@@ -7,7 +7,7 @@ WatchedWork::WatchedWork(c10::intrusive_ptr<c10d::Work> actual, Session& session
   retain(&session_);
 }
 
-// Recorded here too, for whoever waits in C++ may drop it right afterwards.
+// Recorded here too, for a caller in C++ may drop it right after its wait.
 bool WatchedWork::wait(std::chrono::milliseconds timeout) {
   const bool is_over = actual_->wait(timeout);
   if (forks_ == forks()) {
