@@ -8,9 +8,8 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -24,7 +23,6 @@ _FLAGS: Final = ("-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-We
 _STANDARDS: Final = ("c++17", "c++20")
 """Ours is C++17; torch's own headers need C++20 from 2.15 on."""
 _LIMIT_S: Final = 600.0
-_POLL_S: Final = 0.05
 
 
 class NoToolError(NativeError):
@@ -74,23 +72,27 @@ def compile_library(compiler: Sequence[str], torch: TorchFiles, scratch: Path) -
         NativeError: It cannot be compiled; the message has the first error.
         OSError: There is no space.
     """
-    flags = [*_FLAGS, f"-std={_STANDARDS[_needs_20(torch)]}", *_labels(torch)]
+    flags = [*_FLAGS, *include_flags(torch)]
     # Torch's headers put their paths into messages.
     flags += [f"-ffile-prefix-map={torch.include}=torch/include", f"-ffile-prefix-map={SOURCES}=otel_torchdist"]
-    headers = [f"-isystem{torch.include}", f"-isystem{torch.include}/torch/csrc/api/include"]
-    sources = sorted(SOURCES.glob("*.cc"))
-    objects = [str(scratch / f"{source.stem}.o") for source in sources]
-    commands = {
-        source.name: [*compiler, *flags, *headers, "-c", str(source), "-o", made]
-        for source, made in zip(sources, objects, strict=True)
-    }
-    _run_all(commands, scratch)
-    library = scratch / "library.so"
     # Named in the library in any case: torch has loaded them, and symbols are looked for in what is named.
-    linked = ["-Wl,--no-as-needed", *(f"-l{name}" for name in TORCH_LIBRARIES)]
-    link = [*compiler, "-shared", "-s", "-o", str(library), *objects, f"-L{torch.libraries}", *linked]
-    _run_all({"the library": link}, scratch)
+    linked = ["-Wl,--no-as-needed", f"-L{torch.libraries}", *(f"-l{name}" for name in TORCH_LIBRARIES)]
+    library = scratch / "library.so"
+    _run([*compiler, *flags, str(all_sources(scratch)), "-shared", "-s", "-o", str(library), *linked], scratch)
     return library
+
+
+def all_sources(scratch: Path) -> Path:
+    """A source that includes all others: torch's headers take seconds to read, and are read once."""
+    path = scratch / "library.cc"
+    path.write_text("".join(f'#include "{source.name}"\n' for source in sorted(SOURCES.glob("*.cc"))))
+    return path
+
+
+def include_flags(torch: TorchFiles) -> list[str]:
+    """The compiler's options for our sources and the headers of a torch."""
+    headers = [f"-isystem{torch.include}", f"-isystem{torch.include}/torch/csrc/api/include"]
+    return [f"-std={_STANDARDS[_needs_20(torch)]}", *_labels(torch), *headers, f"-I{SOURCES}"]
 
 
 def _needs_20(torch: TorchFiles) -> bool:
@@ -102,35 +104,19 @@ def _labels(torch: TorchFiles) -> list[str]:
     return ["-DHAS_LABELS"] if "get_comm_profiling_name" in works else []
 
 
-def _run_all(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
-    """Run commands, as many at a time as there are processors: each may take a gigabyte.
-
-    What they say is kept in memory, for the disk may be full.
-    """
-    waiting, most = list(commands), len(os.sched_getaffinity(0))
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    said = {name: open(os.memfd_create("compiler"), "w+b") for name in commands}  # noqa: SIM115  # closed below
-    deadline = time.monotonic() + _LIMIT_S
-    try:
-        while waiting or running:
-            while waiting and len(running) < most:
-                name = waiting.pop(0)
-                with _no_interrupt():
-                    running[name] = _start(commands[name], said[name], scratch)
-            time.sleep(_POLL_S)
-            for name in [name for name, process in running.items() if process.poll() is not None]:
-                if running.pop(name).returncode:
-                    said[name].seek(0)
-                    raise _failure(name, commands[name][0], said[name].read().decode(errors="replace"), scratch)
-            if time.monotonic() > deadline:
-                raise NativeError(f"{commands[next(iter(running))][0]} takes longer than {_LIMIT_S:.0f} s")
-    finally:
-        for process in running.values():
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for output in said.values():
-            output.close()
+def _run(command: Sequence[str], scratch: Path) -> None:
+    """Run the compiler, whose messages are kept in memory, for the disk may be full."""
+    with open(os.memfd_create("compiler"), "w+b") as output, ExitStack() as ended:
+        with _no_interrupt():
+            running = _start(command, output, scratch)
+            ended.callback(_end, running)
+        try:
+            failed = running.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise NativeError(f"{command[0]} takes longer than {_LIMIT_S:.0f} s") from error
+        if failed:
+            output.seek(0)
+            raise _failure(command[0], output.read().decode(errors="replace"), scratch)
 
 
 @contextmanager
@@ -159,9 +145,15 @@ def _start(command: Sequence[str], output: IO[bytes], scratch: Path) -> subproce
         raise NativeError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
-def _failure(name: str, compiler: str, text: str, scratch: Path) -> Exception:
+def _end(running: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+
+
+def _failure(compiler: str, text: str, scratch: Path) -> Exception:
     if os.strerror(errno.ENOSPC) in text:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(scratch))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if "error" in line.lower()), *lines[-1:] or ("it says nothing",))
-    return NativeError(f"{compiler} cannot make {name}: {first}")
+    return NativeError(f"{compiler} cannot make the library: {first}")

@@ -17,7 +17,8 @@ from typing import Final
 import pytest
 import torch
 
-from otel_torchdist.native.compiling import SOURCES
+from otel_torchdist.native.build import installed_torch
+from otel_torchdist.native.compiling import SOURCES, TORCH_LIBRARIES, all_sources, include_flags
 from otel_torchdist.native.library import library_cache, library_name
 from tests.support.repository import REPOSITORY
 
@@ -67,17 +68,14 @@ def stress_program(sanitizer: Sanitizer) -> Path:
 @functools.cache
 def watched_cache() -> Path:
     """A cache, as `XDG_CACHE_HOME` names it, with the library under AddressSanitizer and UndefinedBehaviorSanitizer."""
-    home = Path(torch.__file__).parent
-    standard = "c++20" if "C++20 or later" in (home / "include" / "ATen" / "ATen.h").read_text() else "c++17"
-    works = (home / "include" / "torch" / "csrc" / "distributed" / "c10d" / "Work.hpp").read_text()
-    labels = ("-DHAS_LABELS",) if "get_comm_profiling_name" in works else ()
-    includes = (f"-isystem{home}/include", f"-isystem{home}/include/torch/csrc/api/include")
+    files = installed_torch()
     # The types of torch's objects are not exported, so their tables of functions cannot be checked.
     flags = (*Sanitizer.ADDRESS.flags, "-fno-sanitize=vptr", "-fPIC", "-fvisibility=hidden")
-    linked = ("-shared", f"-L{home}/lib", "-lc10", "-ltorch_cpu")
-    options = (f"-std={standard}", *flags, *labels, *includes)
+    linked = ("-shared", f"-L{files.libraries}", *(f"-l{name}" for name in TORCH_LIBRARIES))
     name = f"otel-torchdist/native/{library_name(torch.__version__)}"
-    return _built(compiler(Sanitizer.ADDRESS), options, sorted(SOURCES.glob("*.cc")), linked, name).parents[2]
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = [all_sources(Path(scratch))]
+        return _built(compiler(Sanitizer.ADDRESS), (*include_flags(files), *flags), sources, linked, name).parents[2]
 
 
 def address_runtime() -> str:
@@ -96,7 +94,7 @@ def address_runtime() -> str:
 def _built(compiler: str, options: Sequence[str], sources: Sequence[Path], linked: Sequence[str], name: str) -> Path:
     """Compile sources, several at a time, and link them; what was built from the same sources is used again."""
     known = hashlib.sha256("\0".join([torch.__version__, compiler, *options, *linked]).encode())
-    for source in sorted({*sources, *SOURCES.glob("*.h"), *STRESS.glob("*.h")}):
+    for source in sorted({*SOURCES.iterdir(), *STRESS.iterdir()}):
         known.update(source.read_bytes())
     cache = library_cache().with_name("sanitizer-tests") / known.hexdigest()[:16]
     made = cache / name

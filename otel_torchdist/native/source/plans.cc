@@ -22,7 +22,7 @@ Pool& pool() {
 }
 
 // In a forked child there is no other thread that could give the lock back.
-[[maybe_unused]] const int registered = pthread_atfork([] { pool().lock.lock(); }, [] { pool().lock.unlock(); },
+[[maybe_unused]] const int pool_at_fork = pthread_atfork([] { pool().lock.lock(); }, [] { pool().lock.unlock(); },
                                                        [] { pool().lock.unlock(); });
 
 class Holder {

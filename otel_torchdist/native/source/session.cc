@@ -18,7 +18,7 @@ void after_fork_in_child() {
   fork_count.fetch_add(1);
 }
 
-[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+[[maybe_unused]] const int session_at_fork = pthread_atfork(nullptr, nullptr, after_fork_in_child);
 
 }  // namespace
 

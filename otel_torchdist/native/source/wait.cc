@@ -22,7 +22,7 @@ constexpr int INSTANCE_SIZE_OFFSET = 32;
 PyObject* on_failure = nullptr;  // called in Python for a wait that raised
 
 template <typename T>
-T read(const void* object, int offset) {
+T field(const void* object, int offset) {
   T value;
   __builtin_memcpy(&value, static_cast<const char*>(object) + offset, sizeof(value));
   return value;
@@ -30,12 +30,12 @@ T read(const void* object, int offset) {
 
 // The Work of an instance; null if that is something else, or is laid out differently.
 const void* work_of(PyObject* instance) {
-  const auto* type = read<const void*>(instance, TYPE_OFFSET);
-  if (read<ssize_t>(type, INSTANCE_SIZE_OFFSET) <= FLAGS_OFFSET ||
-      (read<uint8_t>(instance, FLAGS_OFFSET) & IS_SIMPLE) == 0) {
+  const auto* type = field<const void*>(instance, TYPE_OFFSET);
+  if (field<ssize_t>(type, INSTANCE_SIZE_OFFSET) <= FLAGS_OFFSET ||
+      (field<uint8_t>(instance, FLAGS_OFFSET) & IS_SIMPLE) == 0) {
     return nullptr;
   }
-  return read<const void*>(instance, VALUE_OFFSET);
+  return field<const void*>(instance, VALUE_OFFSET);
 }
 
 // The keyword arguments of a call, which come after the others; null with an error set if there is no memory.
