@@ -35,7 +35,7 @@ test: $(STAMP)  ## the whole suite; ARGS="-k guard", TORCH=2.8.0, WORKERS=0
 
 test-fast: $(STAMP)  ## what starts no processes and is not large, in a minute
 	$(COMPILE)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m "not process and not servers and not large" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m "not process and not servers and not large" $(ARGS)
 
 # Pyright is pinned in constraints.txt, so its advice to take a newer one is no news.
 lint: export PYRIGHT_PYTHON_IGNORE_WARNINGS = true

@@ -1,4 +1,4 @@
-"""The native library for benchmarks: built once for these sources and this torch, and kept in the user's cache.
+"""The native library for benchmarks and tests: built once for its sources and a torch, and kept in the user's cache.
 
 It is built in a process of its own, for the one that asks has no torch.
 """
@@ -6,6 +6,7 @@ It is built in a process of its own, for the one that asks has no torch.
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -22,10 +23,13 @@ MISSING: Final = (
     "There is no C++ compiler (g++, clang++, or what CXX names), so there is no native library: what needs it is left "
     "out."
 )
+_BUILT: Final = library_cache().with_name("native-benchmarks")
+"""This user's, also while a test has another cache."""
 _BUILD: Final = "import sys; from pathlib import Path; from otel_torchdist.native.build import build; "
 _PROGRAM: Final = _BUILD + "build(Path(sys.argv[1]))"
 
 
+@functools.cache
 def native_cache() -> Path | None:
     """A folder for `XDG_CACHE_HOME` that has the library, which is built if it is not there; None without a compiler.
 
@@ -34,7 +38,7 @@ def native_cache() -> Path | None:
     """
     if not has_compiler():
         return None
-    cache = library_cache().with_name("native-benchmarks") / _digest()
+    cache = _BUILT / _digest()
     folder = library_folder(cache)
     folder.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:

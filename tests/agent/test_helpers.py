@@ -66,7 +66,7 @@ def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running],
     ranks.meet(1)
     ranks.exit()
     running.wait_for("the helper processes of ranks 0-1 have ended")
-    assert ups(scrape(base)) == {}
+    until(lambda: ups(scrape(base)) == {})
     assert running.end() == 0
     assert "dead" not in running.out
 

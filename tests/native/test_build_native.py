@@ -176,8 +176,11 @@ def test_no_place(tmp_path: Path, options: str, reason: str) -> None:
     mounted = [*own, "sh", "-c", f'mount -t tmpfs -o {options} tmpfs {tmp_path} && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*mounted, "true"], capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here")
-    to = tmp_path / "libraries"
-    code, err = outcome(start(to, *mounted))
+    to, script = tmp_path / "libraries", tmp_path.with_name(f"{tmp_path.name}-compiler")
+    # It compiles something that is quickly read and does not fit.
+    script.write_text("#!/bin/sh\necho 'char large[1 << 20] = {1};' | g++ -x c++ -c - -o $TMPDIR/large.o\n")
+    script.chmod(stat.S_IRWXU)
+    code, err = outcome(start(to, *mounted, CXX=str(script)))
     assert (code, err) == (74, f"otel-torchdist: {to} cannot be written to: {reason}\n")
 
 

@@ -1,12 +1,10 @@
-"""The native library for tests: built once for these sources and this torch, and kept in the user's cache."""
+"""The native library for tests, which benchmarks use too, and a library with simulated devices."""
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -14,10 +12,11 @@ from typing import Final
 import pytest
 import torch
 
+from benchmarks import native_library
+from benchmarks.native_library import has_compiler
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
-from otel_torchdist.native.build import build
-from otel_torchdist.native.compiling import SOURCES, find_compiler
-from otel_torchdist.native.library import library_cache, library_name
+from otel_torchdist.native.compiling import find_compiler
+from otel_torchdist.native.library import library_cache
 
 _SIMULATED: Final = Path(__file__).parents[1] / "native" / "simulated" / "device.cc"
 
@@ -26,25 +25,12 @@ _BUILT: Final = library_cache().with_name("native-tests")
 """This user's, also while a test has another cache."""
 
 
-def has_compiler() -> bool:
-    """Whether libraries can be built here."""
-    return bool(os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++"))
-
-
 @functools.cache
 def native_cache() -> Path:
     """A cache, as `XDG_CACHE_HOME` names it, with the library; skips where there is no compiler."""
     _compiler()
-    known = hashlib.sha256(torch.__version__.encode())
-    for source in sorted(SOURCES.iterdir()):
-        known.update(source.read_bytes())
-    cache = _BUILT / known.hexdigest()[:16]
-    folder = cache / "otel-torchdist" / "native"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:  # several processes run tests
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / library_name(torch.__version__)).is_file():
-            build(folder)
+    cache = native_library.native_cache()
+    assert cache is not None
     return cache
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.native_library import has_compiler
 from otel_torchdist.native.library import library_name
 from tests.support.memory import memory_directory
-from tests.support.native_library import has_compiler
 from tests.support.recorded import RecordedTape, read_tapes
 from tests.support.repository import REPOSITORY
 

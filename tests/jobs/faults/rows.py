@@ -66,7 +66,17 @@ ROWS: Final = (
     ),
     Row("stop", "SIGSTOP", "frozen", "2", "rank 2 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row("exception", "Python exception on one rank", "dead", "2", "rank 2 ended with ValueError"),
-    Row("gil", "GIL held in native code", "absent", "2", "stack taken by a signal", "# in C from"),
+    Row(
+        "gil",
+        # A heartbeat is late after 3 s. With a shorter threshold, half a second would be left to fetch the stack.
+        "GIL held in native code, threshold of 4 s",
+        "absent",
+        "2",
+        "stack taken by a signal",
+        "# in C from",
+        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000"},
+        due_s=6.0,
+    ),
     Row("operation", "different operation", "mismatched", "2", "rank 2 has entered barrier where ranks 0-1 have"),
     Row("shape", "different shape", "mismatched", "2", "rank 2 has shape 1,000 elements where ranks 0-1 have 4 elem"),
     Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
@@ -120,7 +130,6 @@ NODE_ROWS: Final = (
     Row("exception", "Python exception on one rank", "dead", "3", "rank 3 ended with ValueError"),
     Row(
         "gil",
-        # A heartbeat is late after 3 s. With a shorter threshold, half a second would be left to fetch the stack.
         "GIL held in native code, threshold of 4 s",
         "absent",
         "3",

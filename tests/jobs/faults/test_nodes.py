@@ -136,7 +136,8 @@ def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> No
     two.part()
     root, _ = job.first_verdict()
     assert root.attributes[semconv.VERDICT] == "unreachable", root.error
-    assert root.attributes[semconv.STALL_AGE] <= DUE_S
+    # Agents try twice before they call one unreachable, and each try takes up to 0.7 s: beside others, 4 s are too few.
+    assert root.attributes[semconv.STALL_AGE] <= DUE_S + 1
     until(lambda: len({root.attributes[semconv.VERDICT_RANKS] for root in job.roots()}) == 2)
     assert {root.attributes[semconv.VERDICT_RANKS] for root in job.roots()} == {"0-1", "2-3"}
     assert len({root.trace_id for root in job.roots()}) == 1
