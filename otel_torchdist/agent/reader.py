@@ -132,7 +132,7 @@ class Reader:
         rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)
-        self._watch.follow(tape)
+        self._watch.follow(tape, is_new=exported and before is None)
         if before is not None:
             self._watch.observe(identity.nonce, rank.resume(before))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.evidence.model import (
@@ -25,6 +25,11 @@ from otel_torchdist.world.places import FrameOwner, owner_of, thread_to_show, us
 
 _ADDRESS: Final = re.compile(r" \[?[\w.:%]+\]?:\d+")
 _COLLECTIVES: Final = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
+_LOST_PEER: Final = re.compile(
+    "closed by peer|reset by peer|[Bb]roken pipe|[Rr]emote process exited|ncclRemoteError|communicator was aborted"
+)
+"""What the error of a rank says that has lost another one."""
+_ASKED: Final = ("", "SIGTERM", "SIGINT")
 _GLOO: Final = re.compile(r"\[[^\]\s]*gloo/transport/[^\]\s]*\] ")
 
 
@@ -58,7 +63,7 @@ class Finding:
 def findings_of(statements: Iterable[Statement]) -> list[Finding]:
     """Return the findings: what a launcher saw first, then in the order of their kinds, what most ranks say first."""
     groups: dict[tuple[Kind, str, CallSiteName | None, bool], list[Statement]] = {}
-    every = list(statements)
+    every = _with_causes_first(list(statements))
     called = {one.rank: frame_of(one) for one in every if one.kind is Kind.CALLED and one.rank is not None}
     for one in _without_doubles(every):
         is_call = one.kind is Kind.TIMED_OUT and one.rank is not None
@@ -96,6 +101,37 @@ def _speaker(one: Statement) -> str:
     if one.local_rank is not None:
         return f"local rank {one.local_rank}"
     return f"process {one.pid}" if one.pid is not None else one.label or "a rank that is not named"
+
+
+def _with_causes_first(statements: Sequence[Statement]) -> list[Statement]:
+    """Correct a launcher's first failure where it only lists the rank first: its times are whole seconds.
+
+    If that rank has lost another one, a failure of the same second that says something else came before.
+    """
+    first = next((one for one in statements if isinstance(one.fact, Ended) and one.fact.is_first), None)
+    if first is None or not _has_lost_peer(first):
+        return list(statements)
+    table = [one for one in statements if _is_of_table(one) and one.source.path == first.source.path]
+    causes = [one for one in table if one.time == first.time and _has_own_error(one)]
+    if not causes:
+        return list(statements)
+    changed = (first, *causes)
+    return [_as_first(one, one is not first) if one in changed else one for one in statements]
+
+
+def _has_lost_peer(one: Statement) -> bool:
+    return isinstance(one.fact, Ended) and _LOST_PEER.search(one.fact.error) is not None
+
+
+def _has_own_error(one: Statement) -> bool:
+    """Whether a rank raised by itself or was struck by a signal, and was not asked to end by its launcher."""
+    fact = one.fact
+    return isinstance(fact, Ended) and not _has_lost_peer(one) and bool(fact.error or fact.signal not in _ASKED)
+
+
+def _as_first(one: Statement, is_first: bool) -> Statement:
+    assert isinstance(one.fact, Ended)
+    return replace(one, fact=replace(one.fact, is_first=is_first))
 
 
 def _without_doubles(statements: Sequence[Statement]) -> Iterable[Statement]:

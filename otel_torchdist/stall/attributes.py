@@ -216,6 +216,6 @@ def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> 
         epoch: See `Ruling`.
         now_ns: Monotonic time.
     """
-    age_s = (now_ns - verdict.since_ns) / 1e9
+    age_s = verdict.age_ns(now_ns) / 1e9
     found = attributes.of_verdict(verdict, incident.run, age_s)
     return Ruling(incident, epoch, verdict.operation_id, sentence(verdict, age_s), found)

@@ -179,7 +179,7 @@ class IncidentResolved:
     @property
     def length_ns(self) -> int:
         """The time from the first wait to the end."""
-        return self.ended_ns - self.verdict.since_ns
+        return self.verdict.age_ns(self.ended_ns)
 
 
 @dataclass(frozen=True, slots=True)

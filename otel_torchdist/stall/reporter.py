@@ -91,7 +91,7 @@ class StallReporter:
         spans = incident_spans(event)
         self._sink.emit(spans, urgent=True)
         verdict = event.verdict
-        age_ns = event.world.taken_ns - verdict.since_ns
+        age_ns = verdict.age_ns(event.world.taken_ns)
         text = sentence(verdict, age_ns / 1e9)
         _logger.warning("stall: %s (%s)", text, _where(event.incident))
         self._emit(semconv.STALL_EVENT, SeverityNumber.ERROR, text, event.incident, spans[0])

@@ -109,8 +109,8 @@ class _Epoch:
     world: WorldSnapshot
 
     def spans(self) -> list[FinishedSpan]:
-        now_ns, since_ns = self.world.taken_ns, self.verdict.since_ns
-        root = self._root(now_ns, sentence(self.verdict, (now_ns - since_ns) / 1e9))
+        age_ns = self.verdict.age_ns(self.world.taken_ns)
+        root = self._root(self.verdict.since_ns + age_ns, sentence(self.verdict, age_ns / 1e9))
         standings = self.verdict.roll.standings
         named = self.verdict.ranks
         order = sorted(standings, key=lambda rank: (rank not in named, _ORDER.index(standings[rank]), rank))
@@ -121,7 +121,7 @@ class _Epoch:
     def closed(self, event: IncidentResolved) -> FinishedSpan:
         completed = event.outcome is Outcome.COMPLETED
         error = None if completed else resolution(self.verdict, event.outcome, event.length_ns)
-        root = self._root(event.ended_ns, error)
+        root = self._root(self.verdict.since_ns + event.length_ns, error)
         return msgspec.structs.replace(root, attributes={**root.attributes, semconv.STALL_RESOLVED: completed})
 
     def _root(self, end_ns: int, error: str | None) -> FinishedSpan:

@@ -48,11 +48,11 @@ class StallWatch:
         self._detector: Detector | None = None
         self.failed: dict[int, Exception] = {}
 
-    def follow(self, reader: TapeReader) -> None:
-        """Follow a tape; every batch from its first poll on must come to `observe`."""
+    def follow(self, reader: TapeReader, is_new: bool = False) -> None:
+        """Follow a tape, which no agent may have read before; every batch from its first poll on comes to `observe`."""
         if self._deaths is not None:
             self._deaths.follow(reader.path, reader.identity)
-        self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths)
+        self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths, is_new)
 
     def forget(self, nonce: int) -> None:
         """Stop following the tape with this nonce."""

@@ -144,6 +144,12 @@ class Verdict:
         """How many members there are: the n of `k of n`."""
         return len(self.roll.members)
 
+    def age_ns(self, moment_ns: int) -> int:
+        """How long the first rank has waited: until the moment, or until the last waiting rank was interrupted."""
+        ends = [operation.record.completed_ns for operation in self.roll.waits.values()]
+        known = [end for end in ends if end is not None]
+        return (max(known) if known and len(known) == len(ends) else moment_ns) - self.since_ns
+
     def agrees_with(self, other: Verdict) -> bool:
         """Whether both blame the same ranks for the same thing."""
         return self._claim() == other._claim()

@@ -72,7 +72,7 @@ class PostMortem:
         """How long the first rank had waited; 0 without a verdict on these tapes."""
         if self.verdict is None:
             return 0
-        return age_ns(self.verdict, self.end.at_ns if self.end is not None else self.moment.world.taken_ns)
+        return self.verdict.age_ns(self.end.at_ns if self.end is not None else self.moment.world.taken_ns)
 
     @property
     def hung_ns(self) -> int | None:
@@ -80,7 +80,7 @@ class PostMortem:
         end = self.end
         if end is None or not end.was_hung or end.verdict is None:
             return None
-        return age_ns(end.verdict, end.at_ns)
+        return end.verdict.age_ns(end.at_ns)
 
     @property
     def ended_together(self) -> FirstDeath | None:
@@ -174,13 +174,6 @@ def _of_stalls(world: WorldSnapshot, rules: StallRules) -> list[Verdict]:
     judge = Judge(world, rules.threshold_ns)
     stalls = [judge.verdict_on(operation_id) for operation_id in _stalled(world, rules)]
     return [verdict for verdict in stalls if verdict is not None and not _is_excused(world, verdict, rules)]
-
-
-def age_ns(verdict: Verdict, moment_ns: int) -> int:
-    """How long the first rank has waited: until the moment, or until the last waiting rank was interrupted."""
-    ends = [operation.record.completed_ns for operation in verdict.roll.waits.values()]
-    known = [end for end in ends if end is not None]
-    return (max(known) if len(known) == len(ends) else moment_ns) - verdict.since_ns
 
 
 def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:

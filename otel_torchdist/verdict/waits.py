@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.world.model import OperationId, OperationView, RankView, WorldSnapshot
 
 DYING_NS: Final = 500_000_000
@@ -79,11 +79,12 @@ def died_in(world: WorldSnapshot) -> set[OperationId]:
 def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
     """Operations in which ranks were interrupted after the last sign of life of a member that is now gone.
 
-    Unlike in `left_behind`, they may all be gone by now: a launcher ends the others within a moment.
+    Unlike in `left_behind`, they may all be gone by now: a launcher ends the others within a moment. If an agent comes
+    only then, it is known that the member was the first where another one could still record that it failed.
     """
     found: set[OperationId] = set()
     for dead in world.ranks.values():
-        if not dead.is_dead or not dead.seen_alive_ns:
+        if not dead.is_dead or not (dead.seen_alive_ns or dead.is_new):
             continue
         interrupted = (
             operation_id
@@ -96,7 +97,10 @@ def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
 
 
 def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]:
-    interrupted = _interrupted_after(view, dead.seen_alive_ns)
+    is_unseen = not dead.seen_alive_ns
+    if is_unseen and (view.state is not TapeState.FAILED or dead.state is TapeState.FAILED):
+        return []
+    interrupted = _interrupted_after(view, dead.heartbeat_ns if is_unseen else dead.seen_alive_ns)
     return [operation.operation_id for operation in interrupted if _takes_part(dead.rank, operation)]
 
 

@@ -37,10 +37,17 @@ class TapeFollower:
         is_last_check: Whether this is the last pass, so that all available calls should be compared.
     """
 
-    def __init__(self, reader: TapeReader, deaths: Deaths | None = None) -> None:
-        """Follow a tape from its reader's first batch on; `deaths`, if given, knows how processes end."""
+    def __init__(self, reader: TapeReader, deaths: Deaths | None = None, is_new: bool = False) -> None:
+        """Follow a tape from its reader's first batch on.
+
+        Args:
+            reader: See above.
+            deaths: Knows how processes end.
+            is_new: Whether no agent has read the tape before.
+        """
         self.reader = reader
         self._deaths = deaths
+        self._is_new = is_new
         self._unlocked_ns: int | None = None
         self.is_last_check = False
         self._resolved = ResolvedNames(reader.names, reader.identity.rank)
@@ -145,9 +152,9 @@ class TapeFollower:
         if alive and self._deaths is not None:
             self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
         self._clock.update(status)
-        if alive:
+        if alive and self._unlocked_ns is None:
             self._seen_alive_ns = now_ns
-        elif self._gone_since_ns is None:
+        if not alive and self._gone_since_ns is None:
             self._gone_since_ns = self._unlocked_ns or now_ns
         identity = self.reader.identity
         is_over = not alive or status.state is not TapeState.RUNNING
@@ -178,6 +185,7 @@ class TapeFollower:
             arrivals=self._logs.arrivals,
             groups=self._resolved.groups,
             seen_alive_ns=self._seen_alive_ns,
+            is_new=self._is_new,
             death=death,
         )
 

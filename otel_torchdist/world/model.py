@@ -218,6 +218,7 @@ class RankView:
         arrivals: When it arrived recently at the calls of each group; see `ArrivalLog`.
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
+        is_new: Whether no agent has read its tape before this one.
         ran_ns: When the kernel last showed that its process ran although its heartbeat had stopped; 0 for never.
         is_remote: Whether another agent reads its tape.
         death: The end of its process as observed by its agent; None if none was observed.
@@ -250,6 +251,7 @@ class RankView:
     arrivals: Mapping[Channel, tuple[TimedWindow, ...]] = field(default_factory=dict[Channel, tuple[TimedWindow, ...]])
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
     seen_alive_ns: int = 0
+    is_new: bool = False
     ran_ns: int = 0
     is_remote: bool = False
     death: Death | None = None

@@ -21,6 +21,7 @@ REAL: Final = REPOSITORY / "tests" / "flight" / "data" / "lock_gil_1st"
 COMMANDS: Final = commands_of(PAGE)
 DIAGNOSES: Final = [command for command in COMMANDS if command.startswith("otel-torchdist diagnose ")]
 ENDPOINT: Final = "http://localhost:4317"
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

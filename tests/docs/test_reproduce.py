@@ -26,6 +26,7 @@ PAGE: Final = page("reproduce.md")
 SIZE: Final = 3
 LATE: Final = 2
 RUN: Final = "c7da23a2"
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")

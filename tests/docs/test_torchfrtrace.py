@@ -28,6 +28,7 @@ PAGE: Final = page("leftovers.md")
 RANKS: Final = 4
 LATE: Final = 2
 INCOMPLETE: Final = "--allow-incomplete-ranks"
+pytestmark = pytest.mark.process
 _COMPARED: Final = PAGE.partition("### Compared with")[2].partition("\n(")[0]
 _TORCH: Final = re.findall(r"torch (\d+)\.(\d+)", _COMPARED)
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.evidence import log
+from otel_torchdist.evidence.findings import findings_of
 from otel_torchdist.evidence.log import MARKERS, read_log
 from otel_torchdist.evidence.model import Ended, Kind, SeenStacks, TimedOut
 from tests.evidence import quoted
@@ -145,6 +146,58 @@ def test_table_with_lines_of_others(tmp_path: Path) -> None:
     assert {(one.rank, one.fact.way) for one in ends if isinstance(one.fact, Ended) and one.fact.is_first} == {
         (2, "SIGKILL")
     }
+
+
+_TABLE = """
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : {other_time}
+  host      : node
+  rank      : 1 (local_rank: 1)
+  exitcode  : {other_code} (pid: 12)
+  error_file: {other_file}
+  traceback : {other_error}
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-25_02:44:03
+  host      : node
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 11)
+  error_file: /tmp/0/error.json
+  traceback : Traceback (most recent call last):
+    File "train.py", line 9, in main
+  RuntimeError: [transport/tcp/pair.cc:537] {error}
+============================================================
+"""
+_RAISED = 'Traceback (most recent call last):\n    File "train.py", line 7, in main\n  ValueError: loss is nan'
+_OF_RANK_1 = {
+    "other_time": "2026-11-25_02:44:03",
+    "other_code": "1",
+    "other_file": "/tmp/1/error.json",
+    "other_error": _RAISED,
+    "error": "Connection closed by peer [127.0.0.1]:33712",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "first"),
+    [
+        ({}, 1),
+        ({"other_code": "-9", "other_file": "<N/A>", "other_error": "Signal 9 (SIGKILL) received by PID 12"}, 1),
+        ({"other_time": "2026-11-25_02:44:04"}, 0),
+        ({"error": "disk is full"}, 0),
+        ({"other_code": "-15", "other_file": "<N/A>", "other_error": "Signal 15 (SIGTERM) received by PID 12"}, 0),
+    ],
+    ids=["same second", "killed", "later", "both by themselves", "asked to end"],
+)
+def test_the_launcher_lists_a_victim_first(tmp_path: Path, changed: dict[str, str], first: int) -> None:
+    """Torchrun's times are whole seconds: of one second, the rank that has lost another one was not the first."""
+    found = findings_of(read(tmp_path, _TABLE.format(**{**_OF_RANK_1, **changed})).statements)
+    assert [one.ranks for one in found if one.is_first] == [(first,)]
 
 
 def test_dump_of_all_threads(tmp_path: Path) -> None:

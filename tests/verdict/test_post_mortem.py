@@ -10,7 +10,7 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import age_ns, judge
+from otel_torchdist.verdict.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import GroupView, Stacks
 from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
@@ -46,7 +46,7 @@ def test_killed_together_while_they_wait_for_one(world: FakeWorld, group: GroupV
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
     assert verdict.waiting == (0, 1, 3)
-    assert age_ns(verdict, START_NS + 20 * SECOND) == 15 * SECOND
+    assert verdict.age_ns(START_NS + 20 * SECOND) == 15 * SECOND
 
 
 def test_killed_together_in_passing(world: FakeWorld, group: GroupView) -> None:
@@ -113,7 +113,7 @@ def test_one_died_and_the_others_were_interrupted(world: FakeWorld, group: Group
     verdict = verdict_of(world, 19.9, {0: 19.0, 1: 19.1, 2: 18.9, 3: 18.8})
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
-    assert age_ns(verdict, LATER_NS) == pytest.approx(0.8 * SECOND)
+    assert verdict.age_ns(LATER_NS) == pytest.approx(0.8 * SECOND)
 
 
 def test_order_that_heartbeats_do_not_show(world: FakeWorld, group: GroupView) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import age_ns, judge
+from otel_torchdist.verdict.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import GroupView
@@ -34,7 +34,7 @@ def test_the_silent_rank_is_awaited(world: FakeWorld, group: GroupView) -> None:
     enter(world, group, 10.0, 0, 1, 3)
     verdict = verdict_of(world, {2: 20.5})
     assert verdict is not None
-    assert sentence(verdict, age_ns(verdict, START_NS + round(29.5 * SECOND)) / 1e9) == (
+    assert sentence(verdict, verdict.age_ns(START_NS + round(29.5 * SECOND)) / 1e9) == (
         "rank 2 fell silent, and all_reduce (sequence 2, default_pg) has been blocked for 19.5 s; 3 of 4 ranks wait; "
         "its process died or was stopped, or native code did not release its GIL: nothing recorded which; "
         "it was last in all_reduce, called in train at train.py:42"

@@ -84,7 +84,16 @@ ROWS: Final = (
     Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
     Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),
-    Row("rendezvous", "rank never at rendezvous", "rendezvous", "2", "rank 2 has not been seen at all"),
+    Row(
+        "rendezvous",
+        # The agent starts only now, and on a busy machine that takes seconds.
+        "rank never at rendezvous, threshold of 5 s",
+        "rendezvous",
+        "2",
+        "rank 2 has not been seen at all",
+        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "5000"},
+        due_s=7.0,
+    ),
     Row("new_group", "rank never at `new_group`", "rendezvous", "2", "rank 2 has not joined new_group (everybody)"),
     Row(
         "left_out",
