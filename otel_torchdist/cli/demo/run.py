@@ -23,6 +23,8 @@ from otel_torchdist.verdict.rules import StallRules
 TURN_S: Final = 0.1
 AGENT_ENDS_S: Final = 15.0
 """How long the agent may take to export the rest."""
+VERDICT_S: Final = 3.0
+"""How long the verdict on a death may take here when the agent has gone: it waits for what happens to the others."""
 JOB_ENDS_S: Final = 5.0
 """How long torchrun may take to end when asked to."""
 
@@ -87,6 +89,7 @@ class DemoRun:
                 self._stop.wait(TURN_S)
             self.exit_code = job.processes.exit_code
             self._await_agent(job, places)
+            self._await_verdict(job, places)
 
     def _end(self, job: Job, places: Scratch) -> None:
         """Make torchrun end its ranks; what does not end is left to `_close`."""
@@ -114,6 +117,15 @@ class DemoRun:
         if self._agent is not None:
             self._agent.follow()
             self.dropped = self._agent.dropped
+
+    def _await_verdict(self, job: Job, places: Scratch) -> None:
+        """Wait for the verdict on a training that failed, which is found here as well as by the agent."""
+        deadline = time.monotonic() + VERDICT_S
+        while self.exit_code and self.findings.named is None and not self.findings.is_over:
+            if self._stop.received is not None or time.monotonic() > deadline:
+                return
+            self._turn(job, places)
+            self._stop.wait(TURN_S)
 
     def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
         """Show what is new and the current state; returns what each rank does."""
