@@ -239,8 +239,9 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
         return True  # a terminal sends it to all
     if any(_way(view) != _way(first) for view in causes):
         return False
-    # Launchers ask the others to end. On a busy machine all ends may be seen in the same moment.
-    if _was_struck(first) and any(map(_was_asked, dead)):
+    # On a busy machine all ends may be seen in the same moment; what struck one did not end those that exited or were
+    # asked to.
+    if _was_struck(first) and any(_has_other_end(view, first) for view in dead):
         return False
     start_ns = _died_ns(first)
     if len(causes) < len(dead):
@@ -252,6 +253,14 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
         return _died_ns(causes[-1]) - start_ns < SAME_ERROR_NS
     is_known = all(view.death is not None and view.death.status is not None for view in causes)
     return _died_ns(causes[1]) - start_ns < (AT_ONCE_NS if is_known else AT_ONCE_UNKNOWN_NS)
+
+
+def _has_other_end(view: RankView, first: RankView) -> bool:
+    """Whether a rank is known to have ended in another way than the first."""
+    one, other = view.death, first.death
+    if one is None or other is None or None in (one.status, other.status):
+        return False
+    return one.signal != other.signal
 
 
 def _vanished_together(chosen: Sequence[RankView], dead: Sequence[RankView]) -> bool:

@@ -82,14 +82,15 @@ def test_cancelled_on_a_loaded_machine() -> None:
     assert first_of(world).together
 
 
-def test_killed_on_a_loaded_machine() -> None:
-    """The ends are seen late, within a millisecond: SIGKILL ended one, and SIGTERM those that it had interrupted."""
+@pytest.mark.parametrize("status", [TERM, RAISED])
+def test_killed_on_a_loaded_machine(status: int) -> None:
+    """The ends are seen late, within a millisecond: SIGKILL ended one, and something else those it had interrupted."""
     world, numbers = busy()
     for rank in (0, 1, 3):
         world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
     world.ranks[2].is_seen_to_die(6.117, KILL)
     for rank in (0, 1, 3):
-        world.ranks[rank].is_seen_to_die(6.1176 + rank / 1e6, TERM, TapeState.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.1176 + rank / 1e6, status, TapeState.FAILED, "RuntimeError")
     first = first_of(world)
     assert (first.ranks, first.together) == ((2,), False)
 
