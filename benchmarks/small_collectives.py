@@ -174,10 +174,20 @@ class _Job:
             used_s = processor_s()
         _check_tapes(way, tapes, loops)
         lost = _lost_when_read(agent, sum(loop.issued for loop in loops))
-        spans = self._receiver.received() - before
-        if not spans:
-            raise RuntimeError("no span was exported: the figures mean nothing")
-        return _run_of(loops, used_s, spans, lost)
+        return _run_of(loops, used_s, self._spans_since(before), lost)
+
+    def _spans_since(self, before: int) -> int:
+        """How many spans have arrived since then; those of a quick run are still on their way.
+
+        Raises:
+            RuntimeError: None.
+        """
+        deadline = time.monotonic() + READ_S
+        while not (spans := self._receiver.received() - before):
+            if time.monotonic() > deadline:
+                raise RuntimeError("no span was exported: the figures mean nothing")
+            time.sleep(0.05)
+        return spans
 
     def _ask(self, orders: Sequence[Any]) -> list[Any]:
         for rank, order in zip(self._ranks, orders, strict=True):

@@ -126,6 +126,8 @@ def _interrupts(other: RankView, view: RankView, interrupted: OperationView) -> 
     if has_raised(other):
         return True
     interrupted_ns, ended_ns = interrupted.record.completed_ns or 0, _died_ns(other)
+    if _was_unwatched(other):
+        return _last_sign_ns(other) <= interrupted_ns
     if ended_ns <= _died_ns(view):
         return ended_ns - DYING_NS <= interrupted_ns
     return _was_struck(other) and ended_ns - SLOW_END_NS <= interrupted_ns
@@ -171,9 +173,12 @@ def _may_be_first(view: RankView, first: RankView) -> bool:
     """Whether a rank may have died as early as the one whose death has the earliest time."""
     if _died_ns(view) - _died_ns(first) <= max(_blur_ns(view), _blur_ns(first)):
         return True
-    # A rank that was gone before anything watched it may have died at any time since its last sign of life.
-    was_unwatched = view.death is None and not view.seen_alive_ns
-    return was_unwatched and first.death is not None and _last_sign_ns(view) <= _died_ns(first)
+    return _was_unwatched(view) and first.death is not None and _last_sign_ns(view) <= _died_ns(first)
+
+
+def _was_unwatched(view: RankView) -> bool:
+    """Whether a rank was gone before anything watched it: it may have died at any time since its last sign of life."""
+    return view.death is None and not view.seen_alive_ns
 
 
 def _blur_ns(view: RankView) -> int:

@@ -152,7 +152,7 @@ class TapeFollower:
         if alive and self._deaths is not None:
             self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
         self._clock.update(status)
-        if alive and self._unlocked_ns is None:
+        if alive and (self._unlocked_ns is None or self._is_held()):
             self._seen_alive_ns = now_ns
         if not alive and self._gone_since_ns is None:
             self._gone_since_ns = self._unlocked_ns or now_ns
@@ -200,7 +200,10 @@ class TapeFollower:
             return False
         if is_first:  # its last records, such as an operation's exception, are read before the next pass
             return True
-        return self._deaths.holds(self.reader.identity.nonce) and not self._has_ended()
+        return self._is_held() and not self._has_ended()
+
+    def _is_held(self) -> bool:
+        return self._deaths is not None and self._deaths.holds(self.reader.identity.nonce)
 
     def _has_ended(self) -> bool:
         """Whether the rank has recorded how it ended; its process may live on for any length of time."""
