@@ -180,7 +180,7 @@ class _Job:
         """How many spans have arrived since then; those of a quick run are still on their way.
 
         Raises:
-            RuntimeError: None.
+            RuntimeError: No span arrives.
         """
         deadline = time.monotonic() + READ_S
         while not (spans := self._receiver.received() - before):

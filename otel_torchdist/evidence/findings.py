@@ -29,7 +29,8 @@ _LOST_PEER: Final = re.compile(
     "closed by peer|reset by peer|[Bb]roken pipe|[Rr]emote process exited|ncclRemoteError|communicator was aborted"
 )
 """What the error of a rank says that has lost another one."""
-_ASKED: Final = ("", "SIGTERM", "SIGINT")
+_ASKED: Final = ("SIGTERM", "SIGINT")
+"""What launchers send to the others."""
 _GLOO: Final = re.compile(r"\[[^\]\s]*gloo/transport/[^\]\s]*\] ")
 
 
@@ -69,8 +70,7 @@ def findings_of(statements: Iterable[Statement]) -> list[Finding]:
         is_call = one.kind is Kind.TIMED_OUT and one.rank is not None
         frame = called.get(one.rank or 0) if is_call else frame_of(one)
         if one.kind is not Kind.CALLED:
-            is_first = isinstance(one.fact, Ended) and one.fact.is_first
-            groups.setdefault((one.kind, described(one), frame, is_first), []).append(one)
+            groups.setdefault((one.kind, described(one), frame, _is_first(one)), []).append(one)
     found = [_finding(*key, alike) for key, alike in groups.items()]
     order = list(Kind)
     return sorted(found, key=lambda one: (not one.is_first, order.index(one.kind), -one.count, one.text, one.ranks))
@@ -108,15 +108,22 @@ def _with_causes_first(statements: Sequence[Statement]) -> list[Statement]:
 
     If that rank has lost another one, a failure of the same second that says something else came before.
     """
-    first = next((one for one in statements if isinstance(one.fact, Ended) and one.fact.is_first), None)
-    if first is None or not _has_lost_peer(first):
-        return list(statements)
-    table = [one for one in statements if _is_of_table(one) and one.source.path == first.source.path]
-    causes = [one for one in table if one.time == first.time and _has_own_error(one)]
-    if not causes:
-        return list(statements)
-    changed = (first, *causes)
-    return [_as_first(one, one is not first) if one in changed else one for one in statements]
+    rows = [one for one in statements if _is_of_table(one)]
+    caused = {_second(one) for one in rows if _has_own_error(one)}
+    wrong = {_second(one) for one in rows if _has_lost_peer(one) and _is_first(one)} & caused
+    return [
+        _as_first(one, _has_own_error(one)) if _is_of_table(one) and _second(one) in wrong else one
+        for one in statements
+    ]
+
+
+def _second(one: Statement) -> tuple[str, str]:
+    """The file with the table, and the time of a row of it."""
+    return one.source.path, one.time
+
+
+def _is_first(one: Statement) -> bool:
+    return isinstance(one.fact, Ended) and one.fact.is_first
 
 
 def _has_lost_peer(one: Statement) -> bool:
@@ -126,12 +133,13 @@ def _has_lost_peer(one: Statement) -> bool:
 def _has_own_error(one: Statement) -> bool:
     """Whether a rank raised by itself or was struck by a signal, and was not asked to end by its launcher."""
     fact = one.fact
-    return isinstance(fact, Ended) and not _has_lost_peer(one) and bool(fact.error or fact.signal not in _ASKED)
+    if not isinstance(fact, Ended) or _has_lost_peer(one):
+        return False
+    return bool(fact.error or (fact.signal and fact.signal not in _ASKED))
 
 
 def _as_first(one: Statement, is_first: bool) -> Statement:
-    assert isinstance(one.fact, Ended)
-    return replace(one, fact=replace(one.fact, is_first=is_first))
+    return replace(one, fact=replace(one.fact, is_first=is_first)) if isinstance(one.fact, Ended) else one
 
 
 def _without_doubles(statements: Sequence[Statement]) -> Iterable[Statement]:

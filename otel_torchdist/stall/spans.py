@@ -110,7 +110,7 @@ class _Epoch:
 
     def spans(self) -> list[FinishedSpan]:
         age_ns = self.verdict.age_ns(self.world.taken_ns)
-        root = self._root(self.verdict.since_ns + age_ns, sentence(self.verdict, age_ns / 1e9))
+        root = self._root(age_ns, sentence(self.verdict, age_ns / 1e9))
         standings = self.verdict.roll.standings
         named = self.verdict.ranks
         order = sorted(standings, key=lambda rank: (rank not in named, _ORDER.index(standings[rank]), rank))
@@ -121,10 +121,10 @@ class _Epoch:
     def closed(self, event: IncidentResolved) -> FinishedSpan:
         completed = event.outcome is Outcome.COMPLETED
         error = None if completed else resolution(self.verdict, event.outcome, event.length_ns)
-        root = self._root(self.verdict.since_ns + event.length_ns, error)
+        root = self._root(event.length_ns, error)
         return msgspec.structs.replace(root, attributes={**root.attributes, semconv.STALL_RESOLVED: completed})
 
-    def _root(self, end_ns: int, error: str | None) -> FinishedSpan:
+    def _root(self, age_ns: int, error: str | None) -> FinishedSpan:
         verdict = self.verdict
         first = min(verdict.roll.waits, key=lambda rank: verdict.roll.waits[rank].record.arrived_ns)
         view = self.world.ranks.get(first) or next(iter(self.world.ranks.values()))
@@ -132,7 +132,7 @@ class _Epoch:
         name = semconv.STALL_SPAN.format(operation=verdict.operation, verdict=verdict.kind.value)
         target = self.incident.root(self.number)
         before = () if self.before is None else (self.before,)
-        found = attributes.of_verdict(verdict, self.incident.run, (end_ns - verdict.since_ns) / 1e9)
+        found = attributes.of_verdict(verdict, self.incident.run, age_ns / 1e9)
         found[semconv.STALL_EPOCH] = self.number
         return FinishedSpan(
             name=name,
@@ -140,7 +140,7 @@ class _Epoch:
             span_id=target.span_id,
             parent_id=None,
             start_ns=start_ns,
-            end_ns=max(_wall(view, end_ns), start_ns + _SHORTEST_NS),
+            end_ns=max(_wall(view, verdict.since_ns + age_ns), start_ns + _SHORTEST_NS),
             attributes=found,
             error=error,
             links=(*before, self._final_span(view, verdict.roll.waits[first])),

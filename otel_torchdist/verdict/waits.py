@@ -97,10 +97,13 @@ def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
 
 
 def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]:
-    is_unseen = not dead.seen_alive_ns
-    if is_unseen and (view.state is not TapeState.FAILED or dead.state is TapeState.FAILED):
+    if dead.seen_alive_ns:
+        alive_ns = dead.seen_alive_ns
+    elif view.state is TapeState.FAILED and dead.state is not TapeState.FAILED:
+        alive_ns = dead.heartbeat_ns
+    else:
         return []
-    interrupted = _interrupted_after(view, dead.heartbeat_ns if is_unseen else dead.seen_alive_ns)
+    interrupted = _interrupted_after(view, alive_ns)
     return [operation.operation_id for operation in interrupted if _takes_part(dead.rank, operation)]
 
 

@@ -117,6 +117,7 @@ def test_interrupted(tmp_path: Path) -> None:
         ("exit 1", "it says nothing"),
         ("echo one; echo 'x.cc:1: error: no'; echo more; exit 1", "x.cc:1: error: no"),
         ("kill -SEGV $$", "it says nothing"),
+        ("echo 'ld: error: broken'; exit 1", "ld: error: broken"),
     ],
 )
 def test_broken_compiler(tmp_path: Path, compiling: str, reason: str) -> None:

@@ -95,10 +95,7 @@ class DemoRun:
         """Make torchrun end its ranks; what does not end is left to `_close`."""
         self.findings.is_over = True
         job.processes.ask_to_end()
-        deadline = time.monotonic() + JOB_ENDS_S
-        while self._stop.received is None and job.processes.exit_code is None and time.monotonic() < deadline:
-            self._turn(job, places)
-            self._stop.wait(TURN_S)
+        self._turn_until(lambda: job.processes.exit_code is not None, job, places, JOB_ENDS_S)
 
     def _close(self, job: Job) -> None:
         job.processes.stop()
@@ -108,22 +105,21 @@ class DemoRun:
 
     def _await_agent(self, job: Job, places: Scratch) -> None:
         """Wait until the agent has read the tapes to their ends and exported the rest."""
-        deadline = time.monotonic() + AGENT_ENDS_S
-        while self._stop.received is None and time.monotonic() < deadline:
-            self._turn(job, places)
-            if self._agent is None or not self._agent.is_there:
-                break
-            self._stop.wait(TURN_S)
+        self._turn(job, places)
+        self._turn_until(lambda: self._agent is None or not self._agent.is_there, job, places, AGENT_ENDS_S)
         if self._agent is not None:
             self._agent.follow()
             self.dropped = self._agent.dropped
 
     def _await_verdict(self, job: Job, places: Scratch) -> None:
         """Wait for the verdict on a training that failed, which is found here as well as by the agent."""
-        deadline = time.monotonic() + VERDICT_S
-        while self.exit_code and self.findings.named is None and not self.findings.is_over:
-            if self._stop.received is not None or time.monotonic() > deadline:
-                return
+        if self.exit_code and self._watch is not None and not self.findings.is_over:
+            self._turn_until(lambda: self.findings.named is not None, job, places, VERDICT_S)
+
+    def _turn_until(self, is_over: Callable[[], bool], job: Job, places: Scratch, most_s: float) -> None:
+        """Show what is new until a condition holds, the time is up or a signal has come."""
+        deadline = time.monotonic() + most_s
+        while self._stop.received is None and not is_over() and time.monotonic() < deadline:
             self._turn(job, places)
             self._stop.wait(TURN_S)
 
