@@ -94,8 +94,10 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
     replace_at_once(directory / FILE_NAME, directory / f".{FILE_NAME}.new", sealed)
 
 
-def load(directory: Path) -> Checkpoint:
-    """Return the checkpoint of a job directory; an empty one if there is none or, with a warning, if it is damaged.
+def load(directory: Path) -> Checkpoint | None:
+    """Return the checkpoint of a job directory: an empty one if no agent has read there, None if it is damaged.
+
+    A damaged one is one warning.
 
     Raises:
         OSError: It cannot be read now, but may be readable later: continuing without it would send spans twice.
@@ -109,18 +111,17 @@ def load(directory: Path) -> Checkpoint:
     except OSError as error:
         if is_passing(error):
             raise
-        return _without(path, reason(error))
+        return _warn(path, reason(error))
     checksum, content = found[:4], found[4:]
     if zlib.crc32(content).to_bytes(4, "little") != checksum:
-        return _without(path, "its checksum is wrong")
+        return _warn(path, "its checksum is wrong")
     if not content.startswith(_VERSION):
-        return _without(path, "it was written by another version of otel_torchdist")
+        return _warn(path, "it was written by another version of otel_torchdist")
     try:
         return _decoder.decode(memoryview(content)[len(_VERSION) :])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return _without(path, readable(str(error), 200))
+        return _warn(path, readable(str(error), 200))
 
 
-def _without(path: Path, why: str) -> Checkpoint:
+def _warn(path: Path, why: str) -> None:
     _logger.warning("%s cannot be used (%s): the tapes are read from their oldest records", path, why)
-    return Checkpoint()

@@ -55,20 +55,23 @@ class Job:
         self._election = _elected(directory)
         try:
             self.owner = directory.stat().st_uid
-            self._before = Checkpoint() if again else checkpoint.load(directory)
+            before = Checkpoint() if again else checkpoint.load(directory)
         except OSError as error:
             self._election.resign()
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
-        self._is_known = again or bool(self._before.ranks or self._before.done)
+        self._before = before or Checkpoint()
+        self._exports_all = again
+        self._lacks_checkpoint = before is None
+        self._is_first = True
         self.taken_up: set[int] = set()
         self._can_write = True
 
     def take_up(self, reader: Reader, most: int | None = None) -> None:
         """Make `reader` follow the new tapes, at most `most` of them."""
         found = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
-        if not self._is_known:
-            self._is_known = True
-            found = _of_living_runs(found)
+        if self._is_first and not self._exports_all:
+            found = _not_exported(found, self._lacks_checkpoint)
+        self._is_first = False
         for tape in found:
             self._follow(tape, reader)
 
@@ -128,13 +131,20 @@ def _elected(directory: Path) -> ReaderLock:
     raise AgentError(f"{directory}: {READ_BY_ANOTHER}")
 
 
-def _of_living_runs(tapes: list[TapeReader]) -> list[TapeReader]:
-    """Return the tapes of runs with a live rank, and close the others: exporting those was another agent's task."""
+def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeReader]:
+    """Return the tapes that this agent has to export, and close the others.
+
+    Left out are those of runs that are over, if their ranks exported them, or if a checkpoint that can no longer be
+    read may have said that another agent did.
+    """
     members: dict[TapeReader, Member] = {}
+    exported: set[TapeReader] = set()
     for tape in tapes:
         with contextlib.suppress(TapeError):  # damaged: the reader warns of it
             members[tape] = member_of(tape)
-    over = members.keys() - of_living_runs(members)
-    for tape in over:
+            if lacks_checkpoint or tape.status().exported_by_rank:
+                exported.add(tape)
+    exported.difference_update(of_living_runs(members))
+    for tape in exported:
         tape.close()
-    return [tape for tape in tapes if tape not in over]
+    return [tape for tape in tapes if tape not in exported]

@@ -30,7 +30,7 @@ import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 4
+VERSION: Final = 5
 
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
@@ -95,6 +95,7 @@ class LiveWord(enum.IntEnum):
     ANSWER = 141
     NAMES_DROPPED = 142
     EXPECTED_UNTIL_US = 143
+    EXPORTED_BY_RANK = 144
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -103,6 +104,7 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.CLOCK_OFFSET_US,
     LiveWord.FAILURE,
     LiveWord.EXPECTED_UNTIL_US,
+    LiveWord.EXPORTED_BY_RANK,
 )
 
 

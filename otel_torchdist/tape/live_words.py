@@ -58,6 +58,10 @@ class LiveWords:
         words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)
         words[LiveWord.NAMES_DROPPED] = self.names.dropped
 
+    def exported_by_rank(self) -> None:
+        """Publish that this process exports its tape itself, so that agents do not."""
+        self._words[LiveWord.EXPORTED_BY_RANK] = layout.seal_live(LiveWord.EXPORTED_BY_RANK, 1)
+
     def expect_until(self, monotonic_ns: int) -> None:
         """Publish until when this rank expects to wait, or others to wait for it; 0 for no such wait."""
         value = layout.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)

@@ -121,6 +121,7 @@ class MappedTape:
             request=_live(words, LiveWord.REQUEST),
             answer=_live(words, LiveWord.ANSWER),
             expects_until_ns=self._sealed(words, LiveWord.EXPECTED_UNTIL_US) * 1000,
+            exported_by_rank=bool(self._sealed(words, LiveWord.EXPORTED_BY_RANK)),
         )
 
     def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:

@@ -81,6 +81,7 @@ class TapeStatus:
         request: Number of the last request for stacks.
         answer: Number of the last request that was answered.
         expects_until_ns: Until when the rank expects to wait, or others to wait for it; 0 for no such wait.
+        exported_by_rank: Whether its own process exports the tape (`OTEL_PYTHON_TORCHDIST_READER=thread`).
     """
 
     run_id: int
@@ -98,6 +99,7 @@ class TapeStatus:
     request: int
     answer: int
     expects_until_ns: int = 0
+    exported_by_rank: bool = False
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

@@ -185,7 +185,7 @@ def test_checkpoint_without_descriptors(begin: Callable[..., Ranks], base: Path)
         patch.setattr(checkpoint, "read_regular", _fail)
         Job(base / JOB)
     assert open_descriptors() == before
-    assert checkpoint.load(base / JOB).done == {17}
+    assert checkpoint.load(base / JOB) == Checkpoint(done=frozenset({17}))
 
 
 def _fail(*_: object, **__: object) -> bytes:

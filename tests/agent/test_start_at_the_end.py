@@ -1,4 +1,4 @@
-"""A program that had no agent while it ran."""
+"""Programs that had no agent while they ran."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from otel_torchdist.agent.checkpoint import FILE_NAME
+from tests.agent.conftest import JOB
 from tests.agent.training import WORKERS, environment
+from tests.cli.running import Running
+from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
@@ -21,3 +28,32 @@ def test_it_gets_one_when_it_ends(base: Path, receiver: OtlpReceiver, tmp_path: 
     os.kill(int(pid), signal.SIGKILL)
     assert (done.returncode, word, done.stderr) == (0, "trained", "")
     until(lambda: [span.name for span in receiver.spans()].count("all_reduce") == 3)
+
+
+@pytest.mark.parametrize(
+    ("reader", "operations"), [("none", [1, 2]), ("thread", [2]), ("an agent", [2])], ids=["none", "thread", "agent"]
+)
+def test_agent_of_the_next_run(
+    begin: Callable[..., Ranks],
+    agent: Callable[..., Running],
+    base: Path,
+    receiver: OtlpReceiver,
+    reader: str,
+    operations: list[int],
+) -> None:
+    """It exports the run before its own if nothing has: neither that run's ranks, nor maybe an agent before it."""
+    first = begin(1, run=1 << 112)
+    first.meet(1)
+    if reader == "thread":
+        first.send(0, "exports")
+    elif reader == "an agent":
+        (base / JOB / FILE_NAME).write_bytes(b"damaged")
+    first.exit()
+    second = begin(1, run=2 << 112)
+    second.meet(2)
+    running = agent()
+    until(lambda: bool(receiver.spans()))
+    second.exit()
+    assert running.end() == 0
+    found = [span for span in receiver.spans() if span.name == "all_reduce"]
+    assert sorted(span.attributes["torchdist.sequence"] for span in found) == operations

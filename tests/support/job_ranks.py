@@ -12,18 +12,20 @@ RANK_PROCESS = Path(__file__).with_name("rank_process.py")
 class Ranks:
     """The ranks of one job, each a process that obeys commands; see `tests.support.rank_process`."""
 
-    def __init__(self, directory: Path, size: int, capacity: int = 64) -> None:
+    def __init__(self, directory: Path, size: int, capacity: int = 64, run: int = 0xBEEF) -> None:
         """Start the ranks.
 
         Args:
-            directory: Their job directory, which is created.
+            directory: Their job directory, which is created if an earlier run has not done so.
             size: Number of ranks.
             capacity: Records in a tape's ring.
+            run: The run's id.
         """
-        directory.mkdir(mode=0o700, parents=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = directory
         self._size = size
         self._capacity = capacity
+        self._run = run
         self._processes = {rank: self._launch(rank) for rank in range(size)}
         self._killed: list[subprocess.Popen[str]] = []
         for rank in range(size):
@@ -31,7 +33,7 @@ class Ranks:
 
     def _launch(self, rank: int) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, RANK_PROCESS, self._directory, str(rank), str(self._size), str(self._capacity)],
+            [sys.executable, RANK_PROCESS, self._directory, *map(str, (rank, self._size, self._capacity, self._run))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -4,7 +4,8 @@ Commands, one per line, each acknowledged with `ok`: `enter <sequence>`, `end`, 
 next line), `step <sequence>` (the step of that operation is over), `many <count>` (that many operations, each a step of
 its own), `half` (is interrupted while writing a record), `clock <seconds>` (the wall clock is set, for this process),
 `helper <sequence>` (starts a process that makes a group of its own, which enters that operation unless it is 0, and is
-terminated at the end), `helper gone` (ends it), `hold` (holds the GIL in native code from then on, permanently).
+terminated at the end), `helper gone` (ends it), `exports` (claims to export its tape itself), `hold` (holds the GIL in
+native code from then on, permanently).
 Not acknowledged: `leave <code>` (exits without reporting), `exit`.
 """
 
@@ -24,7 +25,6 @@ from otel_torchdist.tape.layout import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
-RUN = 0xBEEF
 HELPERS_RUN = 0xCAFE << 112
 PR_SET_PDEATHSIG = 1
 BEAT_S = 0.1
@@ -35,7 +35,7 @@ machine_time_ns = time.time_ns
 class Rank:
     """One rank and its tape."""
 
-    def __init__(self, directory: Path, rank: int, size: int, capacity: int = 64, run: int = RUN) -> None:
+    def __init__(self, directory: Path, rank: int, size: int, capacity: int, run: int) -> None:
         self.tape = TapeWriter(directory, identify(rank, rank, size, capacity, parent_tape(directory)))
         self.tape.set_run_id(run, RunIdState.AGREED)
         names = self.tape.names
@@ -152,6 +152,8 @@ def main() -> None:
             end(helper)
         elif command == "helper":
             helper = rank.start_helper(int(arguments[0]))
+        elif command == "exports":
+            rank.tape.exported_by_rank()
         elif command == "hold":
             print("ok", flush=True)
             ctypes.PyDLL(None).pause()

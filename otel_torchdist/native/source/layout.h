@@ -5,7 +5,7 @@
 
 namespace otel_torchdist::layout {
 
-constexpr int VERSION = 4;
+constexpr int VERSION = 5;
 constexpr int REFUGE_SLOTS = 64;
 constexpr int RECORD_SIZE = 128;
 constexpr int RING_OFFSET = 12288;
@@ -37,6 +37,7 @@ constexpr int LIVE_REQUEST = 140;
 constexpr int LIVE_ANSWER = 141;
 constexpr int LIVE_NAMES_DROPPED = 142;
 constexpr int LIVE_EXPECTED_UNTIL_US = 143;
+constexpr int LIVE_EXPORTED_BY_RANK = 144;
 constexpr int WORD_RETURNED = 0;
 constexpr int WORD_WAIT_ENTERED = 1;
 constexpr int WORD_WAIT_RETURNED = 2;

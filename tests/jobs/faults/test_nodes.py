@@ -153,6 +153,7 @@ def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
     job = start("late")
     first, _ = job.first_verdict()
     judge = job.base / "node-0"
+    time.sleep(1)  # agents pass on what they have reported five times a second
     deadline = time.monotonic() + 30
     reported = len(job.roots())
     while len(job.roots()) == reported:

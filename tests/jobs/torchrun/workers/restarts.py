@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ dist.barrier()
 sys.stdout.write(json.dumps({"attempt": attempt, "rank": rank}) + "\n")  # in one piece: ranks share the pipe
 sys.stdout.flush()
 if attempt == 0 and rank == 1:
+    time.sleep(2)  # both ranks learn their run's id within a second, on a thread of ours
     raise ZeroDivisionError
 if attempt == 0:
     signal.pause()  # until torchrun ends all ranks
