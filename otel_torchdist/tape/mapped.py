@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _LIVE_WORDS: Final = struct.Struct(f"={len(LiveWord)}Q")
 _FIRST_LIVE_WORD: Final = int(min(LiveWord))
 _RECORD_HEAD: Final = struct.Struct("=QQ")
+_WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 _READS: Final = 3
 """With weak memory ordering a record's number may be visible before the rest: damaged only after this many reads."""
 _RUN_ID_READS: Final = 100
@@ -178,6 +180,19 @@ class MappedTape:
         """Return an operation's record from a slot of the refuge, checked as in `record`."""
         return self._read(layout.REFUGE_OFFSET + slot * layout.RECORD_SIZE, number)
 
+    def number_in_slot(self, number: int) -> int:
+        """Return the number of the record that is now where record `number` is, or was."""
+        return self.words[self._offset_of(number) >> 3]
+
+    def ring_words(self, number: int) -> Sequence[int] | None:
+        """Return the current words of a record in the ring; None when its slot has been reused."""
+        data = self.words.read(self._offset_of(number), layout.RECORD_SIZE)
+        if number_of(data) != number:
+            return None
+        words = words_of(data)
+        # The copy is not atomic: words of another record may have been stored meanwhile.
+        return words if not any(words) or self.number_in_slot(number) == number else None
+
     def _offset_of(self, number: int) -> int:
         return layout.RING_OFFSET + (number % self.capacity) * layout.RECORD_SIZE
 
@@ -194,6 +209,11 @@ class MappedTape:
 def number_of(record: bytes, offset: int = 0) -> int:
     """Return the number of a raw record."""
     return _RECORD_HEAD.unpack_from(record, offset)[0]
+
+
+def words_of(record: bytes) -> Sequence[int]:
+    """Return the words of a raw record."""
+    return _WORDS.unpack_from(record, layout.WORDS_OFFSET)
 
 
 def is_whole(record: bytes, number: int) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from otel_torchdist.protobuf import block, fixed64, number, text, varint
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.timeline.wire import block, fixed64, number, text, varint
 
 BOOTTIME: Final = 6
 """Perfetto's main clock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from otel_torchdist.timeline.wire import block, number, text, varint
+from otel_torchdist.protobuf import block, number, text, varint
 
 
 def written(head: dict[str, Any], nodes: list[bytes]) -> bytes:

@@ -25,6 +25,7 @@ from otel_torchdist.tape.layout import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
+RUN = 0xBEEF
 HELPERS_RUN = 0xCAFE << 112
 PR_SET_PDEATHSIG = 1
 BEAT_S = 0.1
@@ -35,7 +36,7 @@ machine_time_ns = time.time_ns
 class Rank:
     """One rank and its tape."""
 
-    def __init__(self, directory: Path, rank: int, size: int, capacity: int, run: int) -> None:
+    def __init__(self, directory: Path, rank: int, size: int, capacity: int = 64, run: int = RUN) -> None:
         self.tape = TapeWriter(directory, identify(rank, rank, size, capacity, parent_tape(directory)))
         self.tape.set_run_id(run, RunIdState.AGREED)
         names = self.tape.names

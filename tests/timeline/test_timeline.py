@@ -15,11 +15,11 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
 
 from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.protobuf import number, varint
 from otel_torchdist.tape.records import StepMark
 from otel_torchdist.timeline.model import Selection
 from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import TraceWriter
-from otel_torchdist.timeline.wire import number, varint
 from tests.critical_path.simulated import Job
 from tests.statistics.histories import MS, Ranks
 from tests.statistics.test_properties import runs

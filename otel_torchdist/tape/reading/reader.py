@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.activities import Activity, Interval, decoded, interval_of, renewed_interval
-from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, Word
-from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
+from otel_torchdist.tape.activities import Activity, decoded, interval_of
+from otel_torchdist.tape.layout import Flag, LiveWord, RecordKind
+from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of, words_of
 from otel_torchdist.tape.memory import TapeMemory
 from otel_torchdist.tape.operations import operation_of
-from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.newest import NewestWhole
+from otel_torchdist.tape.reading.open_intervals import OpenIntervals
 from otel_torchdist.tape.reading.unfinished import unfinished
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.tape.splits import PendingSplits
@@ -29,14 +27,12 @@ COPIED_AT_ONCE: Final = 256
 """Records copied by one system call."""
 POLL_LIMIT: Final = 50_000
 
-_WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 _RECORD: Final = struct.Struct(f"=QQ{layout.PAYLOAD.format[1:]}{layout.WORDS}Q")
 _KIND: Final = 13
 _FLAGS: Final = 14
 """Positions in a whole record."""
 _UNEVEN: Final = int(Flag.UNEVEN)
 _OPERATION: Final = int(RecordKind.OPERATION)
-_COMPLETED: Final = int(Word.COMPLETED)
 
 
 class TapeReader(MappedTape):
@@ -51,13 +47,10 @@ class TapeReader(MappedTape):
         self.lost = 0
         self._next = 1
         self._gap_since: float | None = None
-        self._missing: set[int] = set()
-        self._abandoned = AbandonedCalls()
         self._splits = PendingSplits()
-        self._open: dict[int, Interval] = {}
+        self._open = OpenIntervals()
         self._ahead = b""
         self._ahead_from = 0
-        self._ended_words: dict[int, Sequence[int]] = {}
         self._scan = NewestWhole(self)
 
     @property
@@ -68,7 +61,7 @@ class TapeReader(MappedTape):
     def resume(self, cursor: TapeCursor) -> None:
         """Continue at the position of another reader of this tape instead of at the oldest record."""
         self._next = cursor.next_number
-        self._open = {interval.number: interval for interval in (*cursor.open, *cursor.open_activities)}
+        self._open.resume((*cursor.open, *cursor.open_activities))
         self.lost = cursor.lost
 
     def skip_to_newest(self, count: int) -> None:
@@ -101,11 +94,11 @@ class TapeReader(MappedTape):
 
     def open_operations(self) -> list[Operation]:
         """Return the operations that had not ended at the last poll, oldest first."""
-        return [one for _, one in sorted(self._open.items()) if isinstance(one, Operation)]
+        return [one for one in self._open.oldest_first() if isinstance(one, Operation)]
 
     def open_activities(self) -> list[Activity]:
         """Return the activities that had not ended at the last poll, oldest first."""
-        return [one for _, one in sorted(self._open.items()) if isinstance(one, Activity)]
+        return [one for one in self._open.oldest_first() if isinstance(one, Activity)]
 
     def rest(self) -> Iterator[Batch]:
         """Poll until everything that was there is read; following what a live rank writes meanwhile would never end.
@@ -131,12 +124,8 @@ class TapeReader(MappedTape):
         if is_behind:
             self._pass_over(batch)
         caught_up = self._read_new(batch, limit)
-        self._reread_open(batch, caught_up)
         self._ahead = b""
-        self._ended_words.clear()
-        for ended in self._abandoned.among(one for one in self._open.values() if isinstance(one, Operation)):
-            del self._open[ended.number]
-            batch.ended.append(ended)
+        self._open.read_again(self, batch, caught_up)
         self.lost += batch.lost
         return batch
 
@@ -161,7 +150,7 @@ class TapeReader(MappedTape):
                 continue
             if not self._gap_is_final():
                 return False
-            if self._number_in_slot(self._next) != self._next:
+            if self.number_in_slot(self._next) != self._next:
                 batch.lost += 1
                 self._advance()
         return False
@@ -187,7 +176,7 @@ class TapeReader(MappedTape):
                 operation = operation_of(number, record[2 : -layout.WORDS])
             except ValueError:  # of a phase unknown to this version
                 break
-            self._enter(operation, record[-layout.WORDS :], batch)
+            self._open.enter(operation, record[-layout.WORDS :], batch)
             number += 1
         if number != self._next:
             self._next = number
@@ -212,9 +201,6 @@ class TapeReader(MappedTape):
         count = max(1, min(written, self.capacity - self._next % self.capacity, COPIED_AT_ONCE))
         self._ahead = self.words.read(self._offset_of(self._next), count * layout.RECORD_SIZE)
         self._ahead_from = self._next
-
-    def _number_in_slot(self, number: int) -> int:
-        return self.words[self._offset_of(number) >> 3]
 
     def _advance(self) -> None:
         self._next += 1
@@ -246,8 +232,7 @@ class TapeReader(MappedTape):
             and (interval := decoded(number, self.refuge_record(number, slot))) is not None
         ]
         for interval in saved:
-            batch.add_entered(interval)
-            self._open[interval.number] = interval
+            self._open.keep(interval, batch)
         batch.lost += resume - self._next - len(saved)
         self._next = resume
         self._gap_since = None
@@ -288,7 +273,7 @@ class TapeReader(MappedTape):
             self._ahead = b""  # the copy may have been made while this record was written
             data = self.record(number)
         if data is None:
-            if self._number_in_slot(number) != number:
+            if self.number_in_slot(number) != number:
                 return False
             batch.lost += 1
             return True
@@ -305,7 +290,7 @@ class TapeReader(MappedTape):
             batch.steps.append(StepMark(number, fields[0], fields[1], fields[2]))
             return
         if kind is RecordKind.LATE_COMPLETION:
-            self._take_late(fields, data, batch)
+            self._open.end_late(fields, data, batch)
             return
         if kind is RecordKind.SPLITS:
             self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
@@ -315,79 +300,4 @@ class TapeReader(MappedTape):
             interval = operation_of(number, fields, self._splits.take(thread=fields[10], entered_ns=fields[0]))
         else:
             interval = interval_of(number, fields)
-        self._enter(interval, _WORDS.unpack_from(data, layout.WORDS_OFFSET), batch)
-
-    def _enter(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
-        batch.add_entered(interval)
-        self._open[interval.number] = interval
-        if words[_COMPLETED]:  # stored last: there is no need to read the words again
-            self._ended_words[interval.number] = words
-        if isinstance(interval, Operation):
-            self._abandoned.entered(interval)
-
-    def _take_late(self, fields: tuple[int, ...], data: bytes, batch: Batch) -> None:
-        entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
-        interval = self._open.pop(original, None)
-        self._missing.discard(original)
-        if interval is None:
-            batch.lost += 1
-            return
-        known = renewed_interval(interval, _WORDS.unpack_from(data, layout.WORDS_OFFSET)) or interval
-        batch.add_ended(msgspec.structs.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure))
-
-    def _reread_open(self, batch: Batch, caught_up: bool) -> None:
-        refuge: dict[int, int] | None = None
-        for number, interval in list(self._open.items()):
-            copied = self._ended_words.get(number)
-            if copied is not None and (ended := renewed_interval(interval, copied)) is not None:
-                self._settle(ended, batch)
-                continue
-            words = self._ring_words(number)
-            if words is None:
-                refuge = self.refuge() if refuge is None else refuge
-                words = self._refuge_words(number, refuge)
-            if words is None:
-                self._vanish(number, batch, caught_up)
-                continue
-            self._missing.discard(number)
-            if any(words):
-                self._renew(interval, words, batch)
-
-    def _ring_words(self, number: int) -> Sequence[int] | None:
-        """Return a record's current words; None when its slot has been reused."""
-        data = self.words.read(self._offset_of(number), layout.RECORD_SIZE)
-        if number_of(data) != number:
-            return None
-        words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
-        # The copy is not atomic: words of another record may have been stored meanwhile.
-        return words if not any(words) or self._number_in_slot(number) == number else None
-
-    def _refuge_words(self, number: int, refuge: dict[int, int]) -> Sequence[int] | None:
-        slot = refuge.get(number)
-        record = None if slot is None else self.refuge_record(number, slot)
-        return None if record is None else _WORDS.unpack_from(record, layout.WORDS_OFFSET)
-
-    def _renew(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
-        current = renewed_interval(interval, words)
-        if current is None:
-            del self._open[interval.number]
-            batch.lost += 1
-        else:
-            self._settle(current, batch)
-
-    def _settle(self, current: Interval, batch: Batch) -> None:
-        """Keep the current state of what is open, or add it to the batch if it has ended."""
-        if current.is_open:
-            self._open[current.number] = current
-            return
-        del self._open[current.number]
-        batch.add_ended(current)
-
-    def _vanish(self, number: int, batch: Batch, caught_up: bool) -> None:
-        """Handle a record in neither ring nor refuge: its late completion may still be ahead, but only once."""
-        if not caught_up or number not in self._missing:
-            self._missing.add(number)
-            return
-        self._missing.discard(number)
-        del self._open[number]
-        batch.lost += 1
+        self._open.enter(interval, words_of(data), batch)

@@ -35,6 +35,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import guard
+from otel_torchdist.protobuf import varint
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 
@@ -54,7 +55,6 @@ _START: Final = 0x39
 _END: Final = 0x41
 """Numbers and types of fields, and the length of what is as long in each span, as `trace.proto` has them."""
 _TIMES: Final = struct.Struct("<BQBQ")
-_ONE_BYTE: Final = [bytes([value]) for value in range(0x80)]
 _DOUBLE: Final = struct.Struct("<d")
 
 
@@ -81,7 +81,7 @@ class OtlpEncoder:
         encoded: list[bytes] = []
         for span in spans:
             body = self._span(span)
-            encoded += (_SPANS, _varint(len(body)), body)
+            encoded += (_SPANS, varint(len(body)), body)
         request.resource_spans[0].scope_spans[0].MergeFromString(b"".join(encoded))
         return request
 
@@ -129,7 +129,7 @@ class OtlpEncoder:
                 parts.append(self._head(name, 0) + _DOUBLE.pack(value))
                 continue
             if type(value) is int and 0 <= value < 1 << 63:
-                number = _varint(value)
+                number = varint(value)
                 parts.append(self._head(name, len(number)) + number)
                 continue
             kind = type(value)
@@ -158,18 +158,6 @@ class OtlpEncoder:
         if len(self._kept) == MAX_KEPT:
             self._kept.clear()
         self._kept[key] = part
-
-
-def _varint(value: int) -> bytes:
-    """Encode an integer that is not negative, as Protobuf does."""
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
 
 
 def _frame(resource: Resource) -> ExportTraceServiceRequest:

@@ -1,4 +1,4 @@
-"""The encoding of protobuf: fields with their numbers, as bytes."""
+"""Protobuf's encoding by hand, where its objects would take too long: fields with their numbers, as bytes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""Follows what a reader has seen begin, on one tape, until it has ended or can no longer be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from otel_torchdist.tape.activities import Interval, renewed_interval
+from otel_torchdist.tape.layout import How, Word
+from otel_torchdist.tape.mapped import MappedTape, words_of
+from otel_torchdist.tape.reading.abandoned import AbandonedCalls
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.records import Operation
+
+_COMPLETED: Final = int(Word.COMPLETED)
+
+
+class OpenIntervals:
+    """The operations and activities of one tape that have not ended.
+
+    Its reader has it, and it does not have its reader: a reader that is dropped is to close its file at once.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, Interval] = {}
+        self._ended_words: dict[int, Sequence[int]] = {}
+        self._missing: set[int] = set()
+        self._abandoned = AbandonedCalls()
+
+    def resume(self, known: Iterable[Interval]) -> None:
+        """Continue with what another reader has left open."""
+        self._open = {interval.number: interval for interval in known}
+
+    def oldest_first(self) -> list[Interval]:
+        """Return what had not ended at the last poll."""
+        return [interval for _, interval in sorted(self._open.items())]
+
+    def keep(self, interval: Interval, batch: Batch) -> None:
+        """Add what was overwritten while it was open; called in the order of the tape."""
+        batch.add_entered(interval)
+        self._open[interval.number] = interval
+
+    def enter(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
+        """Add what has been entered, with the words that its record had then; called in the order of the tape."""
+        batch.add_entered(interval)
+        self._open[interval.number] = interval
+        if words[_COMPLETED]:  # stored last: there is no need to read the words again
+            self._ended_words[interval.number] = words
+        if isinstance(interval, Operation):
+            self._abandoned.entered(interval)
+
+    def end_late(self, fields: Sequence[int], data: bytes, batch: Batch) -> None:
+        """Take a record of kind `LATE_COMPLETION`: the end of what its own record no longer shows."""
+        entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
+        interval = self._open.pop(original, None)
+        self._missing.discard(original)
+        if interval is None:
+            batch.lost += 1
+            return
+        known = renewed_interval(interval, words_of(data)) or interval
+        batch.add_ended(msgspec.structs.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure))
+
+    def read_again(self, tape: MappedTape, batch: Batch, caught_up: bool) -> None:
+        """Add to the batch what has ended since the last poll; `caught_up` says that no record is unread."""
+        refuge: dict[int, int] | None = None
+        for number, interval in list(self._open.items()):
+            copied = self._ended_words.get(number)
+            if copied is not None and (ended := renewed_interval(interval, copied)) is not None:
+                self._settle(ended, batch)
+                continue
+            words = tape.ring_words(number)
+            if words is None:
+                refuge = tape.refuge() if refuge is None else refuge
+                words = _refuge_words(tape, number, refuge)
+            if words is None:
+                self._vanish(number, batch, caught_up)
+                continue
+            self._missing.discard(number)
+            if any(words):
+                self._renew(interval, words, batch)
+        self._ended_words.clear()
+        self._end_abandoned(batch)
+
+    def _end_abandoned(self, batch: Batch) -> None:
+        for ended in self._abandoned.among(one for one in self._open.values() if isinstance(one, Operation)):
+            del self._open[ended.number]
+            batch.ended.append(ended)
+
+    def _renew(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
+        current = renewed_interval(interval, words)
+        if current is None:
+            del self._open[interval.number]
+            batch.lost += 1
+        else:
+            self._settle(current, batch)
+
+    def _settle(self, current: Interval, batch: Batch) -> None:
+        """Keep the current state of what is open, or add it to the batch if it has ended."""
+        if current.is_open:
+            self._open[current.number] = current
+            return
+        del self._open[current.number]
+        batch.add_ended(current)
+
+    def _vanish(self, number: int, batch: Batch, caught_up: bool) -> None:
+        """Handle a record in neither ring nor refuge: its late completion may still be ahead, but only once."""
+        if not caught_up or number not in self._missing:
+            self._missing.add(number)
+            return
+        self._missing.discard(number)
+        del self._open[number]
+        batch.lost += 1
+
+
+def _refuge_words(tape: MappedTape, number: int, refuge: dict[int, int]) -> Sequence[int] | None:
+    slot = refuge.get(number)
+    record = None if slot is None else tape.refuge_record(number, slot)
+    return None if record is None else words_of(record)
