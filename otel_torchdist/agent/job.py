@@ -60,18 +60,17 @@ class Job:
             self._election.resign()
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
         self._before = before or Checkpoint()
-        self._exports_all = again
         self._lacks_checkpoint = before is None
-        self._is_first = True
+        self._may_hold_exported = not again
         self.taken_up: set[int] = set()
         self._can_write = True
 
     def take_up(self, reader: Reader, most: int | None = None) -> None:
         """Make `reader` follow the new tapes, at most `most` of them."""
         found = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
-        if self._is_first and not self._exports_all:
+        if self._may_hold_exported:
+            self._may_hold_exported = False
             found = _not_exported(found, self._lacks_checkpoint)
-        self._is_first = False
         for tape in found:
             self._follow(tape, reader)
 

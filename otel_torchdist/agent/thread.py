@@ -118,7 +118,7 @@ class ReaderThread:
     def _take_up(self, reader: Reader) -> None:
         while self._new:
             writer = self._new.pop(0)
-            writer.exported_by_rank()
+            writer.claim_export()
             reader.follow(TapeReader.of_writer(writer))
             directory = writer.path.parent
             if self._election is None or self._election.directory != directory:

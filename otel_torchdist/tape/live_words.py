@@ -58,7 +58,7 @@ class LiveWords:
         words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)
         words[LiveWord.NAMES_DROPPED] = self.names.dropped
 
-    def exported_by_rank(self) -> None:
+    def claim_export(self) -> None:
         """Publish that this process exports its tape itself, so that agents do not."""
         self._words[LiveWord.EXPORTED_BY_RANK] = layout.seal_live(LiveWord.EXPORTED_BY_RANK, 1)
 

@@ -154,7 +154,7 @@ def main() -> None:
         elif command == "helper":
             helper = rank.start_helper(int(arguments[0]))
         elif command == "exports":
-            rank.tape.exported_by_rank()
+            rank.tape.claim_export()
         elif command == "hold":
             print("ok", flush=True)
             ctypes.PyDLL(None).pause()
