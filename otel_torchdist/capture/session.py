@@ -21,11 +21,11 @@ from otel_torchdist.capture.c10d.coalescing import Coalescing
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
 from otel_torchdist.capture.c10d.dispatcher import Dispatcher, usable_library
-from otel_torchdist.capture.c10d.group_creation import follow_creation
-from otel_torchdist.capture.c10d.groups import Groups, GroupState
+from otel_torchdist.capture.c10d.groups.creation import follow_creation
+from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
+from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
-from otel_torchdist.capture.c10d.reconfigure import Reconfigurations
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory

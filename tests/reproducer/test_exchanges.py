@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.reproducer import sizes
+from otel_torchdist.reproducer.planning import sizes
 from otel_torchdist.tape.splits import Splits
 from tests.reproducer.test_planning import RecordedWorld, all_ranks, calls_of
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.reproducer.facts import Origin
 from otel_torchdist.reproducer.model import Call, Create, End, Script, Wait
-from otel_torchdist.reproducer.planning import plan
+from otel_torchdist.reproducer.planning.facts import Origin
+from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.verdict.post_mortem import stalled_verdict

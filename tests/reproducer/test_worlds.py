@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from otel_torchdist.reproducer.cast import MOST_RANKS
-from otel_torchdist.reproducer.facts import Origin
 from otel_torchdist.reproducer.model import NotReproducibleError
-from otel_torchdist.reproducer.planning import plan
+from otel_torchdist.reproducer.planning.cast import MOST_RANKS
+from otel_torchdist.reproducer.planning.facts import Origin
+from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.post_mortem import examine

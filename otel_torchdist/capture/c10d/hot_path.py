@@ -23,7 +23,7 @@ from otel_torchdist.tape.layout import Flag, How, Word
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import GroupState
     from otel_torchdist.capture.c10d.devices import Devices
-    from otel_torchdist.capture.c10d.groups import Groups
+    from otel_torchdist.capture.c10d.groups.groups import Groups
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.steps import Steps
 

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.call import Call
-from otel_torchdist.capture.c10d.groups import GroupState
+from otel_torchdist.capture.c10d.groups.groups import GroupState
 from otel_torchdist.capture.c10d.plans import make_plan
 from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema, described_argument
 from otel_torchdist.capture.c10d.signatures import key_of

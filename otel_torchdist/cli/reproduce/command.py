@@ -15,7 +15,7 @@ from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.reproducer.model import NotReproducibleError
-from otel_torchdist.reproducer.planning import plan
+from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 
 _USUAL_NAME: Final = "hang.py"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture.c10d.groups import Groups
+from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.tape.layout import How
 from tests.support.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, device_rank
 from tests.support.simulated_device import MS

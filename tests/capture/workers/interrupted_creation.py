@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d import group_creation as creation
+from otel_torchdist.capture.c10d.groups import creation
 from tests.support.rank import own_tape, say, start_capture
 
 TRACED = {creation.__file__, guard.__file__, contextlib.__file__}

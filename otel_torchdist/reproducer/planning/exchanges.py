@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.reproducer.cast import Cast
-from otel_torchdist.reproducer.substitutes import bytes_of
-from otel_torchdist.reproducer.tails import Event
+from otel_torchdist.reproducer.planning.cast import Cast
+from otel_torchdist.reproducer.planning.substitutes import bytes_of
+from otel_torchdist.reproducer.planning.tails import Event
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.model import OperationId, OperationView
 

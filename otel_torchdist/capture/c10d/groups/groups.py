@@ -14,7 +14,7 @@ from otel_torchdist.capture.torch_api import ranks_in_books
 from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.membership import Membership
+    from otel_torchdist.capture.c10d.groups.membership import Membership
     from otel_torchdist.capture.recorder import Recorder
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from otel_torchdist.reproducer.cast import Cast
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptGroup
+from otel_torchdist.reproducer.planning.cast import Cast
 from otel_torchdist.tape.records import GroupName
 from otel_torchdist.world.model import GroupView
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.reproducer.model import Call
-from otel_torchdist.reproducer.substitutes import bytes_of
+from otel_torchdist.reproducer.planning.substitutes import bytes_of
 
 Shape = tuple[int, ...]
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.reproducer import substitutes
 from otel_torchdist.reproducer.calls import OPERATIONS
-from otel_torchdist.reproducer.cast import Cast
-from otel_torchdist.reproducer.exchanges import LISTS, Exchanges
-from otel_torchdist.reproducer.groups import number_of
 from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
-from otel_torchdist.reproducer.sizes import PARTED, Sizes, sizes_for
-from otel_torchdist.reproducer.tails import Event
+from otel_torchdist.reproducer.planning import substitutes
+from otel_torchdist.reproducer.planning.cast import Cast
+from otel_torchdist.reproducer.planning.exchanges import LISTS, Exchanges
+from otel_torchdist.reproducer.planning.groups import number_of
+from otel_torchdist.reproducer.planning.sizes import PARTED, Sizes, sizes_for
+from otel_torchdist.reproducer.planning.tails import Event
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.wording.sentence import describe_frame
 from otel_torchdist.world.model import UNREAD, OperationView

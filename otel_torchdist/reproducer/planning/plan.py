@@ -7,11 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.reproducer.cast import Cast, cast_for
 from otel_torchdist.reproducer.endings import end_of
-from otel_torchdist.reproducer.facts import Origin, facts_about, remarks_on
-from otel_torchdist.reproducer.groups import groups_for, number_of, whole
-from otel_torchdist.reproducer.involved import Involved, involved_in
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
     Create,
@@ -22,8 +18,12 @@ from otel_torchdist.reproducer.model import (
     ScriptGroup,
     Step,
 )
-from otel_torchdist.reproducer.steps import StepWriter
-from otel_torchdist.reproducer.tails import Event, tails_of
+from otel_torchdist.reproducer.planning.cast import Cast, cast_for
+from otel_torchdist.reproducer.planning.facts import Origin, facts_about, remarks_on
+from otel_torchdist.reproducer.planning.groups import groups_for, number_of, whole
+from otel_torchdist.reproducer.planning.involved import Involved, involved_in
+from otel_torchdist.reproducer.planning.steps import StepWriter
+from otel_torchdist.reproducer.planning.tails import Event, tails_of
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
