@@ -6,6 +6,7 @@ rank that is to come late waits as long as the gate, a file, exists.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import signal
@@ -80,6 +81,13 @@ def gil() -> None:
     """Native code of the last rank does not return, and holds the GIL."""
     if is_faulty:
         sum(itertools.repeat(1, 10**13))  # in C from beginning to end
+    dist.all_reduce(gradient)
+
+
+def gil_blocked() -> None:
+    """The same, but it waits for something that never comes, and uses no processor."""
+    if is_faulty:
+        ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)  # blocked in C
     dist.all_reduce(gradient)
 
 
@@ -279,9 +287,9 @@ def cut() -> None:
 FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
-        late, kill, kill_with_child, stop, exception, gil, operation, shape, dtype, root, skipped, circular, recv,
-        rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, short_dtype, failing_dtype, transposed,
-        silent_reduce_op, exchange, straggler, slow_line, cut,
+        late, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
+        circular, recv, rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, short_dtype,
+        failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
     )
 }  # fmt: skip
 
