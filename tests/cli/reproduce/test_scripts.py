@@ -71,14 +71,14 @@ def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fa
 
 @pytest.mark.parametrize(
     ("fault", "end"),
-    [("kill", "Signal 9 (SIGKILL) received"), ("exception", "exitcode  : 1")],
+    [("kill", r"exitcode +: -9 "), ("exception", r"exitcode +: 1 ")],
 )
 def test_ranks_die_in_the_same_way(pairs: dict[str, Future[Pair]], fault: str, end: str) -> None:
-    """Rank 2 dies first by the same signal, or of the same exception, and torchrun sees that, too."""
+    """Rank 2 dies by the same signal, or of the same exception, and torchrun sees that, too."""
     pair = pairs[fault].result(MOST_S)
-    table = pair.log.partition("Root Cause (first observed failure):")[2]
-    assert re.search(r"rank +: 2 ", table), pair.log
-    assert end in table
+    # Not as the root cause: of ranks that have died within a tenth of a second, torchrun takes the lowest for that.
+    table = pair.log.partition("ChildFailedError:")[2]
+    assert re.search(rf"rank +: 2 .*\n +{end}", table), pair.log
     assert pair.original.failures.get(2) == pair.copy.failures.get(2)
     assert (pair.copy.failures.get(2) == "ValueError") is (fault == "exception")
 
