@@ -58,6 +58,20 @@ when it has lasted another 30 s (``OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE``)::
 It runs on a thread in one rank of the node; what it raises is logged. Without code,
 ``OTEL_PYTHON_TORCHDIST_ON_STALL=callback:my_module:page`` has the agent call it.
 
+Hooks
+-----
+
+Functions of yours are called around the operations of each rank, with the tensors themselves::
+
+    from otel_torchdist import Hooks, OperationCall, TorchDistInstrumentor
+
+    def check(call: OperationCall) -> None:
+        assert all(tensor.isfinite().all() for tensor in call.inputs), (call.rank, call.operation, call.sequence)
+
+    TorchDistInstrumentor().instrument(hooks=Hooks(before_operation=check, operations=("all_reduce",)))
+
+What they raise goes to your program. Without code, ``OTEL_PYTHON_TORCHDIST_HOOKS=my_module:check`` calls them.
+
 Settings
 --------
 
@@ -82,16 +96,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from otel_torchdist.actions.stalled_run import StalledRun
     from otel_torchdist.capture.expectations import expect_wait
+    from otel_torchdist.capture.observers.hooks import Hooks, OperationCall
     from otel_torchdist.capture.steps import mark_step
     from otel_torchdist.config import Config
     from otel_torchdist.instrumentor import TorchDistInstrumentor
 
-__all__ = ["Config", "StalledRun", "TorchDistInstrumentor", "expect_wait", "mark_step"]
+__all__ = [
+    "Config",
+    "Hooks",
+    "OperationCall",
+    "StalledRun",
+    "TorchDistInstrumentor",
+    "expect_wait",
+    "mark_step",
+]
 
 # Imported at their first use: every `import torch` imports this package where it is installed, and must not become
 # slower for it.
 _HOMES = {
     "Config": "otel_torchdist.config",
+    "Hooks": "otel_torchdist.capture.observers.hooks",
+    "OperationCall": "otel_torchdist.capture.observers.hooks",
     "StalledRun": "otel_torchdist.actions.stalled_run",
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
     "expect_wait": "otel_torchdist.capture.expectations",

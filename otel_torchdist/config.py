@@ -226,6 +226,16 @@ def _list_of_patterns() -> Accepted[tuple[str, ...]]:
     return Accepted("a comma-separated list", parse)
 
 
+def _list_of_targets() -> Accepted[tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        targets = _list_of_patterns().parse(text)
+        if not all(map(_TARGET.fullmatch, targets)):
+            raise ValueError(text)
+        return targets
+
+    return Accepted("a comma-separated list of module:name", parse)
+
+
 def _trace_url() -> Accepted[str]:
     def parse(text: str) -> str:
         # It becomes a link on a page: `javascript:` and the like must never.
@@ -264,6 +274,8 @@ class Config:
         capture: What records the calls: the native library where there is one (the default), or Python.
         agent_linger: Seconds for which the agent keeps running after the last rank.
         stall_timeout: Age in seconds at which an open operation is stalled.
+        hooks: Functions or `Hooks`, as `module:name`, that are called around operations.
+        synchronize: Whether devices are synchronised around collectives, for debugging.
         abort_hooks: Whether backends report that they give up an operation.
         stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
         compare_calls: Whether calls are compared between ranks while nothing stalls.
@@ -298,6 +310,8 @@ class Config:
     )
     agent_linger: float = _setting(env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER, _milliseconds(0), "60000")
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")
+    hooks: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_HOOKS, _list_of_targets(), "")
+    synchronize: bool = _setting(env.OTEL_PYTHON_TORCHDIST_SYNCHRONIZE, _BOOLEAN, "false")
     abort_hooks: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ABORT_HOOKS, _BOOLEAN, "false")
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, _list_of_patterns(), "")
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")

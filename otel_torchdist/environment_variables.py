@@ -56,6 +56,28 @@ The age at which an open operation is reported as stalled, in milliseconds; at l
 Default: "10000"
 """
 
+OTEL_PYTHON_TORCHDIST_HOOKS = "OTEL_PYTHON_TORCHDIST_HOOKS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_HOOKS
+
+Your functions that are called in each rank around its operations, with their tensors: a comma-separated list of
+``module:name``, each a ``Hooks`` or a function that takes an ``OperationCall`` and is called before the operation. They
+can set breakpoints, check values, save or change tensors. What they raise goes to the program. With hooks, calls are
+recorded in Python. What cannot be imported is left out, with a warning. See ``docs/hooks.md``.
+Default: ""
+"""
+
+OTEL_PYTHON_TORCHDIST_SYNCHRONIZE = "OTEL_PYTHON_TORCHDIST_SYNCHRONIZE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_SYNCHRONIZE
+
+For debugging only: waits for the device before and after each collective, so that its time is its own and not that of
+what was enqueued before. This ends the overlap of computation and communication, and distorts what it measures. Never
+around sends, receives and coalesced operations, nor while a graph is captured. It does nothing on the CPU, where calls
+are exact.
+Default: "false"
+"""
+
 OTEL_PYTHON_TORCHDIST_ABORT_HOOKS = "OTEL_PYTHON_TORCHDIST_ABORT_HOOKS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ABORT_HOOKS

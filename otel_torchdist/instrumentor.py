@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from otel_torchdist import guard
-from otel_torchdist.config import Config, ReaderHome
+from otel_torchdist.config import CaptureKernel, Config, ReaderHome
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
 from otel_torchdist.job.directory import base_directory, clean_up, job_directory, job_key
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from otel_torchdist.actions.stall_actions import Callback
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
+    from otel_torchdist.capture.observers.hooks import Hooks
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.export.outputs import Outputs
 
@@ -58,19 +60,28 @@ class TorchDistInstrumentor(BaseInstrumentor):
         Args:
             **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: where spans, metrics and stall events
                 go, the global ones by default; `on_stall`: called with a `StalledRun`, once per stall, in one of the
-                ranks, on a thread; `config`: a `Config` that is used as it is, in place of the environment's.
+                ranks, on a thread; `before_operation`, `after_operation`: called with an `OperationCall` around each
+                operation of this rank; `hooks`: one or several `Hooks`, the same with a filter; `config`: a `Config`
+                that is used as it is, in place of the environment's.
         """
         config = kwargs.pop("config", None) or _in_this_process(Config.from_environment())
         if config.sdk_disabled:
             return
         outputs = kwargs.pop("outputs", None) or functools.partial(_outputs_of_providers, kwargs)
-        begin = functools.partial(self._begin, config, outputs, kwargs.pop("on_stall", None))
+        hooks = functools.partial(_all_hooks, config, kwargs)
+        begin = functools.partial(self._begin, config, outputs, kwargs.pop("on_stall", None), hooks)
         if C10D in sys.modules and hasattr(sys.modules.get("torch"), "optim"):
             begin()
         else:  # importing torch here would slow down every process that `opentelemetry-instrument` starts
             self._cancel = when_first_group(begin)
 
-    def _begin(self, config: Config, outputs: Callable[[], Outputs], on_stall: Callback | None) -> None:
+    def _begin(
+        self,
+        config: Config,
+        outputs: Callable[[], Outputs],
+        on_stall: Callback | None,
+        all_hooks: Callable[[], tuple[Hooks, ...]],
+    ) -> None:
         if not _has_gil():
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
@@ -78,6 +89,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
 
+            hooks = all_hooks()
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
             capture = Capture(
@@ -85,7 +97,9 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 config.tape_records,
                 exchange_host,
                 config.abort_hooks,
-                chosen_library(config.capture),
+                None if hooks or config.synchronize else chosen_library(config.capture),
+                hooks,
+                config.synchronize,
             )
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
@@ -120,6 +134,25 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 thread.stop()
             if keeper is not None:
                 keeper.close()
+
+
+def _all_hooks(config: Config, given: dict[str, Any]) -> tuple[Hooks, ...]:
+    """Return the hooks of the program and of the environment, and warn of what they and synchronised timing exclude."""
+    hooks: tuple[Hooks, ...] = ()
+    if config.hooks or given.keys() & {"hooks", "before_operation", "after_operation"}:
+        from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
+
+        hooks = (*given_hooks(given), *load_hooks(config.hooks))
+    if config.synchronize:
+        from otel_torchdist.capture.observers.synchronized import warn_of_distortion
+
+        warn_of_distortion()
+    if (hooks or config.synchronize) and config.capture is CaptureKernel.NATIVE:
+        _logger.warning(
+            "%s=native: recording in Python, because hooks and synchronised timing are called from there",
+            OTEL_PYTHON_TORCHDIST_CAPTURE,
+        )
+    return hooks
 
 
 def _in_this_process(config: Config) -> Config:

@@ -52,6 +52,8 @@ def test_defaults() -> None:
         "agent_linger": 60.0,
         "stall_timeout": 10.0,
         "abort_hooks": False,
+        "hooks": (),
+        "synchronize": False,
         "stall_ignore": (),
         "compare_calls": True,
         "critical_path": True,

@@ -99,12 +99,17 @@ class CallSites:
 
     def name_of(self, code: CodeType | None, instruction: int) -> int:
         """Name id of the line that an instruction (`f_lasti`) belongs to; `OTHER` if there is no code."""
-        if code is None:
-            return OTHER
-        function = getattr(code, "co_qualname", code.co_name)
-        return self._names.intern(
-            CallSiteName(function, code.co_filename, _line(code, instruction)), SPARE_OF_CALL_SITES
-        )
+        return OTHER if code is None else self._names.intern(describe_code(code, instruction), SPARE_OF_CALL_SITES)
+
+    def describe(self, site: CallSiteKey) -> CallSiteName | None:
+        """The function and line of a site that was just found; None for `NOWHERE`."""
+        code = self.code_at(site)
+        return None if code is None else describe_code(code, site[1])
+
+
+def describe_code(code: CodeType, instruction: int) -> CallSiteName:
+    """The function and line of an instruction (`f_lasti`)."""
+    return CallSiteName(getattr(code, "co_qualname", code.co_name), code.co_filename, _line(code, instruction))
 
 
 def _line(code: CodeType, instruction: int) -> int:

@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from otel_torchdist.capture.call_paths import CallPaths
 from otel_torchdist.capture.call_sites import CallSites
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
@@ -35,12 +36,19 @@ class Recorder:
     Attributes:
         tape: The tape to which it writes.
         call_sites: Finds call sites.
+        call_paths: Finds what has led to them.
         step: Number of the current step.
         native: What the native library records of this run; None if it is not in use.
     """
 
     def __init__(
-        self, directory: Path, rank: int, world_size: int, capacity: int, library: Library | None = None
+        self,
+        directory: Path,
+        rank: int,
+        world_size: int,
+        capacity: int,
+        library: Library | None = None,
+        synchronized: bool = False,
     ) -> None:
         """Create the tape.
 
@@ -50,6 +58,7 @@ class Recorder:
             world_size: How many ranks there are.
             capacity: Number of records in the ring.
             library: The native library, if calls are recorded by it.
+            synchronized: Whether devices are synchronised around collectives.
 
         Raises:
             TapeError: There is not enough space, or the directory cannot be used.
@@ -57,7 +66,14 @@ class Recorder:
         room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
         kernel = Kernel.PYTHON if library is None else Kernel.NATIVE
         identity = identify(
-            rank, local_rank(), world_size, room.records, parent_tape(directory), kernel, str(torch.__version__)
+            rank,
+            local_rank(),
+            world_size,
+            room.records,
+            parent_tape(directory),
+            kernel,
+            str(torch.__version__),
+            synchronized,
         )
         self.native: NativeRecording | None = None
         if library is None:
@@ -68,6 +84,7 @@ class Recorder:
         if room.records < capacity:
             _warn_of_room(directory.parent, capacity, room)
         self.call_sites = CallSites(self.tape.names, self.native)
+        self.call_paths = CallPaths(self.tape.names)
         self.step = 0
         self._has_warned = False
         self._labels: dict[str, int] = {}

@@ -28,6 +28,9 @@ from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
+from otel_torchdist.capture.observers.hooks import Hooks
+from otel_torchdist.capture.observers.observed import ObservedCalls
+from otel_torchdist.capture.observers.synchronized import Synchronizer
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -64,6 +67,8 @@ class Capture:
         exchange_host: str | None = None,
         has_abort_hooks: bool = False,
         library: Library | None = None,
+        hooks: tuple[Hooks, ...] = (),
+        synchronizes: bool = False,
     ) -> None:
         """Initialize the capture; nothing is patched until `install`.
 
@@ -73,7 +78,9 @@ class Capture:
             exchange_host: Address at which this node's agent listens for agents of other nodes, '' to determine it
                 automatically; None if the agents do not exchange data.
             has_abort_hooks: Whether backends should report that they abort; see `AbortHooks`.
-            library: The native library; None to record in Python.
+            library: The native library; None to record in Python, as always where observers need the tensors.
+            hooks: Functions of the user's to call around operations.
+            synchronizes: Whether to synchronise devices around collectives.
         """
         self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
@@ -86,7 +93,9 @@ class Capture:
         self._steps = Steps(self._groups.issued_by_default)
         self._expectations = Expectations()
         self._watch = RankThread(self._beat, self._poll, self._calls)
-        self._library = library = usable_library(library)
+        synchronizer = Synchronizer(self._meet) if synchronizes else None
+        self._observed = ObservedCalls(hooks, synchronizer, self._meet, self._patches)
+        self._library = library = usable_library(library) if self._observed.is_empty else None
         self._native = NativeKernels(library) if library is not None else None
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         if self._native is not None:
@@ -120,7 +129,8 @@ class Capture:
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)
         self._expectations.hook()
-        self._dispatcher = Dispatcher(self._hot_path, self._works, self._native)
+        self._observed.hook()
+        self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
         Windows(self._one_sided).hook(self._patches)
         self._symmetric_memory = SymmetricMemory(self._one_sided)
         this = weakref.ref(self)
@@ -144,6 +154,7 @@ class Capture:
         self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
         self._expectations.unhook()
+        self._observed.unhook()
         self._patches.restore()
         self._watch.stop(timeout_s=2.0)
         self._end_recorder(TapeState.FINISHED)
@@ -158,7 +169,14 @@ class Capture:
             return None
         try:
             # A fake group may have neither a rank nor a size.
-            recorder = Recorder(self._directory(), max(rank, 0), max(world_size, 1), self._capacity, self._library)
+            recorder = Recorder(
+                self._directory(),
+                max(rank, 0),
+                max(world_size, 1),
+                self._capacity,
+                self._library,
+                self._observed.synchronizes,
+            )
         except TapeError as error:
             self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
@@ -261,6 +279,7 @@ class Capture:
             self._native.forget()
         self._hot_path.forget_threads()
         self._one_sided.forget_all()
+        self._observed.forget_all()
         self._abort_hooks.detach_all()
         with guard.guarded("optimizer steps"):
             self._steps.optimizer_steps.forget_all(ends_left=True)
@@ -303,6 +322,7 @@ class Capture:
         if self._native is not None:
             self._native.forget()
         self._works.forget_all()
+        self._observed.forget_all()
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()

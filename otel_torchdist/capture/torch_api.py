@@ -132,11 +132,19 @@ def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
     Dynamo traces `before`, which has to leave nothing to trace: an opaque call there would move the graph break that
     every optimizer has in its step. `after` comes behind that break.
     """
-    module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_post_hook"])
     return [
-        module.register_optimizer_step_pre_hook(before),
-        module.register_optimizer_step_post_hook(opaque_to_dynamo(after)),
+        hook_before_optimizers(before),
+        _optimizers().register_optimizer_step_post_hook(opaque_to_dynamo(after)),
     ]
+
+
+def hook_before_optimizers(before: OptimizerHook) -> Any:
+    """The first half of `hook_optimizers`; returns the handle."""
+    return _optimizers().register_optimizer_step_pre_hook(before)
+
+
+def _optimizers() -> Any:
+    return __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_post_hook"])
 
 
 def is_hooked(optimizer: Any) -> bool:

@@ -12,8 +12,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from otel_torchdist.cli.text import shown_callers
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife, life_of
+from otel_torchdist.tape.call_paths import shown_path
+from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, Operation
 from otel_torchdist.verdict.model import Verdict, VerdictKind
@@ -116,8 +119,14 @@ def _waiting_row(tape: TapeReader, step: int, operation: Operation, age_ns: int,
         step,
         _site_name(name, operation.sequence),
         max(age_ns, 0) / 1e9,
-        _line(tape.names.call_site(operation.call_site)),
+        _waiting_line(tape.names, operation.call_site),
     )
+
+
+def _waiting_line(names: Names, call_site: int) -> str:
+    """Format a call site and what has led to it, which a table cuts off where it is narrow."""
+    line, path = _line(names.call_site(call_site)), shown_path(names, call_site)
+    return f"{line} ← {shown_callers(path)}" if len(path) > 1 else line
 
 
 def _line(frame: CallSiteName | None) -> str:

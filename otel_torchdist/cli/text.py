@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final, NoReturn
@@ -37,6 +37,11 @@ def iso_time(wall_ns: int) -> str:
     """Format a time as `2026-11-21T12:46:05.123456Z`."""
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, timezone.utc)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ns // 1000 % 1_000_000:06d}Z"
+
+
+def shown_callers(path: Sequence[str]) -> str:
+    """Format what has led to a call site, without that itself: `train.py:80 main ← … torch …`."""
+    return " ← ".join(path[1:])
 
 
 def length(seconds: float) -> str:

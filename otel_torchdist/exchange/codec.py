@@ -146,6 +146,7 @@ def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
         failure=operation.failure,
         waiting_since_ns=operation.waiting_since_ns,
         tolerance_ns=operation.tolerance_ns,
+        path=operation.path,
     )
 
 
@@ -164,6 +165,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
             failure=wire.failure,
             waiting_since_ns=_later(wire.waiting_since_ns, offset_ns),
             tolerance_ns=wire.tolerance_ns,
+            path=wire.path,
         )
 
     stacks, stopped = rank.stacks, rank.stopped

@@ -74,6 +74,7 @@ class WireOperation:
     failure: str
     waiting_since_ns: int | None
     tolerance_ns: int
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

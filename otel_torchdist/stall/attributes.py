@@ -134,6 +134,8 @@ def of_operation(view: RankView, operation: OperationView) -> Attributes:
         found[semconv.REDUCE_OP] = signature.reduce_op
     if operation.label:
         found[semconv.CALLER] = operation.label
+    if operation.path:
+        found[semconv.CALLER_PATH] = list(operation.path)
     return found | _of_frame(operation.call_site)
 
 

@@ -16,7 +16,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.records import TapeIdentity
 
-_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40s")
+_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQ")
 """New fields come last: zeros follow the block, and so stand for them in the tapes of older versions."""
 _CHECKSUM: Final = struct.Struct("=Q")
 _CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
@@ -34,6 +34,7 @@ def identify(
     parent: int = 0,
     kernel: layout.Kernel = layout.Kernel.UNKNOWN,
     torch: str = "",
+    synchronized: bool = False,
 ) -> TapeIdentity:
     """Create the identity of a tape that this process is about to write, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
@@ -53,6 +54,7 @@ def identify(
         parent=parent,
         kernel=kernel,
         torch=torch,
+        synchronized=synchronized,
     )
 
 
@@ -78,6 +80,7 @@ def encode_identity(identity: TapeIdentity) -> bytes:
         identity.parent,
         identity.kernel,
         identity.torch.encode("utf-8", "replace")[:40],
+        identity.synchronized,
     )
     padded = block.ljust(_CHECKSUM_OFFSET, b"\0")
     return padded + _CHECKSUM.pack(zlib.crc32(padded))
@@ -96,7 +99,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
     if len(data) < layout.IDENTITY_SIZE:
         raise TapeError(f"{where}: truncated: {len(data)} bytes are too few for a tape")
     magic, version, _, nonce, pid, ticks, namespace, boot_high, boot_low, *rest = _BLOCK.unpack_from(data)
-    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host, parent, kernel, torch = rest
+    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host, parent, kernel, torch, synchronized = rest
     if magic != layout.MAGIC:
         raise TapeError(f"{where}: not a tape, or one of a machine with another byte order")
     if version != layout.VERSION:
@@ -127,6 +130,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         parent=parent,
         kernel=_KERNELS.get(kernel, layout.Kernel.UNKNOWN),
         torch=_text(torch),
+        synchronized=bool(synchronized),
     )
 
 

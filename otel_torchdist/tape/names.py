@@ -23,9 +23,9 @@ from otel_torchdist import guard
 from otel_torchdist.files.others import is_gone, read_part, reason
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, SignatureName
 
-Name: TypeAlias = GroupName | SignatureName | CallSiteName | str
+Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | str
 
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""
@@ -37,6 +37,8 @@ SPARE_OF_GROUPS: Final = MAX_NAMES // 8
 SPARE_OF_LABELS: Final = MAX_NAMES // 16
 SPARE_OF_CALL_SITES: Final = MAX_NAMES // 32
 MAX_TEXT: Final = 512
+MAX_FRAMES: Final = 64
+"""Frames of a call path."""
 
 
 class NamesWriter:
@@ -113,10 +115,11 @@ class NamesWriter:
             self._file = -1
 
 
-_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName]]] = {
+_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName]]] = {
     "group": GroupName,
     "signature": SignatureName,
     "call_site": CallSiteName,
+    "call_path": CallPathName,
 }
 
 
@@ -139,6 +142,7 @@ _MAX_READ: Final = 4 * MAX_BYTES
 
 _Number = Annotated[int, Meta(ge=0, le=1 << 53)]
 _Rank = Annotated[int, Meta(ge=0, le=1 << 31)]
+_Identity = Annotated[int, Meta(gt=OTHER, le=MAX_NAMES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +168,20 @@ class _Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class _CallPath:
+    call_site: _Identity
+    frames: Annotated[tuple[_Identity, ...], Meta(max_length=MAX_FRAMES)]
+    varies: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Line:
-    id: Annotated[int, Meta(gt=OTHER, le=MAX_NAMES)]
+    id: _Identity
     text: str | None = None
     group: _Group | None = None
     signature: _Signature | None = None
     call_site: CallSiteRead | None = None
+    call_path: _CallPath | None = None
 
 
 class Names:
@@ -177,11 +189,14 @@ class Names:
 
     def __init__(self, names: Mapping[int, Name] | None = None) -> None:
         """Start with some names."""
-        self._names: dict[int, Name] = dict(names or {})
+        self._names: dict[int, Name] = {}
+        self._paths: dict[int, CallPathName] = {}
+        self.update(names or {})
 
     def update(self, names: Mapping[int, Name]) -> None:
         """Add names, or replace them."""
         self._names.update(names)
+        self._paths.update({name.call_site: name for name in names.values() if isinstance(name, CallPathName)})
 
     def get(self, identity: int) -> Name | None:
         """Return the name with this id, of whatever kind."""
@@ -205,6 +220,10 @@ class Names:
         """Return the call site with this id."""
         name = self.get(identity)
         return name if isinstance(name, CallSiteName) else None
+
+    def call_path(self, call_site: int) -> CallPathName | None:
+        """Return what has led to a call site, as far as that is known."""
+        return self._paths.get(call_site)
 
     def text(self, identity: int) -> str | None:
         """Return the label or exception type with this id."""
@@ -255,7 +274,7 @@ class NamesReader(Names):
             if decoded is None:
                 self.corrupt_lines += 1
                 continue
-            self._names[decoded[0]] = decoded[1]
+            self.update({decoded[0]: decoded[1]})
 
     def get(self, identity: int) -> Name | None:
         """Return the name with this id, after another look at the file if it is not known yet."""
@@ -292,4 +311,6 @@ def _name(line: _Line) -> Name | None:
         dtypes = tuple(map(readable, one.dtypes))
         operation, reduce_op, device = readable(one.operation), readable(one.reduce_op), readable(one.device)
         return SignatureName(operation, reduce_op, one.shapes, dtypes, device, one.tensors)
+    if line.call_path is not None:
+        return CallPathName(line.call_path.call_site, line.call_path.frames, line.call_path.varies)
     return None if line.call_site is None else shown_site(line.call_site)

@@ -41,6 +41,7 @@ class TapeIdentity:
         parent: Nonce of the tape of the rank that started this process as its helper; 0 for none.
         kernel: What records its calls.
         torch: Version of its torch; '' if the tape does not say.
+        synchronized: Whether it waits for devices before and after collectives.
     """
 
     nonce: int
@@ -58,6 +59,7 @@ class TapeIdentity:
     parent: int = 0
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""
+    synchronized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +275,22 @@ class GroupName:
         if self.device:  # operations are counted per backend
             text += f":{self.device}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CallPathName:
+    """What led to the calls of one call site.
+
+    Attributes:
+        call_site: Name id of the call site, the innermost frame.
+        frames: Name ids of the frames behind it, innermost first: lines of the program, and texts that stand for the
+            frames of libraries between them.
+        varies: Whether calls from there have also taken other paths.
+    """
+
+    call_site: int
+    frames: tuple[int, ...]
+    varies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,7 @@ class OperationView:
         failure: Type of the exception that it raised, or ''.
         waiting_since_ns: Since when it shows that its rank waits; None if being open is no evidence of that.
         tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.
+        path: What has led to the call site, innermost frame first; see `shown_path`.
     """
 
     record: Operation
@@ -171,6 +172,7 @@ class OperationView:
     failure: str
     waiting_since_ns: int | None
     tolerance_ns: int = 0
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

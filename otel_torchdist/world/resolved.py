@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
@@ -31,6 +32,7 @@ class _Names:
     signature: SignatureName | None
     call_site: CallSiteName | None
     label: str
+    path: tuple[str, ...]
 
 
 class ResolvedNames:
@@ -61,6 +63,7 @@ class ResolvedNames:
             signature=names.signature,
             call_site=names.call_site,
             label=names.label,
+            path=names.path,
             failure=(self._names.text(operation.failure) or "") if operation.failure else "",
             waiting_since_ns=operation.waiting_since_ns,
             tolerance_ns=tolerance_ns,
@@ -74,6 +77,7 @@ class ResolvedNames:
             signature=names.signature(operation.signature),
             call_site=names.call_site(operation.call_site),
             label=names.text(operation.label) or "",
+            path=shown_path(names, operation.call_site),
         )
         resolved = (found.group, found.signature, found.call_site, found.label or None)
         if not any(identity and one is None for identity, one in zip(key[1:], resolved, strict=True)):

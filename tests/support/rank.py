@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
@@ -38,10 +39,12 @@ def world_size() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
-def start_capture(capacity: int = 4096) -> Capture:
-    """Capture, switched on without a reader."""
+def start_capture(capacity: int = 4096, hooks: tuple[Hooks, ...] = (), synchronizes: bool = False) -> Capture:
+    """Capture, switched on without a reader; the other arguments are those of `Capture`."""
     library = chosen_library(CaptureKernel(os.environ.get(OTEL_PYTHON_TORCHDIST_CAPTURE, "auto")))
-    capture = Capture(lambda: Path(os.environ[TAPES]), capacity, library=library)
+    capture = Capture(
+        lambda: Path(os.environ[TAPES]), capacity, library=library, hooks=hooks, synchronizes=synchronizes
+    )
     capture.install()
     return capture
 

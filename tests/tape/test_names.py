@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names import (
+    MAX_FRAMES,
     MAX_NAMES,
     MAX_TEXT,
     OTHER,
@@ -24,10 +25,10 @@ from otel_torchdist.tape.names import (
     NamesWriter,
 )
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, SignatureName
 from tests.support.tapes import new_writer
 
-_Named = TypeVar("_Named", bound=CallSiteName | GroupName | SignatureName)
+_Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | SignatureName)
 _TEXT = st.text(max_size=40)
 _SIZES = st.integers(0, 2**53)
 _NAMES = st.one_of(
@@ -50,6 +51,12 @@ _NAMES = st.one_of(
         dtypes=st.lists(_TEXT, max_size=8).map(tuple),
         device=_TEXT,
         tensors=st.integers(0, 2**31),
+    ),
+    st.builds(
+        CallPathName,
+        call_site=st.integers(1, MAX_NAMES),
+        frames=st.lists(st.integers(1, MAX_NAMES), max_size=MAX_FRAMES).map(tuple),
+        varies=st.booleans(),
     ),
 )
 
@@ -76,6 +83,9 @@ def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
         return names.group(identity)
     if isinstance(name, SignatureName):
         return names.signature(identity)
+    if isinstance(name, CallPathName):
+        found = names.get(identity)  # `call_path` returns the newest for a call site
+        return found if isinstance(found, CallPathName) else None
     return names.call_site(identity) if isinstance(name, CallSiteName) else names.text(identity)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
@@ -36,10 +36,28 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 
+class Observed(Protocol):
+    """What looks at the tensors of operations."""
+
+    def observe(self, operation: OperationSchema, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel to register in the place of an operation's."""
+        ...
+
+    def observe_wait(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel to register in the place of that of `wait_tensor` or `wait_tensors`."""
+        ...
+
+
 class Dispatcher:
     """Registers kernels for every c10d operation and removes them again."""
 
-    def __init__(self, hot_path: HotPath, works: Works, native: NativeKernels | None = None) -> None:
+    def __init__(
+        self,
+        hot_path: HotPath,
+        works: Works,
+        native: NativeKernels | None = None,
+        observed: Observed | None = None,
+    ) -> None:
         """Register the kernels.
 
         Args:
@@ -47,6 +65,7 @@ class Dispatcher:
             works: Called for every `wait_tensor`.
             native: The kernels of the native library, if it is in use: these come first, and leave to ours what they do
                 not record.
+            observed: Calls observers around the kernels; never beside native ones, which call no Python.
         """
         self._native = native
         self._key = DISPATCH_KEY.name if native is None else native.python_key
@@ -56,11 +75,15 @@ class Dispatcher:
         self._taken: list[str] = []
         for schema in collective_schemas():
             kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
+            if observed is not None:
+                kernel = observed.observe(schema, kernel)
             if self._register(self._c10d, schema.overload, kernel) and native is not None:
                 native.register(schema)
         for name, wait in _waits().items():
             make = make_wait_tensor if name == "wait_tensor" else make_wait_tensors
             kernel = make(works, hot_path.devices, redispatch_of(wait), without_ours)
+            if observed is not None:
+                kernel = observed.observe_wait(kernel)
             if self._register(self._functional, wait, kernel) and native is not None:
                 native.register_wait(name)
         if self._taken:

@@ -86,13 +86,16 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         flags |= Flag.POINT_TO_POINT
     recorder = group.recorder
     code = recorder.call_sites.code_at(site)
+    site_id = recorder.call_sites.name_of(code, site[1])
+    if code is not None:
+        recorder.call_paths.note(site, site_id)
     channel = group.channel_of(described.device)
     prepare = partial(
         TapeWriter.prepare,
         message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
         group=channel.name_id,
         signature=described.signature,
-        call_site=recorder.call_sites.name_of(code, site[1]),
+        call_site=site_id,
         label=recorder.label(label) if label else 0,
         peer=peer,
         tag=tag,

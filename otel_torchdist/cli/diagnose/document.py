@@ -41,7 +41,7 @@ values are null.
   source of a stack is the rank's own `thread`, or a `signal` while the GIL was held.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that take part in it), `tag`, `entered`, `age_s` (since
   the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
-  `line`).
+  `line`), `call_path` (the frames that led to it, innermost first, each a text; those of libraries are one).
 - `warnings`: tapes or other files that could not be read, and why.
 - `sections`: what texts of other tools say, by their kind.
 - `helps`: null, or the id of the run whose ranks have started the processes of this one.

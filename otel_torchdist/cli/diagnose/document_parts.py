@@ -89,6 +89,7 @@ def operation_document(timeline: Timeline, operation: OperationView) -> Json:
         "ended": time_document(timeline, record.completed_ns) if record.completed_ns is not None else None,
         "exception": operation.failure or None,
         "call_site": call_site_document(operation.call_site),
+        "call_path": list(operation.path),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from rich.text import Text
 
-from otel_torchdist.cli.text import length, time_of_day
+from otel_torchdist.cli.text import length, shown_callers, time_of_day
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
@@ -40,6 +40,8 @@ def operation_lines(
     """Yield what a rank has open, and what it has finished last."""
     for operation in still_open[:MAX_OPEN]:
         yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(timeline, operation)}")
+        if operation.record.is_blocking and len(operation.path) > 1:
+            yield Text(f"         from {shown_callers(operation.path)}")
     if len(still_open) > MAX_OPEN:
         yield Text(f"         and {len(still_open) - MAX_OPEN} more open operations")
     if last is not None:

@@ -29,9 +29,23 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 
 def of_names(
-    signature: SignatureName | None, group: GroupName | None, call_site: CallSiteName | None, label: str
+    signature: SignatureName | None,
+    group: GroupName | None,
+    call_site: CallSiteName | None,
+    label: str,
+    path: tuple[str, ...] = (),
+    path_varies: bool = False,
 ) -> dict[str, AttributeValue]:
-    """Attributes that all calls with the same names share; `label` is '' without a `record_comm` label."""
+    """Attributes that all calls with the same names share.
+
+    Args:
+        signature: Their signature.
+        group: Their process group.
+        call_site: Where they are called.
+        label: The `record_comm` label; '' without one.
+        path: What has led to the call site; see `shown_path`.
+        path_varies: Whether other paths lead there, too.
+    """
     attributes: dict[str, AttributeValue] = {semconv.OPERATION: semconv.OTHER}
     if signature:
         attributes |= _of_signature(signature)
@@ -43,6 +57,10 @@ def of_names(
         attributes[semconv.CODE_LINE] = call_site.line
     if label:
         attributes[semconv.CALLER] = label
+    if path:
+        attributes[semconv.CALLER_PATH] = list(path)
+    if path_varies:
+        attributes[semconv.CALLER_PATH_VARIES] = True
     return attributes
 
 

@@ -8,6 +8,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id
+from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.names import OTHER, NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
@@ -20,6 +21,9 @@ MIN_DURATION_NS: Final = 1_000
 
 MAX_TEMPLATES: Final = 4_096
 _ASYNC: Final = int(Flag.ASYNC)
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_SYNCHRONIZED: Final = int(Flag.ON_DEVICE | Flag.POINT_TO_POINT | Flag.COALESCED)
+"""Devices are synchronised around an operation if the first of these flags alone is set."""
 UNKNOWN_ERROR: Final = "_OTHER"
 """OpenTelemetry's `error.type` for an error of unknown type."""
 
@@ -81,6 +85,8 @@ class OperationSpans:
         attributes[semconv.STEP] = operation.step
         attributes[semconv.ASYNC] = bool(int(operation.flags) & _ASYNC)
         attributes[semconv.SYNC_DURATION] = _blocked_ns(operation) / 1e9
+        if self._identity.synchronized and int(operation.flags) & _SYNCHRONIZED == _ON_DEVICE:
+            attributes[semconv.SYNCHRONIZED] = True
         if operation.how is How.FAILED:
             attributes[semconv.ERROR_TYPE] = self._names.text(operation.failure) or UNKNOWN_ERROR
         return attributes
@@ -89,11 +95,15 @@ class OperationSpans:
         """Return the attributes that all operations with the same names share."""
         names = self._names
         label = names.text(operation.label) if operation.label != OTHER else None
+        site = operation.call_site
+        path = names.call_path(site)
         found = of_names(
             names.signature(operation.signature),
             names.group(operation.group),
-            names.call_site(operation.call_site),
+            names.call_site(site),
             label or "",
+            shown_path(names, site),
+            path is not None and path.varies,
         )
         return {semconv.RANK: self._identity.rank, semconv.RUN: self._run, **found}
 

@@ -1,0 +1,333 @@
+"""Calls observers before each operation, and when it has ended, with its tensors.
+
+It stands in front of the kernels in Python, and only where there is an observer: without one nothing is in the way.
+Nothing is held: outputs are found again by weak references, which stay alive as long as the program or torch's C++ has
+the tensor (DDP's buckets too). An operation has ended for its observers where a wait for it returns. Where C++ waits,
+the optimizer's step is the first point at which all that the backward pass has issued is over.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from torch.distributed import ProcessGroup, Work
+
+from otel_torchdist import guard
+from otel_torchdist.capture.c10d.hot_path import MAX_TAG
+from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
+from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
+from otel_torchdist.capture.torch_api import (
+    REDUCE_OPS,
+    Patches,
+    backward_id,
+    hook_before_optimizers,
+    number_of_reduce_op,
+    skip_in_dynamo,
+)
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.schemas import OperationSchema
+    from otel_torchdist.capture.observers.synchronized import Synchronizer
+
+MAX_PENDING: Final = 1_024
+"""Operations whose end is awaited; those that are never waited for must not accumulate."""
+
+Kernel = Callable[..., Any]
+
+
+class _Thread(threading.local):
+    """Whether the calling thread is inside a hook."""
+
+    is_inside = False
+
+
+class _Pending:
+    """An operation that has not ended for its observers.
+
+    Attributes:
+        call: What hooks are told, without tensors.
+        hooks: Called when it has ended.
+        outputs: References to what it writes to.
+        in_backward: Whether a backward pass has issued it.
+    """
+
+    __slots__ = ("call", "hooks", "in_backward", "outputs")
+
+    def __init__(self, call: OperationCall, hooks: tuple[Hook, ...], outputs: tuple[torch.Tensor, ...]) -> None:
+        self.call = call
+        self.hooks = hooks
+        self.outputs = tuple([weakref.ref(tensor) for tensor in outputs])
+        self.in_backward = backward_id() >= 0
+
+
+class ObservedCalls:
+    """Puts observers in front of the kernels."""
+
+    def __init__(
+        self,
+        hooks: tuple[Hooks, ...],
+        synchronizer: Synchronizer | None,
+        meet: Callable[[ProcessGroup], GroupState | None],
+        patches: Patches,
+    ) -> None:
+        """Initialize the observers.
+
+        Args:
+            hooks: The user's functions.
+            synchronizer: Synchronises devices around operations; None for none.
+            meet: Finds or registers a group; returns None if nothing is recorded.
+            patches: Replaces methods, and restores them later.
+        """
+        self._hooks = hooks
+        self._synchronizer = synchronizer
+        self._meet = meet
+        self._patches = patches
+        self._patched: set[type] = set()
+        self._thread = _Thread()
+        self._pending: OrderedDict[_Pending, None] = OrderedDict()
+        self._by_work: dict[int, tuple[weakref.ref[Any], list[_Pending]]] = {}
+        self._by_memory: dict[int, _Pending] = {}
+        self._blocks: dict[int, list[_Pending]] = {}
+        self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
+        self._handles: list[Any] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to call."""
+        return not self._hooks and self._synchronizer is None
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether devices are synchronised."""
+        return self._synchronizer is not None
+
+    def hook(self) -> None:
+        """Follow blocks of coalesced operations, and the steps of optimizers."""
+        if not self._hooks:
+            return
+        self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
+        skip_in_dynamo(ObservedCalls._settle.__code__, with_callees=False)
+        self._handles.append(hook_before_optimizers(self._before_step))
+
+    def unhook(self) -> None:
+        """Stop following, and forget what has not ended."""
+        while self._handles:
+            self._handles.pop().remove()
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """Forget what has not ended, because the tape ends or this is a forked child."""
+        for table in (self._pending, self._by_work, self._by_memory, self._blocks, self._wanted):
+            table.clear()
+        self._thread = _Thread()
+
+    # --- kernels -----------------------------------------------------------------------------------------------------
+
+    def observe(self, operation: OperationSchema, kernel: Kernel) -> Kernel:
+        """Return a kernel that calls observers around another one; that one itself if none wants the operation."""
+        hooks = tuple(one for one in self._hooks if one.wants_operation(operation.name))
+        synchronizer = self._synchronizer
+        if not hooks and synchronizer is None:
+            return kernel
+        roles = tensor_roles(operation)
+
+        def observed(keyset: Any, *args: Any) -> Any:
+            pending = self._begin(operation, roles, hooks, args) if hooks else None
+            devices = synchronizer.before(operation, args) if synchronizer is not None else ()
+            result = kernel(keyset, *args)
+            if synchronizer is not None:
+                synchronizer.after(devices)
+            if pending is not None:
+                self._issued(pending, operation, args, result)
+            return result
+
+        skip_in_dynamo(observed.__code__, with_callees=False)
+        return observed
+
+    def observe_wait(self, kernel: Kernel) -> Kernel:
+        """The same for `wait_tensor` and `wait_tensors`."""
+        if not self._hooks:
+            return kernel
+
+        def observed_wait(keyset: Any, given: Any) -> Any:
+            result = kernel(keyset, given)
+            if self._by_memory:
+                self._waited_for(given)
+            return result
+
+        skip_in_dynamo(observed_wait.__code__, with_callees=False)
+        return observed_wait
+
+    def _begin(
+        self, operation: OperationSchema, roles: TensorRoles, hooks: tuple[Hooks, ...], args: tuple[Any, ...]
+    ) -> _Pending | None:
+        """Call the hooks before an operation; returns it if there are some to call after it."""
+        if self._thread.is_inside:
+            return None
+        group, known = None, None
+        with guard.guarded("hooks"):
+            group = self._meet(ProcessGroup.unbox(args[operation.group]))
+            known = self._describe(group, operation, args) if group is not None else None
+        if group is None or known is None:
+            return None
+        before, after = self._hooks_for(operation, hooks, group)
+        is_root = known.peer < 0 or known.peer == known.rank
+        if before:
+            self._call(before, replace(known, inputs=roles.inputs(args, is_root)))
+        return _Pending(known, after, roles.outputs(args, is_root)) if after else None
+
+    def _hooks_for(
+        self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState
+    ) -> tuple[tuple[Hook, ...], tuple[Hook, ...]]:
+        """The functions to call before and after an operation of a group."""
+        key = (operation.index, group.name_id)
+        found = self._wanted.get(key)
+        if found is None:
+            wanted = [one for one in hooks if one.wants(group.name, group.rank)]
+            before = tuple(one.before_operation for one in wanted if one.before_operation is not None)
+            after = tuple(one.after_operation for one in wanted if one.after_operation is not None)
+            found = self._wanted[key] = (before, after)
+        return found
+
+    def _describe(self, group: GroupState, operation: OperationSchema, args: tuple[Any, ...]) -> OperationCall | None:
+        """What hooks are told about a call; None for meta and fake tensors, which only pretend to communicate."""
+        first = next(flat(args[operation.described]), None)
+        if first is not None and first.is_meta:
+            return None
+        device = first.device.type if first is not None else "cpu"
+        peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
+        tag = args[operation.tag] & MAX_TAG if operation.tag >= 0 else 0
+        channel = group.channel_of(device)
+        counter = channel.messages(operation.name == "send", peer, tag) if operation.point_to_point else channel.counter
+        sites = group.recorder.call_sites
+        site = sites.find(2)
+        reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
+        return OperationCall(
+            operation=operation.name,
+            group=group.name,
+            sequence=counter[0] + 1,
+            rank=group.rank,
+            step=group.recorder.step,
+            peer=peer,
+            reduce_op=REDUCE_OPS.get(reduce_op, ""),
+            call_site=sites.describe(site),
+        )
+
+    def _call(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
+        """Call hooks; what they raise is the program's."""
+        thread = self._thread
+        thread.is_inside = True
+        try:
+            for hook in hooks:
+                hook(call)
+        finally:
+            thread.is_inside = False
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def _issued(self, pending: _Pending, operation: OperationSchema, args: tuple[Any, ...], result: Any) -> None:
+        """Await the end of an operation that the backend has accepted."""
+        boxed = result[1] if operation.work > 0 else None if operation.work < 0 else result
+        if boxed is None:  # the call blocked until the operation was over
+            self._ended(pending)
+            return
+        with guard.guarded("hooks"):
+            self._await(pending)
+            group = self._meet(ProcessGroup.unbox(args[operation.group]))
+            if group is not None and group.coalescing is not None:
+                self._blocks.setdefault(group.name_id, []).append(pending)
+                return
+            self._by_work_of([pending], Work.unbox(boxed))
+
+    def _await(self, pending: _Pending) -> None:
+        self._pending[pending] = None
+        for reference in pending.outputs:
+            tensor = reference()
+            if tensor is not None and tensor.layout is torch.strided:
+                self._by_memory[tensor.data_ptr()] = pending
+        while len(self._pending) > MAX_PENDING:
+            oldest, _ = self._pending.popitem(last=False)
+            self._forget(oldest)
+
+    def _by_work_of(self, several: list[_Pending], work: Any) -> None:
+        """Have a wait for a Work end operations. Its object lives as long as the program can wait for it."""
+        if type(work) not in self._patched:
+            self._patch(type(work))
+        if len(self._by_work) > MAX_PENDING:
+            self._by_work = {key: known for key, known in self._by_work.items() if known[0]() is not None}
+        self._by_work[id(work)] = (weakref.ref(work), several)
+
+    def _patch(self, cls: type[Any]) -> None:
+        for owner in cls.__mro__:
+            if owner not in self._patched and "wait" in vars(owner):
+                self._patches.replace(owner, "wait", self._make_wait)
+            self._patched.add(owner)
+
+    def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def observed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(work, *args, **kwargs)
+            known = self._by_work.pop(id(work), None)
+            if known is not None and known[0]() is work:
+                for pending in known[1]:
+                    self._ended(pending)
+            return result
+
+        return observed_wait
+
+    def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            work = original(group, *args, **kwargs)
+            several: list[_Pending] = []
+            with guard.guarded("hooks"):
+                state = self._meet(group)
+                several = self._blocks.pop(state.name_id, several) if state is not None else several
+                if several and work is not None:
+                    self._by_work_of(several, work)
+            if work is None:
+                for pending in several:
+                    self._ended(pending)
+            return work
+
+        return end_coalescing
+
+    def _waited_for(self, given: Any) -> None:
+        """End the operations that write to the memory of some tensors."""
+        several: list[_Pending | None] = []
+        with guard.guarded("hooks"):
+            several = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]
+        for pending in several:
+            if pending is not None:
+                self._ended(pending)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not is_dynamo_compiling():  # all that Dynamo may see of it
+            self._settle()
+
+    def _settle(self) -> None:
+        """End what backward passes have issued: their waits in C++ are over where an optimizer steps."""
+        for pending in [one for one in self._pending if one.in_backward]:
+            self._ended(pending)
+
+    def _forget(self, pending: _Pending) -> None:
+        for reference in pending.outputs:
+            tensor = reference()
+            if tensor is not None and self._by_memory.get(tensor.data_ptr()) is pending:
+                del self._by_memory[tensor.data_ptr()]
+
+    def _ended(self, pending: _Pending) -> None:
+        """Call the hooks of an operation that is over, once, unless the program has dropped all of its outputs."""
+        if self._pending:
+            self._pending.pop(pending, None)
+        self._forget(pending)
+        outputs = tuple([tensor for reference in pending.outputs if (tensor := reference()) is not None])
+        hooks, pending.hooks = pending.hooks, ()
+        if hooks and (outputs or not pending.outputs):
+            self._call(hooks, replace(pending.call, outputs=outputs))

@@ -1,0 +1,42 @@
+"""Synchronised timing, for debugging: where a device is waited for, and where it must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import Job, Jobs
+from tests.support.native_library import simulated_library
+from tests.support.warm_python import WarmPython
+
+
+@pytest.fixture(scope="module")
+def job(warm_python: WarmPython) -> Iterator[Job]:
+    """A rank on a simulated device."""
+    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
+    yield jobs.run("synchronized", 1, str(simulated_library()))
+    jobs.clean_up()
+
+
+def test_where_devices_are_synchronised(job: Job) -> None:
+    """Twice for each collective; never for messages, blocks of coalesced operations, graphs, and on the host."""
+    counts = job.ranks[0].lines()[-1]["counts"]
+    assert counts == {
+        "computation_before": 2,
+        "asynchronous": 2,
+        "messages": 0,
+        "on_host": 0,
+        "in_graph": 0,
+        "coalesced": 0,
+    }
+
+
+def test_what_it_measures(job: Job) -> None:
+    """An operation's time begins when what was enqueued before it is over: it lasts 5 ms and not 45."""
+    [tape] = job.tapes
+    assert tape.identity.synchronized
+    operation = tape.operations[0].raw
+    assert operation.completed_ns is not None
+    assert 4e6 < operation.completed_ns - operation.entered_ns < 30e6

@@ -1,0 +1,96 @@
+"""Operations on a simulated device that is synchronised around them; says how often, and what it cost."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from tests.support.rank import own_tape, say, start_capture
+from tests.support.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
+
+MS = 1_000_000
+warnings.simplefilter("ignore")
+capture = start_capture(synchronizes=True)
+inside: Any = capture
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+cuda = SimulatedCuda(capture, Path(sys.argv[1]))
+cuda.device.use_stream(MAIN_STREAM)
+ones = cuda.tensor()
+synchronised: list[int] = []
+
+
+def synchronize(device: int) -> None:
+    """Wait for the device, as CUDA would."""
+    synchronised.append(device)
+    for stream in (MAIN_STREAM, NCCL_STREAM):
+        last = cuda.device.last(stream)
+        while last is not None and not cuda.device.is_over(last):
+            time.sleep(0.0005)
+
+
+def computation_before() -> None:
+    """The collective is enqueued behind a kernel of the program's."""
+    cuda.device.launch(MAIN_STREAM, 40 * MS)
+    dist.all_reduce(ones)
+
+
+def asynchronous() -> None:
+    """It is over when the call returns."""
+    dist.all_reduce(ones, async_op=True)
+    assert cuda.device.is_over(cuda.ran[-1].kernel)
+
+
+def messages() -> None:
+    """Sends and receives, which could deadlock."""
+    dist.isend(ones, 1)
+    dist.irecv(ones, 1)
+
+
+def coalesced() -> None:
+    """A block, which is issued at its end."""
+    group: Any = dist.group.WORLD
+    group._start_coalescing(torch.device("cuda"))
+    dist.all_reduce(ones)
+    group._end_coalescing(torch.device("cuda"))
+
+
+def in_graph() -> None:
+    """While a graph is captured."""
+    cuda.device.capturing.add(MAIN_STREAM)
+    dist.all_reduce(ones)
+    cuda.device.capturing.clear()
+
+
+def on_host() -> None:
+    """A tensor on the CPU."""
+    dist.all_reduce(torch.ones(3))
+
+
+def main() -> None:
+    """Go through the parts."""
+    inside._observed._synchronizer._synchronize = synchronize
+    inside._observed._synchronizer._is_capturing = lambda: MAIN_STREAM in cuda.device.capturing
+    cuda.lasts_ns = 5 * MS
+    parts: tuple[Callable[[], None], ...] = (computation_before, asynchronous, messages, on_host, in_graph, coalesced)
+    counts: dict[str, int] = {}
+    for part in parts:
+        before = len(synchronised)
+        try:
+            part()
+        except RuntimeError as error:  # the fake backend may not coalesce
+            say(part=part.__name__, error=str(error))
+        counts[part.__name__] = len(synchronised) - before
+    cuda.until_over()
+    first = next(iter(own_tape(capture).poll().entered))
+    say(counts=counts, queued_ms=(first.returned_ns or 0) / MS - first.entered_ns / MS)
+
+
+main()
