@@ -34,6 +34,7 @@ from otel_torchdist.capture.observers.synchronized import Synchronizer
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
+from otel_torchdist.capture.profile import Profiler
 from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
@@ -109,6 +110,7 @@ class Capture:
         self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
         self._agreements: list[RunIdAgreement] = []
+        self._profiler = Profiler()
         self._end = ProcessEnd(self._at_end)
         self._begins_tapes = False
 
@@ -281,6 +283,8 @@ class Capture:
         self._one_sided.forget_all()
         self._observed.forget_all()
         self._abort_hooks.detach_all()
+        with guard.guarded("profile"):
+            self._profiler.stop()
         with guard.guarded("optimizer steps"):
             self._steps.optimizer_steps.forget_all(ends_left=True)
         with guard.guarded("stack signal"):
@@ -302,6 +306,7 @@ class Capture:
             withdraw_offer(recorder.tape.path)
         with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
             answer_stack_request(recorder.tape)
+        self._profiler.start_if_requested(recorder.tape)
         abort_if_requested(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
             with guard.guarded("beat"):
@@ -328,6 +333,7 @@ class Capture:
         self._devices.after_fork_in_child()
         self._steps.optimizer_steps.forget_all(ends_left=False)
         self._hot_path.forget_threads()
+        self._profiler.forget()
         write_no_stacks()
 
     def _at_end(self) -> None:

@@ -52,25 +52,34 @@ def current_stacks() -> list[ThreadStack]:
     """The stacks of all threads except this one, the main thread first."""
     here, main = threading.get_ident(), threading.main_thread().ident
     threads = {thread.ident: thread for thread in threading.enumerate()}
-    idents = sorted((ident for ident in _running() if ident != here), key=lambda ident: ident != main)
+    idents = sorted((ident for ident in running_threads() if ident != here), key=lambda ident: ident != main)
     stacks = [_stack_of(threads.get(ident), ident) for ident in idents[:MAX_THREADS]]
     return [stack for stack in stacks if stack.frames]  # a thread may have ended by now
 
 
-def _running() -> list[int]:
+def running_threads() -> list[int]:
     """Ids of threads that run Python, including C++ threads that `threading` does not list; holds no frames either."""
     return list(itertools.chain.from_iterable(frames_by_thread()))
 
 
 def _stack_of(thread: threading.Thread | None, ident: int) -> ThreadStack:
     return ThreadStack(
-        thread=(thread.native_id if thread else None) or 0,
+        thread=native_id_of(thread) if thread else 0,
         name=thread.name if thread else f"thread {ident}",
-        frames=tuple(_site(code, line) for code, line in _frames_of(ident)),
+        frames=tuple(site_of(code, line) for code, line in frames_of(ident)),
     )
 
 
-def _frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
+def native_id_of(thread: threading.Thread) -> int:
+    """The kernel's id of a thread; 0 if it has none yet.
+
+    In a forked process, `native_id` of the main thread may still be that of the thread that has forked. The kernel
+    gives the main thread the id of the process.
+    """
+    return os.getpid() if thread is threading.main_thread() else thread.native_id or 0
+
+
+def frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
     """Code and line of each frame of a thread, innermost first.
 
     The thread must not run meanwhile: with Python 3.11 the process crashes if frames of a thread that compiles are held
@@ -87,7 +96,8 @@ def _frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
     return found
 
 
-def _site(code: CodeType, line: int | None) -> CallSiteName:
+def site_of(code: CodeType, line: int | None) -> CallSiteName:
+    """A frame by its name."""
     return CallSiteName(getattr(code, "co_qualname", code.co_name), code.co_filename, line or 0)
 
 

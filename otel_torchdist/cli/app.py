@@ -52,6 +52,7 @@ _COMMANDS: Final = {
         _Command("demo", "demo.command", "demo", _DEMO),
         _Command("watch", "watch.command", "watch", (ExitCode.NOTHING_FOUND, ExitCode.BROKEN_PIPE)),
         _Command("diagnose", "diagnose.command", "diagnose", (ExitCode.PROBLEM, *_PRINTED)),
+        _Command("profile", "profile.command", "profile", (*_PRINTED, ExitCode.NOT_WRITTEN)),
         _Command("stats", "stats.command", "stats", _PRINTED),
         _Command("graph", "graph.command", "graph", _PRINTED),
         _Command("critical-path", "critical_path.command", "critical_path", _PRINTED),

@@ -102,6 +102,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         expects_until_ns=view.expects_until_ns,
         windows={},
         death=view.death,
+        child=view.child,
     )
 
 
@@ -196,6 +197,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         seen_alive_ns=rank.seen_alive_ns + offset_ns if rank.seen_alive_ns else 0,
         is_remote=True,
         death=None if rank.death is None else _moved_death(rank.death, offset_ns),
+        child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
     )
 
 

@@ -16,7 +16,7 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
-from otel_torchdist.world.model import Channel, OperationId, Progress, Stacks, Window
+from otel_torchdist.world.model import Channel, ChildWait, OperationId, Progress, Stacks, Window
 
 
 class WireError(TorchDistError):
@@ -103,6 +103,7 @@ class WireRank:
     expects_until_ns: int
     windows: dict[Channel, tuple[Window, ...]]
     death: Death | None = None
+    child: ChildWait | None = None
 
 
 @dataclass(frozen=True, slots=True)

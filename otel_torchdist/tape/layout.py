@@ -18,8 +18,8 @@ All words are native 64-bit stores: `struct` with an explicit byte order writes 
 another process could see a word half written. The byte order is therefore native, and part of the magic number.
 
 Everything that verdicts and times depend on can be verified: the identity and each payload by a CRC, every other
-word by a checksum inside it. Only the counters and the two words of the stack request are unprotected: damage there
-means a wrong count in a metric, or stacks written once too often.
+word by a checksum inside it. Only the counters, the two words of the stack request and the answer to a profile's are
+unprotected: damage there means a wrong count in a metric, or stacks written once too often.
 """
 
 from __future__ import annotations
@@ -96,6 +96,8 @@ class LiveWord(enum.IntEnum):
     NAMES_DROPPED = 142
     EXPECTED_UNTIL_US = 143
     EXPORTED_BY_RANK = 144
+    PROFILE_REQUEST = 145
+    PROFILE_ANSWER = 146
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -105,7 +107,11 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.FAILURE,
     LiveWord.EXPECTED_UNTIL_US,
     LiveWord.EXPORTED_BY_RANK,
+    LiveWord.PROFILE_REQUEST,
 )
+
+MAX_PROFILE_S: Final = 60.0
+MAX_PROFILE_RATE: Final = 200
 
 
 class Word(enum.IntEnum):

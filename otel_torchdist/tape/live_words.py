@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape import layout
@@ -10,6 +11,30 @@ from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
 from otel_torchdist.tape.names import NamesWriter
 
 _MASK_64: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """A request for a profile, which fits into one word.
+
+    Attributes:
+        number: Its number, up to 2^28.
+        seconds: How long to sample, to a tenth.
+        rate: Samples per second.
+    """
+
+    number: int
+    seconds: float
+    rate: int
+
+    def encode(self) -> int:
+        """Pack it."""
+        return (self.number & 0xFFF_FFFF) << 24 | (round(self.seconds * 10) & 0xFFFF) << 8 | (self.rate & 0xFF)
+
+    @classmethod
+    def decode(cls, value: int) -> ProfileRequest:
+        """Unpack it; its number is 0 if nothing was requested."""
+        return cls(value >> 24, (value >> 8 & 0xFFFF) / 10, value & 0xFF)
 
 
 class LiveWords:
@@ -75,6 +100,16 @@ class LiveWords:
     def answer_request(self, request: int) -> None:
         """Report that the stacks for `request` are available beside the tape."""
         self._words[LiveWord.ANSWER] = request
+
+    def pending_profile(self) -> ProfileRequest | None:
+        """Return the newest request for a profile, if it has not been answered."""
+        value = layout.unseal_live(LiveWord.PROFILE_REQUEST, self._words[LiveWord.PROFILE_REQUEST])
+        request = ProfileRequest.decode(value or 0)
+        return request if request.number not in (0, self._words[LiveWord.PROFILE_ANSWER]) else None
+
+    def answer_profile(self, request: ProfileRequest) -> None:
+        """Report that there will be no more of a profile; usually it is available beside the tape."""
+        self._words[LiveWord.PROFILE_ANSWER] = request.number
 
     def finish(self, state: TapeState, failure: int = 0) -> None:
         """Record how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""

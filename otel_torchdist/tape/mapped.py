@@ -15,6 +15,7 @@ from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
+from otel_torchdist.tape.live_words import ProfileRequest
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
 from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.records import TapeStatus
@@ -166,6 +167,22 @@ class MappedTape:
         request = (self.words[LiveWord.REQUEST] + 1) & layout.LIVE_VALUE_MASK
         self.words[LiveWord.REQUEST] = request
         return request
+
+    def request_profile(self, seconds: float, rate: int) -> int:
+        """Ask the writer to sample its stacks; returns the request's number.
+
+        Returns 0 when the tape cannot be written to, or its writer is of a version that takes no profiles.
+        """
+        known = layout.unseal_live(LiveWord.PROFILE_REQUEST, self.words[LiveWord.PROFILE_REQUEST])
+        if self.words.readonly or known is None:
+            return 0
+        request = ProfileRequest(ProfileRequest.decode(known).number + 1, seconds, rate)
+        self.words[LiveWord.PROFILE_REQUEST] = layout.seal_live(LiveWord.PROFILE_REQUEST, request.encode())
+        return request.number
+
+    def has_answered_profile(self, request: int) -> bool:
+        """Whether the writer has finished with a request of `request_profile`."""
+        return self.words[LiveWord.PROFILE_ANSWER] == request
 
     def record(self, number: int) -> bytes | None:
         """Return record `number` from the ring; None when it is not there or does not match its CRC."""

@@ -18,6 +18,7 @@ from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.channel_progress import ChannelProgress
+from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import UNREAD, Arrival, OperationView, RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames
 
@@ -63,6 +64,7 @@ class TapeFollower:
         self._baselines = Baselines()
         self._logs = RankLogs()
         self._process = ProcessState(reader.identity)
+        self._children = ChildWaits(reader.identity)
         self._request = 0
         self._stacks_file = StacksFile(reader.path, reader.owner)
         self._stacks: Stacks | None = None
@@ -156,7 +158,7 @@ class TapeFollower:
             self._seen_alive_ns = now_ns
         if not alive and self._gone_since_ns is None:
             self._gone_since_ns = self._unlocked_ns or now_ns
-        identity = self.reader.identity
+        identity, stacks = self.reader.identity, self._current_stacks()
         is_over = not alive or status.state is not TapeState.RUNNING
         return RankView(
             rank=identity.rank,
@@ -177,7 +179,8 @@ class TapeFollower:
             losses=self._losses,
             forgotten=self._progress.has_forgotten,
             wall_offset_ns=self._clock.wall_ns(0),
-            stacks=self._current_stacks(),
+            stacks=stacks,
+            child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
             ran_ns=self._process.ran_ns,
             expects_until_ns=status.expects_until_ns,

@@ -191,6 +191,23 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildWait:
+    """A child process that a rank waits for.
+
+    Attributes:
+        pid: Its process id.
+        name: What it is: `DataLoader worker 1`, `child process`.
+        doing: What it is doing: `in read() of /data/shard-7 (nfs4 at /data)`.
+        since_ns: Since when.
+    """
+
+    pid: int
+    name: str
+    doing: str
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankView:
     """One rank.
 
@@ -224,6 +241,7 @@ class RankView:
         ran_ns: When the kernel last showed that its process ran although its heartbeat had stopped; 0 for never.
         is_remote: Whether another agent reads its tape.
         death: The end of its process as observed by its agent; None if none was observed.
+        child: The child process that it waits for, if its stack shows that it waits for one; None if not.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
     """
@@ -257,6 +275,7 @@ class RankView:
     ran_ns: int = 0
     is_remote: bool = False
     death: Death | None = None
+    child: ChildWait | None = None
     fell_silent: bool = False
 
     @property

@@ -12,7 +12,7 @@ from typing import Final
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import OperationId, OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.model import ChildWait, OperationId, OperationView, RankView, WorldSnapshot
 
 
 class Source(enum.Enum):
@@ -39,6 +39,8 @@ class Place:
         operation: The operation that `frame` called; '' when the frame comes from a stack.
         stacktrace: Its whole stack as text, or ''.
         frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
+        child: The child process that it waits for; None for none.
+        child_for_ns: For how long that has been doing what it does.
         stopped: How the kernel prevents its process from running, see `Stopped.state`; '' when it does not.
     """
 
@@ -48,6 +50,8 @@ class Place:
     stacktrace: str = ""
     frozen_for_ns: int | None = None
     stopped: str = ""
+    child: ChildWait | None = None
+    child_for_ns: int = 0
 
 
 def place_of(view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None) -> Place:
@@ -60,6 +64,8 @@ def place_of(view: RankView, operation: OperationView | None, now_ns: int, threa
         thread: The thread of interest if it is in no operation, as far as that is known.
     """
     place = _place_of(view, operation, now_ns, thread)
+    if view.child is not None and place.source is Source.STACK:
+        place = replace(place, child=view.child, child_for_ns=max(now_ns - view.child.since_ns, 0))
     return replace(place, stopped=view.stopped.state) if view.stopped is not None else place
 
 

@@ -58,7 +58,7 @@ class OperationCall:
 Hook: TypeAlias = Callable[[OperationCall], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Hooks:
     """What is called, and for which operations; an empty filter lets all of them pass.
 

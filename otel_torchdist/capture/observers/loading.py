@@ -16,15 +16,18 @@ _logger = logging.getLogger("otel_torchdist")
 
 def given_hooks(given: dict[str, Any]) -> tuple[Hooks, ...]:
     """Read the hooks among the arguments of `instrument`; what is none is left out, with a warning."""
-    hooks = given.get("hooks", ())
-    several: list[Any] = list(hooks) if isinstance(hooks, Iterable) else [hooks]
+    hooks: Any = given.get("hooks", ())
+    several: list[Any] = [*hooks] if isinstance(hooks, Iterable) else [hooks]
     functions = {name: given[name] for name in ("before_operation", "after_operation") if given.get(name) is not None}
     usable = {name: function for name, function in functions.items() if callable(function)}
     for one in [one for one in several if not isinstance(one, Hooks)]:
         _logger.warning("instrument(hooks=%.100r) is not Hooks: it is not called", one)
     for name in functions.keys() - usable.keys():
         _logger.warning("instrument(%s=%.100r) is not a function: it is not called", name, functions[name])
-    return (*(one for one in several if isinstance(one, Hooks)), *([Hooks(**usable)] if usable else ()))
+    found = [one for one in several if isinstance(one, Hooks)]
+    if usable:
+        found.append(Hooks(usable.get("before_operation"), usable.get("after_operation")))
+    return tuple(found)
 
 
 def load_hooks(targets: Sequence[str]) -> tuple[Hooks, ...]:

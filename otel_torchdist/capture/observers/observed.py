@@ -259,8 +259,8 @@ class ObservedCalls:
 
     def _by_work_of(self, several: list[_Pending], work: Any) -> None:
         """Have a wait for a Work end operations. Its object lives as long as the program can wait for it."""
-        if type(work) not in self._patched:
-            self._patch(type(work))
+        if work.__class__ not in self._patched:
+            self._patch(work.__class__)
         if len(self._by_work) > MAX_PENDING:
             self._by_work = {key: known for key, known in self._by_work.items() if known[0]() is not None}
         self._by_work[id(work)] = (weakref.ref(work), several)

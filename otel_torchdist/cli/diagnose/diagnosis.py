@@ -23,6 +23,7 @@ from otel_torchdist.verdict.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import as_finished
+from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import OperationView, RankView, life_in
 from otel_torchdist.world.places import Place, Source, place_of
@@ -149,6 +150,8 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
             warnings.append(f"{tape.path}: damaged")
             continue
         view = RecordedStacks(tape.path).shown_in(view)
+        if view.alive:
+            view = dataclasses.replace(view, child=ChildWaits(tape.identity).check(view.stacks, now_ns))
         if view.is_dead and run.has_ended_with_parent(tape):
             view = as_finished(view)
         views.append(view if view.alive else dataclasses.replace(view, death=read_death(tape.path)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.oom_kills import kills_so_far
+from otel_torchdist.processes.system_calls import RUNNING, call_of
 
 _STATES: Final = {
     "R": "running",
@@ -20,42 +20,6 @@ _STATES: Final = {
     "Z": "dead, and not yet collected by its parent",
     "X": "dead",
     "I": "idle",
-}
-# The calls in which hung ranks are found; numbers differ between architectures.
-_CALLS: Final = {
-    "x86_64": {
-        0: "read",
-        1: "write",
-        7: "poll",
-        23: "select",
-        35: "nanosleep",
-        44: "sendto",
-        45: "recvfrom",
-        47: "recvmsg",
-        61: "wait4",
-        202: "futex",
-        230: "clock_nanosleep",
-        232: "epoll_wait",
-        247: "waitid",
-        270: "pselect6",
-        271: "ppoll",
-        281: "epoll_pwait",
-    },
-    "aarch64": {
-        22: "epoll_pwait",
-        63: "read",
-        64: "write",
-        72: "pselect6",
-        73: "ppoll",
-        95: "waitid",
-        98: "futex",
-        101: "nanosleep",
-        115: "clock_nanosleep",
-        206: "sendto",
-        207: "recvfrom",
-        212: "recvmsg",
-        260: "wait4",
-    },
 }
 
 
@@ -87,7 +51,7 @@ class KernelView:
         if not self.state:
             return "gone"
         parts = [_STATES.get(self.state, self.state)]
-        if self.call and self.call != "running":
+        if self.call and self.call != RUNNING:
             parts.append(f"in {self.call}")
         if self.waits_in:
             parts.append(f"waits in {self.waits_in}")
@@ -108,7 +72,7 @@ def view_of(pid: int) -> KernelView:
     return KernelView(
         state=_state(folder),
         waits_in=_wait_channel(folder),
-        call=_call(folder),
+        call=call_of(folder).name,
         threads=len(states),
         running=states.count("R"),
         children=children,
@@ -124,15 +88,6 @@ def _state(folder: Path) -> str:
 def _wait_channel(folder: Path) -> str:
     found = _read(folder / "wchan").strip()
     return "" if found == "0" else readable(found)
-
-
-def _call(folder: Path) -> str:
-    words = _read(folder / "syscall").split()
-    if not words or not words[0].lstrip("-").isdecimal():
-        return words[0] if words else ""
-    number = int(words[0])
-    names = _CALLS.get(platform.machine(), {})
-    return names.get(number, f"system call {number}") if number >= 0 else ""
 
 
 def _listed(folder: Path) -> list[Path]:

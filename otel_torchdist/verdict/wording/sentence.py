@@ -297,6 +297,10 @@ def describe_place(place: Place, subject: str) -> str:
         Source.NOTHING: "",
     }
     clause = clauses[place.source]
+    if clause and place.child is not None:
+        child = place.child
+        has_been = f"which has been {child.doing} for {place.child_for_ns / 1e9:.1f} s"
+        clause += f" and waits for {child.name} (pid {child.pid}), {has_been}"
     if place.frozen_for_ns is None:
         return clause
     frozen = f"its Python threads have not run for {place.frozen_for_ns / 1e9:.1f} s"

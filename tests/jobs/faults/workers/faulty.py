@@ -166,7 +166,8 @@ class Batches(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if is_faulty:
-            wait_for_gate()
+            os.mkfifo(pids / "shard")
+            os.read(os.open(pids / "shard", os.O_RDWR), 1)  # as on a network file system that does not answer
         return torch.ones(4)
 
 

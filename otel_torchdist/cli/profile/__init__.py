@@ -1,0 +1,1 @@
+"""`otel-torchdist profile`: where one live rank and its children spend their time."""

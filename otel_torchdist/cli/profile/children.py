@@ -1,0 +1,130 @@
+"""The children of a profiled rank: sampled by py-spy where that is installed, else as the kernel shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.evidence.live.py_spy import program
+from otel_torchdist.naming import readable
+from otel_torchdist.processes.children import ChildView, children_of, look_at
+
+MAX_SAMPLED: Final = 16
+"""Children that py-spy samples at the same time, each by a process of its own."""
+LATE_S: Final = 5.0
+MAX_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChildProfile:
+    """What a child did.
+
+    Attributes:
+        pid: Its process id.
+        command: How it was started, shortened.
+        doing: What it was seen to do by the kernel, and how often.
+        stacks: Its folded stacks, as py-spy has written them; empty without py-spy.
+        why_not: Why there are none.
+    """
+
+    pid: int
+    command: str
+    doing: Counter[str]
+    stacks: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+@dataclass(slots=True)
+class Children:
+    """Looks at the children of a rank while that is being profiled."""
+
+    pid: int
+    seconds: float
+    rate: int
+    _doing: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
+    _commands: dict[int, str] = field(default_factory=dict[int, str])
+    _py_spies: dict[int, tuple[subprocess.Popen[bytes], Path]] = field(
+        default_factory=dict[int, tuple[subprocess.Popen[bytes], Path]]
+    )
+    _folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def begin(self) -> None:
+        """Start py-spy for each child, if it is installed."""
+        path = program()
+        children = children_of(self.pid)
+        if path is None or not children:
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="otel-torchdist-profile-")
+        for child in children[:MAX_SAMPLED]:
+            out = Path(self._folder.name) / str(child)
+            command = [
+                path,
+                "record",
+                "--nonblocking",
+                "--idle",
+                "--format",
+                "raw",
+                "--output",
+                str(out),
+                "--pid",
+                str(child),
+            ]
+            command += ["--rate", str(self.rate), "--duration", str(max(round(self.seconds), 1))]
+            with contextlib.suppress(OSError):
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                )
+                self._py_spies[child] = (process, out)
+
+    def look(self) -> None:
+        """Look at what they are doing now."""
+        for child in children_of(self.pid):
+            view: ChildView | None = look_at(child)
+            if view is not None:
+                self._doing.setdefault(child, Counter())[view.doing] += 1
+                self._commands.setdefault(child, _command(child))
+
+    def end(self) -> list[ChildProfile]:
+        """Return what was seen of each, in the order in which they were started."""
+        try:
+            return [self._of(child) for child in self._doing]
+        finally:
+            for process, _ in self._py_spies.values():
+                process.kill()
+                process.wait()
+            if self._folder is not None:
+                self._folder.cleanup()
+
+    def _of(self, child: int) -> ChildProfile:
+        known = self._py_spies.get(child)
+        stacks, why_not = _result(*known) if known is not None else ((), "")
+        return ChildProfile(child, self._commands[child], self._doing[child], stacks, why_not)
+
+
+def _result(process: subprocess.Popen[bytes], out: Path) -> tuple[tuple[str, ...], str]:
+    try:
+        _, error = process.communicate(timeout=LATE_S)
+    except subprocess.TimeoutExpired:
+        return (), f"py-spy did not end within {LATE_S:g} s"
+    try:
+        with open(out, encoding="utf-8", errors="replace") as stream:
+            lines = stream.read(MAX_BYTES).splitlines()
+    except OSError:
+        lines = []
+    if lines:
+        return tuple(readable(line) for line in lines), ""
+    said = error.decode("utf-8", "replace").strip().partition("\n")[0]
+    return (), f"py-spy: {readable(said, 200) or 'no stacks'}"
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return readable(b" ".join(words).decode("utf-8", "replace").strip(), 80)

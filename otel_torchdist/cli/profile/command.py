@@ -1,0 +1,128 @@
+"""`otel-torchdist profile`: its options."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.options import RunDirectory
+from otel_torchdist.cli.profile.children import ChildProfile, Children
+from otel_torchdist.cli.profile.formats import folded, speedscope
+from otel_torchdist.cli.profile.report import lines_of
+from otel_torchdist.cli.profile.taking import Taken, take
+from otel_torchdist.cli.targets import chosen_run
+from otel_torchdist.cli.terminal import print_lines
+from otel_torchdist.cli.text import fail
+from otel_torchdist.config import Config
+from otel_torchdist.job.profile_file import ProfileError
+from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.tape.identity import shares_pids
+from otel_torchdist.tape.layout import MAX_PROFILE_RATE, MAX_PROFILE_S
+from otel_torchdist.tape.reading.reader import TapeReader
+
+
+class Format(enum.Enum):
+    """What is printed."""
+
+    TEXT = "text"
+    FOLDED = "folded"
+    SPEEDSCOPE = "speedscope"
+
+
+def profile(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]",
+            help="The first digits of a run's id; without it, the run that started last.",
+            autocompletion=complete_run,
+            show_default=False,
+        ),
+    ] = "",
+    run_dir: RunDirectory = None,
+    rank: Annotated[int, typer.Option(min=0, help="The rank, which must run on this node.")] = 0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=MAX_PROFILE_S, help="For how long.")] = 5.0,
+    rate: Annotated[int, typer.Option(min=1, max=MAX_PROFILE_RATE, help="Samples per second.")] = 100,
+    output_format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="`text` for the lines in which each thread spends its time, `folded` for flame graphs, or "
+            "`speedscope` for [speedscope.app](https://www.speedscope.app).",
+        ),
+    ] = Format.TEXT,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
+    ] = None,
+) -> None:
+    """To see where one rank of a live job spends its time: its threads, the operations that they are in, its children.
+
+    The rank's own process looks at its stacks, some times a second, for as long as asked: nothing is traced, and
+    nothing is stopped. Children, such as DataLoader workers, are sampled by py-spy where that is installed; without it,
+    what the kernel shows of them is counted: the system call that they are in, and the file that it is about.
+    """
+    tape = _tape_of(run, run_dir, rank)
+    pid = tape.identity.pid
+    children = Children(pid, seconds, rate)
+    is_near = shares_pids(tape.identity)
+    if is_near:
+        children.begin()
+    seen: list[ChildProfile] = []
+    try:
+        taken = take(tape, seconds, rate, children.look if is_near else _look_at_nothing)
+        seen = children.end()
+    except ProfileError as error:
+        children.end()
+        fail(f"rank {rank} (pid {pid}): {error}", ExitCode.NOTHING_FOUND)
+    _write(taken, seen, rank, pid, output_format, output)
+
+
+def _look_at_nothing() -> None:
+    """In place of looking at children, whose pids mean nothing here."""
+
+
+def _tape_of(prefix: str, run_dir: Path | None, rank: int) -> TapeReader:
+    """Find the tape of a rank; ends the command if it does not run here."""
+    run = chosen_run(Config.from_environment(), prefix, run_dir).run
+    live = {tape.identity.rank: tape for tape in run.tapes if tape.is_alive()}
+    if rank in live:
+        return live[rank]
+    here = f"{name_ranks(sorted(live))} here" if live else "none of its ranks runs here"
+    where = f"run {run.label}" if run.label else readable(str(run.directory))
+    fail(f"{where}: rank {rank} does not run on this node ({here})", ExitCode.NOTHING_FOUND)
+
+
+def _write(
+    taken: Taken, children: list[ChildProfile], rank: int, pid: int, output_format: Format, output: Path | None
+) -> None:
+    if output_format is Format.TEXT and output is None:
+        print_lines(lines_of(taken, children, rank, pid))
+        return
+    text = "\n".join(_lines(taken, children, rank, pid, output_format)) + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{readable(str(output))} cannot be written: {error.strerror}", ExitCode.NOT_WRITTEN)
+    typer.echo(f"{readable(str(output))}: {taken.count} samples of rank {rank} in {taken.seconds:.1f} s", err=True)
+
+
+def _lines(taken: Taken, children: list[ChildProfile], rank: int, pid: int, output_format: Format) -> Iterator[str]:
+    if output_format is Format.SPEEDSCOPE:
+        yield json.dumps(speedscope(taken, f"rank {rank}"))
+    elif output_format is Format.FOLDED:
+        yield from folded(taken)
+        for child in children:
+            lines = child.stacks or tuple(f"{doing} {count}" for doing, count in child.doing.items())
+            yield from (f"child {child.pid};{line}" for line in lines)
+    else:
+        yield from (line.plain for line in lines_of(taken, children, rank, pid))

@@ -1,0 +1,152 @@
+"""Takes a profile of a live rank: asks it, follows its operations meanwhile, and puts the two together."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.job.profile_file import NOT_RUNNING, Profile, ProfileError, read_profile
+from otel_torchdist.tape.names import Names
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records import CallSiteName, Operation
+
+ANSWER_S: Final = 5.0
+"""A rank looks for requests once a second; on a loaded machine this takes longer."""
+PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A stack of one thread, within the same operation.
+
+    Attributes:
+        thread: Name of the thread.
+        stack: Innermost frame first.
+        operation: What the thread was doing about operations: `in all_reduce (default_pg)`, or `all_reduce
+            (default_pg) in flight`, which C++ may have been waiting for; '' for nothing.
+    """
+
+    thread: str
+    stack: tuple[CallSiteName, ...]
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A profile.
+
+    Attributes:
+        samples: How often each stack was seen; of a thread that ran no Python, nothing.
+        count: How often the threads were looked at.
+        seconds: For how long.
+        is_cut: Whether it was ended early.
+    """
+
+    samples: Counter[Sampled]
+    count: int
+    seconds: float
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """While a thread was inside a call or a wait, or had an operation in flight."""
+
+    begun_ns: int
+    ended_ns: int
+    text: str
+
+
+def take(tape: TapeReader, seconds: float, rate: int, meanwhile: Callable[[], None]) -> Taken:
+    """Have a rank sampled, and wait for it.
+
+    Args:
+        tape: The tape of the rank, which nothing else reads through this object.
+        seconds: For how long.
+        rate: Samples per second.
+        meanwhile: Called several times a second.
+
+    Raises:
+        ProfileError: The rank does not answer, or not with a profile.
+    """
+    request = tape.request_profile(seconds, rate)
+    if not request:
+        raise ProfileError("its tape belongs to another user, or to a version of otel-torchdist without profiles")
+    operations: dict[int, Operation] = {}
+    deadline = time.monotonic() + seconds + ANSWER_S
+    while not tape.has_answered_profile(request):
+        if not tape.is_alive():
+            raise ProfileError("it has ended")
+        if time.monotonic() > deadline:
+            raise ProfileError("it does not answer: native code may hold the GIL, or its process is stopped")
+        _follow(tape, operations)
+        meanwhile()
+        time.sleep(PAUSE_S)
+    _follow(tape, operations)
+    return merged(read_profile(tape.path, request, tape.owner), operations.values(), tape.names)
+
+
+def _follow(tape: TapeReader, operations: dict[int, Operation]) -> None:
+    batch = tape.poll()
+    for operation in (*batch.entered, *batch.ended, *tape.open_operations()):
+        operations[operation.number] = operation
+
+
+def merged(profile: Profile, operations: Iterable[Operation], names: Names) -> Taken:
+    """Count the stacks of a profile, each with the operation that its thread was in."""
+    inside: dict[int, list[_Interval]] = {}
+    in_flight: dict[int, list[_Interval]] = {}
+    for operation in operations:
+        inside.setdefault(operation.thread, []).extend(_inside(operation, names))
+        in_flight.setdefault(operation.thread, []).extend(_in_flight(operation, names))
+    samples: Counter[Sampled] = Counter()
+    for thread in profile.threads:
+        calls, others = (_Intervals(of.get(thread.thread, [])) for of in (inside, in_flight))
+        for at_ns, index in zip(profile.times_ns, thread.stacks, strict=False):
+            if index != NOT_RUNNING:
+                text = calls.at(at_ns) or others.at(at_ns)
+                samples[Sampled(thread.name, profile.stacks[index], text)] += 1
+    times = profile.times_ns
+    seconds = (times[-1] - times[0]) / 1e9 if times else 0.0
+    return Taken(samples, len(times), seconds, profile.is_cut)
+
+
+class _Intervals:
+    """Finds the interval of a thread that was begun last before a time."""
+
+    def __init__(self, intervals: list[_Interval]) -> None:
+        self._intervals = sorted(intervals, key=lambda one: one.begun_ns)
+        self._begins = [one.begun_ns for one in self._intervals]
+
+    def at(self, at_ns: int) -> str:
+        nth = bisect_right(self._begins, at_ns) - 1
+        return self._intervals[nth].text if nth >= 0 and at_ns <= self._intervals[nth].ended_ns else ""
+
+
+def _inside(operation: Operation, names: Names) -> Iterator[_Interval]:
+    """Yield when its thread was inside an operation: in the call, and in a wait for it."""
+    end_ns, text = _end_ns(operation), f"in {_name(operation, names)}"
+    yield _Interval(operation.entered_ns, operation.returned_ns or end_ns, text)
+    if operation.wait_entered_ns is not None:
+        yield _Interval(operation.wait_entered_ns, operation.wait_returned_ns or end_ns, text)
+
+
+def _in_flight(operation: Operation, names: Names) -> Iterator[_Interval]:
+    """Yield when an operation was in flight after its call had returned."""
+    if operation.returned_ns is not None:
+        yield _Interval(operation.returned_ns, _end_ns(operation), f"{_name(operation, names)} in flight")
+
+
+def _end_ns(operation: Operation) -> int:
+    return operation.completed_ns if operation.completed_ns is not None else time.monotonic_ns()
+
+
+def _name(operation: Operation, names: Names) -> str:
+    signature, group = names.signature(operation.signature), names.group(operation.group)
+    what = signature.operation if signature is not None else "operation"
+    where = (group.description or group.name) if group is not None else ""
+    return f"{what} ({where})" if where else what

@@ -1,0 +1,89 @@
+"""Finds the child process that a rank waits for, and what that has been doing, and since when.
+
+A rank whose stack is in a DataLoader, or in Python's modules for processes, waits for a child. The stack does not show
+which one; what the children are doing does. One that has nothing to do waits for a message.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.processes.children import ChildView, children_of, look_at, on_processor_ns
+from otel_torchdist.tape.identity import shares_pids
+from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.world.model import ChildWait, Stacks
+
+PAUSE_NS: Final = 500_000_000
+MAX_FRAMES: Final = 16
+"""Innermost frames in which a wait for a child is looked for."""
+_LOADER: Final = re.compile(r"/torch/utils/data/dataloader\.py$")
+_PROCESSES: Final = re.compile(
+    r"/(multiprocessing/(connection|queues|pool|process|popen_\w+|synchronize)|subprocess|concurrent/futures/\w+)\.py$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A child in a system call.
+
+    Attributes:
+        arguments: The call with its arguments, which tell it from the next one.
+        since_ns: Since when it has been in that call.
+    """
+
+    arguments: str
+    since_ns: int
+
+
+class ChildWaits:
+    """Watches the children of one rank while its stack shows that it waits for one."""
+
+    def __init__(self, identity: TapeIdentity) -> None:
+        """Watch the children of the process that writes a tape."""
+        self._pid = identity.pid if shares_pids(identity) else 0
+        self._seen: dict[int, _Seen] = {}
+        self._checked_ns = 0
+        self._found: ChildWait | None = None
+
+    def check(self, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
+        """The child that the rank waits for; None if it waits for none, or none is seen to be stuck."""
+        kind = _awaited(stacks)
+        if not kind or not self._pid:
+            self._seen, self._found = {}, None
+            return None
+        if now_ns - self._checked_ns >= PAUSE_NS:
+            self._checked_ns = now_ns
+            self._found = self._stuck_child(kind, now_ns)
+        return self._found
+
+    def _stuck_child(self, kind: str, now_ns: int) -> ChildWait | None:
+        """The child that has been stuck longest."""
+        views = [view for view in map(look_at, children_of(self._pid)) if view is not None]
+        stuck = [(self._since_ns(view, now_ns), nth, view) for nth, view in enumerate(views) if view.is_stuck]
+        self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
+        if not stuck:
+            return None
+        since_ns, nth, view = min(stuck, key=lambda one: one[:2])
+        name = f"{kind} {nth}" if kind == _LOADER_WORKER and len(views) > 1 else kind
+        return ChildWait(view.pid, name, view.doing, since_ns)
+
+    def _since_ns(self, view: ChildView, now_ns: int) -> int:
+        known = self._seen.get(view.pid)
+        if known is not None and known.arguments == view.call.arguments:
+            return known.since_ns
+        return min(on_processor_ns(view.pid, now_ns) or now_ns, now_ns)
+
+
+_LOADER_WORKER: Final = "DataLoader worker"
+_CHILD: Final = "child process"
+
+
+def _awaited(stacks: Stacks | None) -> str:
+    """What kind of child a rank waits for, by its stacks; '' for none."""
+    threads = (stacks.threads or ()) if stacks is not None else ()
+    files = [frame.file for stack in threads for frame in stack.frames[:MAX_FRAMES]]
+    if any(map(_LOADER.search, files)):
+        return _LOADER_WORKER
+    return _CHILD if any(map(_PROCESSES.search, files)) else ""

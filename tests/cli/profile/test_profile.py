@@ -1,0 +1,162 @@
+"""`otel-torchdist profile` on a live job of real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.evidence.live.py_spy import program
+from tests.cli.asking import ask
+from tests.support.waiting import until
+from tests.support.warm_python import WarmPython
+
+WORKER = Path(__file__).parents[1] / "workers" / "profiled.py"
+PY_SPY = program()
+
+
+@dataclass(frozen=True)
+class Live:
+    """A live job.
+
+    Attributes:
+        base: Where its tapes are.
+        folder: Where its files are.
+        pids: Its ranks.
+        child: The child of rank 0.
+    """
+
+    base: Path
+    folder: Path
+    pids: list[int]
+    child: int
+
+
+@pytest.fixture(scope="module")
+def live(warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Two ranks."""
+    folder = tmp_path_factory.mktemp("profiled")
+    (folder / "go").touch()
+    common = {
+        "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
+        "OTEL_PYTHON_TORCHDIST_READER": "none",
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(module_base),
+        "STORE": f"file://{folder}/store",
+        "WORLD_SIZE": "2",
+    }
+    job = warm_python.start(WORKER, [{"RANK": str(rank), **common} for rank in range(2)], folder, [str(folder)], 170)
+    until(lambda: all((folder / f"ready-{rank}").exists() for rank in range(2)), 60)
+    yield Live(module_base, folder, job.pids, int((folder / "ready-0").read_text()))
+    (folder / "go").unlink()
+    assert [done.code for done in job.wait(60)] == [0, 0]
+
+
+def shares(text: str, thread: str) -> dict[str, float]:
+    """The lines of a thread in a report, and the shares of its time, in percent."""
+    block = text.partition(f"\n{thread}\n")[2].partition("\n\n")[0]
+    return {line: float(share) for share, line in re.findall(r"^ +([0-9.]+)%  (.*)$", block, re.MULTILINE)}
+
+
+def test_where_a_rank_spends_its_time(live: Live) -> None:
+    """The thread's time is split between the line that computes and the operation in which it waits for the other."""
+    answer = ask(live.base, "--rank", "0", "--seconds", "3", command="profile")
+    assert answer.code == 0, answer.err
+    assert re.match(rf"rank 0, pid {live.pids[0]}: \d+ samples in [23]\.\d s\n", answer.out)
+    found = shares(answer.out, "MainThread")
+    computing = sum(share for line, share in found.items() if "profiled.py" in line and "compute" in line)
+    waiting = sum(share for line, share in found.items() if line.endswith("in all_reduce (default_pg)"))
+    assert computing > 15, answer.out
+    assert waiting > 15, answer.out
+    assert sum(found.values()) == pytest.approx(100, abs=3)
+    assert any("doze" in line for line in shares(answer.out, "dozing"))
+    assert "otel-torchdist" not in answer.out, "our own threads are left out"
+
+
+def test_children(live: Live) -> None:
+    """What a child of the rank is doing: the system call, the file, and the file system."""
+    answer = ask(live.base, "--seconds", "1", command="profile")
+    assert re.search(rf"^child {live.child}  ", answer.out, re.MULTILINE)
+    assert re.search(rf"^ +100\.0%  in read\(\) of {live.folder}/shard \(\S+ at /.*\)$", answer.out, re.MULTILINE)
+
+
+@pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed")
+def test_children_by_py_spy(live: Live) -> None:
+    """With py-spy the stacks of the children are there, too."""
+    answer = ask(live.base, "--seconds", "2", "--format", "folded", command="profile")
+    [line] = [line for line in answer.out.splitlines() if line.startswith(f"child {live.child};")]
+    assert "have_child (profiled.py" in line.replace("tests/cli/workers/", "")
+
+
+def test_folded(live: Live) -> None:
+    """Stacks from the outside in, the thread first and the operation last, with their counts."""
+    answer = ask(live.base, "--seconds", "1", "--rate", "50", "--format", "folded", command="profile")
+    lines = [line.rpartition(" ") for line in answer.out.splitlines() if not line.startswith("child ")]
+    assert lines
+    assert all(count.isdecimal() for _, _, count in lines)
+    stacks = [stack.split(";") for stack, _, _ in lines]
+    assert {stack[0] for stack in stacks} == {"MainThread", "dozing"}
+    inside = [stack for stack in stacks if stack[-1] == "[in all_reduce (default_pg)]"]
+    assert all(any(part.startswith("main (profiled.py:") for part in stack) for stack in inside)
+    assert inside
+
+
+def test_speedscope(live: Live, tmp_path: Path) -> None:
+    """A document of its schema: weights are seconds, and every frame that is referred to exists."""
+    path = tmp_path / "profile.json"
+    answer = ask(live.base, "--seconds", "1", "--format", "speedscope", "--output", path, command="profile")
+    assert (answer.code, answer.out) == (0, "")
+    document = json.loads(path.read_text())
+    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = document["shared"]["frames"]
+    for one in document["profiles"]:
+        assert (one["type"], one["unit"], one["startValue"]) == ("sampled", "seconds", 0)
+        assert len(one["samples"]) == len(one["weights"])
+        assert one["endValue"] == pytest.approx(sum(one["weights"]), abs=1e-3)
+        assert all(0 <= frame < len(frames) for sample in one["samples"] for frame in sample)
+    [main] = [one for one in document["profiles"] if one["name"] == "MainThread"]
+    assert 0.5 < main["endValue"] < 1.5
+    assert {"compute", "main"} <= {frame["name"] for frame in frames}
+
+
+def test_two_at_the_same_time(live: Live) -> None:
+    """Each rank answers for itself, one after the other, again and again."""
+    for rank in (1, 0, 1):
+        answer = ask(live.base, "--rank", str(rank), "--seconds", "0.3", command="profile")
+        assert answer.code == 0, answer.err
+        assert answer.out.startswith(f"rank {rank}, pid {live.pids[rank]}: ")
+
+
+def test_rank_that_is_not_here(live: Live) -> None:
+    """One sentence, and the code for what is not found."""
+    answer = ask(live.base, "--rank", "7", command="profile")
+    assert answer.code == 2
+    assert re.fullmatch(
+        r"otel-torchdist: run \w{8}: rank 7 does not run on this node \(ranks 0-1 here\)\n", answer.err
+    ), answer.err
+
+
+@pytest.mark.parametrize("option", [("--seconds", "61"), ("--rate", "201"), ("--format", "svg"), ("--rank", "-1")])
+def test_bounds(live: Live, option: tuple[str, str]) -> None:
+    """What is out of bounds is a usage error that names the option."""
+    answer = ask(live.base, *option, command="profile")
+    assert answer.code == 64
+    assert option[0] in answer.err
+
+
+def test_stopped_rank(live: Live) -> None:
+    """A rank that does not answer ends the command with a sentence, and answers the next request when it can."""
+    os.kill(live.pids[1], signal.SIGSTOP)
+    try:
+        answer = ask(live.base, "--rank", "1", "--seconds", "0.1", command="profile")
+    finally:
+        os.kill(live.pids[1], signal.SIGCONT)
+    assert answer.code == 2
+    reason = "it does not answer: native code may hold the GIL, or its process is stopped"
+    assert answer.err == f"otel-torchdist: rank 1 (pid {live.pids[1]}): {reason}\n"
+    assert ask(live.base, "--rank", "1", "--seconds", "0.3", command="profile").code == 0
