@@ -105,6 +105,7 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
         *pack_splits(splits),
     ]
     referred = {identity for plan in plans for identity in (*plan[2:6], plan[7])}
+    referred.update(identity for plan in plans for identity in names.path_ids(plan[4]))
     referred.update(identity for activity in segment.activities for identity in (activity.detail, activity.failure))
     found = ((identity, names.get(identity)) for identity in sorted(referred.union(groups)))
     lines = b"".join(encode_line(identity, name) for identity, name in found if name is not None)

@@ -190,13 +190,13 @@ class Names:
     def __init__(self, names: Mapping[int, Name] | None = None) -> None:
         """Start with some names."""
         self._names: dict[int, Name] = {}
-        self._paths: dict[int, CallPathName] = {}
+        self._paths: dict[int, int] = {}
         self.update(names or {})
 
     def update(self, names: Mapping[int, Name]) -> None:
         """Add names, or replace them."""
         self._names.update(names)
-        self._paths.update({name.call_site: name for name in names.values() if isinstance(name, CallPathName)})
+        self._paths.update({name.call_site: one for one, name in names.items() if isinstance(name, CallPathName)})
 
     def get(self, identity: int) -> Name | None:
         """Return the name with this id, of whatever kind."""
@@ -223,7 +223,14 @@ class Names:
 
     def call_path(self, call_site: int) -> CallPathName | None:
         """Return what has led to a call site, as far as that is known."""
-        return self._paths.get(call_site)
+        self.get(call_site)  # a reader may come to it only now, and finds its path beside it
+        name = self.get(self._paths.get(call_site, OTHER))
+        return name if isinstance(name, CallPathName) else None
+
+    def path_ids(self, call_site: int) -> tuple[int, ...]:
+        """Return the ids of a call site's path and of the frames in it; empty if it is not known."""
+        path = self.call_path(call_site)
+        return () if path is None else (self._paths[call_site], *path.frames)
 
     def text(self, identity: int) -> str | None:
         """Return the label or exception type with this id."""

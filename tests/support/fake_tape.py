@@ -197,13 +197,16 @@ class ClockedTape:
         reader: A reader over the writer's own mapping.
     """
 
-    def __init__(self, directory: Path, rank: int = 2, world_size: int = 4, capacity: int = 4096) -> None:
+    def __init__(
+        self, directory: Path, rank: int = 2, world_size: int = 4, capacity: int = 4096, synchronized: bool = False
+    ) -> None:
         self.now_ns = 1_000 * SECOND
         self.step = 0
         self.wall_offset_ns = WALL_OFFSET_NS
         tape = FakeTape(
             directory, rank, world_size, state=RunIdState.NONE, capacity=capacity,
             monotonic_ns=self.now_ns, realtime_ns=self.now_ns + WALL_OFFSET_NS, host="node-1",
+            synchronized=synchronized,
         )  # fmt: skip
         self.writer, self.reader = tape.writer, tape.reader
         weakref.finalize(self, self.writer.close)

@@ -95,10 +95,10 @@ class OperationSpans:
         """Return the attributes that all operations with the same names share."""
         names = self._names
         label = names.text(operation.label) if operation.label != OTHER else None
-        site = operation.call_site
+        site, signature = operation.call_site, names.signature(operation.signature)
         path = names.call_path(site)
         found = of_names(
-            names.signature(operation.signature),
+            signature,
             names.group(operation.group),
             names.call_site(site),
             label or "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
@@ -9,7 +11,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState, Word
 from otel_torchdist.tape.names import OTHER
-from otel_torchdist.tape.records import GroupName, SignatureName
+from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, SignatureName
 from tests.support.fake_tape import RUN, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
@@ -68,6 +70,48 @@ def test_phase(rank: Rank, phase: Phase, shown: str | None) -> None:
     rank.poll()
     [span] = rank.sink.operations
     assert span.attributes.get(semconv.PHASE) == shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        (Flag.ON_DEVICE, True),
+        (Flag.ON_DEVICE | Flag.ASYNC, True),
+        (Flag.ON_DEVICE | Flag.POINT_TO_POINT, None),
+        (Flag.ON_DEVICE | Flag.COALESCED, None),
+        (Flag(0), None),
+    ],
+)
+def test_synchronised_timing(make_tape: Callable[..., ClockedTape], flags: Flag, shown: bool | None) -> None:
+    """Where the device was synchronised around an operation, its span says so; no other span does."""
+    tape = make_tape(synchronized=True)
+    tape.agree()
+    rank = Rank(tape)
+    rank.tape.operation(flags=flags)
+    rank.tape.end_step()
+    rank.poll()
+    [span] = rank.sink.operations
+    assert span.attributes.get(semconv.SYNCHRONIZED) is shown
+
+
+def test_what_led_to_a_call(rank: Rank) -> None:
+    """The frames of the program, innermost first, those of libraries as one entry; and whether there are others."""
+    names = rank.tape.writer.names
+    site = names.intern(CallSiteName("train", "/home/user/train.py", 42))
+    between, outer = names.intern("… lightning, torch …"), names.intern(CallSiteName("main", "/home/user/run.py", 7))
+    path = ["train.py:42 train", "… lightning, torch …", "run.py:7 main"]
+    names.intern(CallPathName(site, (between, outer)))
+    rank.tape.operation()
+    rank.tape.end_step()
+    rank.poll()
+    names.intern(CallPathName(site, (between, outer), varies=True))
+    rank.tape.operation(signature=names.intern(SignatureName("broadcast", "", ((2,),), ("int64",), "cpu", 1)))
+    rank.tape.end_step()
+    rank.poll()
+    first, second = rank.sink.operations
+    assert first.attributes[semconv.CALLER_PATH] == second.attributes[semconv.CALLER_PATH] == path
+    assert semconv.CALLER_PATH_VARIES not in first.attributes
+    assert second.attributes[semconv.CALLER_PATH_VARIES] is True
 
 
 @pytest.mark.parametrize(("members", "largest"), [(4, 300), (100, 9_900)])
