@@ -114,6 +114,16 @@ class CaptureKernel(Enum):
     PYTHON = "python"
 
 
+class NumericsMode(Enum):
+    """Which operations' tensors are looked at."""
+
+    OFF = "off"
+    SAMPLED = "sampled"
+    """Statistics and checksums of a sample."""
+    ALL = "all"
+    """The same, and whether all inputs of all operations are finite."""
+
+
 class PageAccess(Enum):
     """Who may see the live page."""
 
@@ -275,6 +285,8 @@ class Config:
         agent_linger: Seconds for which the agent keeps running after the last rank.
         stall_timeout: Age in seconds at which an open operation is stalled.
         hooks: Functions or `Hooks`, as `module:name`, that are called around operations.
+        numerics: Which operations' tensors are looked at.
+        numerics_every: One in so many operations is sampled, of large messages fewer.
         synchronize: Whether devices are synchronised around collectives, for debugging.
         abort_hooks: Whether backends report that they give up an operation.
         stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
@@ -311,6 +323,10 @@ class Config:
     agent_linger: float = _setting(env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER, _milliseconds(0), "60000")
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")
     hooks: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_HOOKS, _list_of_targets(), "")
+    numerics: NumericsMode = _setting(
+        env.OTEL_PYTHON_TORCHDIST_NUMERICS, _one_of({mode.value: mode for mode in NumericsMode}), "off"
+    )
+    numerics_every: int = _setting(env.OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY, _integer(1, 1048576), "64")
     synchronize: bool = _setting(env.OTEL_PYTHON_TORCHDIST_SYNCHRONIZE, _BOOLEAN, "false")
     abort_hooks: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ABORT_HOOKS, _BOOLEAN, "false")
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, _list_of_patterns(), "")

@@ -67,6 +67,26 @@ recorded in Python. What cannot be imported is left out, with a warning. See ``d
 Default: ""
 """
 
+OTEL_PYTHON_TORCHDIST_NUMERICS = "OTEL_PYTHON_TORCHDIST_NUMERICS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS
+
+Whether the values in operations' tensors are looked at. ``sampled``: range, mean, norm, shares of zeros and subnormal
+numbers of the inputs of one operation in 64 (see OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY), and checksums of outputs that
+must be equal on all ranks. ``all``: also, of every operation, whether its inputs are finite, so that the rank that
+brings the first NaN is named. Tensors on the CPU only, so far; with it, calls are recorded in Python.
+Default: "off"
+"""
+
+OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY = "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY
+
+One in so many operations is sampled, the same on all ranks; of messages above 1 MiB as many bytes. Must be the same on
+all ranks.
+Default: "64"
+"""
+
 OTEL_PYTHON_TORCHDIST_SYNCHRONIZE = "OTEL_PYTHON_TORCHDIST_SYNCHRONIZE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_SYNCHRONIZE

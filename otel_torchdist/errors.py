@@ -9,6 +9,7 @@
   + ParquetError            cli.export.parquet             tables cannot be written, or would be among files of others
   + NotReproducibleError    reproducer.model               no script can show what has happened
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
+  + ProfileError            job.profile_file               a rank does not answer with a profile
   + NativeError             native.library                 the native library cannot be built, or not be used here
   + NoToolError             native.compiling               a compiler, or torch, is not installed
   These are handled where they arise:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from otel_torchdist import guard
-from otel_torchdist.config import CaptureKernel, Config, ReaderHome
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+from otel_torchdist.config import Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
 from otel_torchdist.job.directory import base_directory, clean_up, job_directory, job_key
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from otel_torchdist.actions.stall_actions import Callback
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
-    from otel_torchdist.capture.observers.hooks import Hooks
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.export.outputs import Outputs
 
@@ -68,8 +66,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
         if config.sdk_disabled:
             return
         outputs = kwargs.pop("outputs", None) or functools.partial(_outputs_of_providers, kwargs)
-        hooks = functools.partial(_all_hooks, config, kwargs)
-        begin = functools.partial(self._begin, config, outputs, kwargs.pop("on_stall", None), hooks)
+        begin = functools.partial(self._begin, config, outputs, kwargs)
         if C10D in sys.modules and hasattr(sys.modules.get("torch"), "optim"):
             begin()
         else:  # importing torch here would slow down every process that `opentelemetry-instrument` starts
@@ -79,17 +76,17 @@ class TorchDistInstrumentor(BaseInstrumentor):
         self,
         config: Config,
         outputs: Callable[[], Outputs],
-        on_stall: Callback | None,
-        all_hooks: Callable[[], tuple[Hooks, ...]],
+        given: dict[str, Any],
     ) -> None:
         if not _has_gil():
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
         with guard.guarded("switching on"):
+            from otel_torchdist.capture.observers.choice import chosen_observers
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
 
-            hooks = all_hooks()
+            observing = chosen_observers(config, given)
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
             capture = Capture(
@@ -97,13 +94,13 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 config.tape_records,
                 exchange_host,
                 config.abort_hooks,
-                None if hooks or config.synchronize else chosen_library(config.capture),
-                hooks,
-                config.synchronize,
+                chosen_library(config.capture) if observing.is_none else None,
+                observing,
             )
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
 
+                on_stall: Callback | None = given.get("on_stall")
                 self._thread = ReaderThread(config, outputs, on_stall)
                 capture.on_tape(lambda recorder: self._read(recorder.tape))
             elif config.reader is ReaderHome.AGENT:
@@ -134,25 +131,6 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 thread.stop()
             if keeper is not None:
                 keeper.close()
-
-
-def _all_hooks(config: Config, given: dict[str, Any]) -> tuple[Hooks, ...]:
-    """Return the hooks of the program and of the environment, and warn of what they and synchronised timing exclude."""
-    hooks: tuple[Hooks, ...] = ()
-    if config.hooks or given.keys() & {"hooks", "before_operation", "after_operation"}:
-        from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
-
-        hooks = (*given_hooks(given), *load_hooks(config.hooks))
-    if config.synchronize:
-        from otel_torchdist.capture.observers.synchronized import warn_of_distortion
-
-        warn_of_distortion()
-    if (hooks or config.synchronize) and config.capture is CaptureKernel.NATIVE:
-        _logger.warning(
-            "%s=native: recording in Python, because hooks and synchronised timing are called from there",
-            OTEL_PYTHON_TORCHDIST_CAPTURE,
-        )
-    return hooks
 
 
 def _in_this_process(config: Config) -> Config:

@@ -108,6 +108,27 @@ PROCESS_PID: Final = "process.pid"
 """Process id of the rank."""
 SYNC_DURATION: Final = "torchdist.sync.duration"
 """Seconds for which the caller was blocked, in the call and in waits for it."""
+INPUT_MIN: Final = "torchdist.input.min"
+"""The smallest number in the inputs, if they were looked at (`OTEL_PYTHON_TORCHDIST_NUMERICS`) and are all finite."""
+INPUT_MAX: Final = "torchdist.input.max"
+"""The largest number in the inputs."""
+INPUT_ABSMAX: Final = "torchdist.input.absmax"
+"""The largest magnitude in the inputs."""
+INPUT_MEAN: Final = "torchdist.input.mean"
+"""Mean of the inputs; of halves, that of a sample of 65,536 elements."""
+INPUT_NORM: Final = "torchdist.input.norm"
+"""L2 norm of the inputs."""
+INPUT_ZERO_SHARE: Final = "torchdist.input.zero_share"
+"""Share of zeros in a sample of 65,536 elements."""
+INPUT_SUBNORMAL_SHARE: Final = "torchdist.input.subnormal_share"
+"""Share of subnormal numbers in that sample."""
+INPUT_NON_FINITE: Final = "torchdist.input.non_finite"
+"""True if an input is infinite or not a number, false if the inputs were looked at and are finite."""
+INPUT_CHECKSUM: Final = "torchdist.input.checksum"
+"""Checksum of the inputs' bits, as twelve hex digits."""
+OUTPUT_CHECKSUM: Final = "torchdist.output.checksum"
+"""The same of the outputs, where all members must have equal ones; missing where their end is known before they are
+read, as in DDP."""
 CALLER: Final = "torchdist.caller"
 """The label that the program gave with `record_comm`."""
 CALLER_PATH: Final = "torchdist.caller.path"
@@ -159,6 +180,12 @@ CIRCLE: Final = "torchdist.circle"
 """Where each rank waits, each for the next one: `rank 0: all_reduce (sequence 4, mesh_dp)`."""
 MISMATCHED: Final = "mismatched"
 """The verdict of a finding: ranks have made different calls, and nothing stalls."""
+NON_FINITE: Final = "non_finite"
+"""The verdict of a finding: the ranks that were the first with an input that is infinite or not a number."""
+DIVERGED: Final = "diverged"
+"""The verdict of a finding: ranks have different results where all must have the same."""
+DIVERGENCE_OF: Final = "torchdist.divergence.of"
+"""What differs between ranks: `output`, the result of an operation."""
 STRAGGLER: Final = "straggler"
 """The verdict of a finding: a rank repeatedly comes last."""
 STRAGGLER_SHARE: Final = "torchdist.straggler.share"
@@ -253,6 +280,11 @@ RECORDS_LOST: Final = "torchdist_records_lost_total"
 NAMES_DROPPED: Final = "torchdist_names_dropped_total"
 OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
+SAMPLED_OPERATIONS: Final = "torchdist_sampled_operations_total"
+NON_FINITE_OPERATIONS: Final = "torchdist_non_finite_operations_total"
+AMP_SKIPPED_STEPS: Final = "torchdist_amp_skipped_steps_total"
+INPUT_NORM_METRIC: Final = "torchdist_input_norm"
+INPUT_ABSMAX_METRIC: Final = "torchdist_input_absmax"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
 PATH_SECONDS: Final = "torchdist_critical_path_seconds"
@@ -292,6 +324,11 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     NAMES_DROPPED: "torchdist.names.dropped",
     OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
     OPERATIONS_FAILED: "torchdist.operations.failed",
+    SAMPLED_OPERATIONS: "torchdist.operations.sampled",
+    NON_FINITE_OPERATIONS: "torchdist.operations.non_finite",
+    AMP_SKIPPED_STEPS: "torchdist.amp.skipped_steps",
+    INPUT_NORM_METRIC: "torchdist.input.norm",
+    INPUT_ABSMAX_METRIC: "torchdist.input.absmax",
     SPANS_DROPPED: "torchdist.spans.dropped",
     ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
     PATH_SECONDS: "torchdist.critical_path",

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist import environment_variables
-from otel_torchdist.config import ActionKind, CaptureKernel, Config, PageAccess, Parameter, ReaderHome
+from otel_torchdist.config import ActionKind, CaptureKernel, Config, NumericsMode, PageAccess, Parameter, ReaderHome
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 
 PARAMETERS: dict[str, Parameter[object]] = {
@@ -53,6 +53,8 @@ def test_defaults() -> None:
         "stall_timeout": 10.0,
         "abort_hooks": False,
         "hooks": (),
+        "numerics": NumericsMode.OFF,
+        "numerics_every": 64,
         "synchronize": False,
         "stall_ignore": (),
         "compare_calls": True,

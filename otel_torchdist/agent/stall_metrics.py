@@ -19,9 +19,11 @@ from otel_torchdist.stall.events import (
     SlowGone,
     StragglerFound,
     StragglerGone,
+    ValuesFound,
     VerdictGiven,
 )
 from otel_torchdist.stall.findings.slow import PathLengths
+from otel_torchdist.stall.findings.values import NonFinite
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot
@@ -58,7 +60,7 @@ def _path_of(lengths: PathLengths) -> PathSnapshot:
 
 
 def _show_finding(event: Event, metrics: NodeMetrics) -> None:
-    if isinstance(event, MismatchFound | StragglerFound | SlowFound):
+    if isinstance(event, MismatchFound | StragglerFound | SlowFound | ValuesFound):
         metrics.add_finding(_status_of(event))
     elif isinstance(event, SlowGone):
         metrics.drop_finding(event.run, event.part.group, event.part.kind.value, event.part.ranks)
@@ -80,5 +82,10 @@ def _status_of(event: Finding) -> FindingStatus:
     if isinstance(event, StragglerFound):
         late = event.straggler
         return FindingStatus(run, late.group.key, late.operation, semconv.STRAGGLER, (late.rank,), trace_id, text)
+    if isinstance(event, ValuesFound):
+        values = event.values
+        verdict = semconv.NON_FINITE if isinstance(values, NonFinite) else semconv.DIVERGED
+        group = values.operation_id.channel.group
+        return FindingStatus(run, group, values.operation, verdict, values.ranks, trace_id, text)
     part = event.part
     return FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id, text)

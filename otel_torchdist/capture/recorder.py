@@ -49,6 +49,7 @@ class Recorder:
         capacity: int,
         library: Library | None = None,
         synchronized: bool = False,
+        checks_values: bool = False,
     ) -> None:
         """Create the tape.
 
@@ -59,6 +60,7 @@ class Recorder:
             capacity: Number of records in the ring.
             library: The native library, if calls are recorded by it.
             synchronized: Whether devices are synchronised around collectives.
+            checks_values: Whether all inputs of operations are checked to be finite.
 
         Raises:
             TapeError: There is not enough space, or the directory cannot be used.
@@ -74,6 +76,7 @@ class Recorder:
             kernel,
             str(torch.__version__),
             synchronized,
+            checks_values,
         )
         self.native: NativeRecording | None = None
         if library is None:
@@ -110,9 +113,15 @@ class Recorder:
         self._group_counts[ranks] += 1
         return nth
 
-    def end_step(self, now_ns: int, sequence: int) -> None:
-        """End the current step; `sequence` is how many collectives the default group has issued so far."""
-        self.tape.step_ended(self.step, now_ns, sequence)
+    def end_step(self, now_ns: int, sequence: int, skipped: bool = False) -> None:
+        """End the current step.
+
+        Args:
+            now_ns: The time.
+            sequence: How many collectives the default group has issued so far.
+            skipped: Whether a gradient scaler has left out the optimizer's step.
+        """
+        self.tape.step_ended(self.step, now_ns, sequence, skipped)
         self.step += 1
 
     def warn_of_names(self) -> None:

@@ -28,9 +28,8 @@ from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
-from otel_torchdist.capture.observers.hooks import Hooks
+from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.observed import ObservedCalls
-from otel_torchdist.capture.observers.synchronized import Synchronizer
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -68,8 +67,7 @@ class Capture:
         exchange_host: str | None = None,
         has_abort_hooks: bool = False,
         library: Library | None = None,
-        hooks: tuple[Hooks, ...] = (),
-        synchronizes: bool = False,
+        observing: Observing = Observing(),  # noqa: B008  # it cannot change
     ) -> None:
         """Initialize the capture; nothing is patched until `install`.
 
@@ -80,8 +78,7 @@ class Capture:
                 automatically; None if the agents do not exchange data.
             has_abort_hooks: Whether backends should report that they abort; see `AbortHooks`.
             library: The native library; None to record in Python, as always where observers need the tensors.
-            hooks: Functions of the user's to call around operations.
-            synchronizes: Whether to synchronise devices around collectives.
+            observing: What looks at the tensors of operations.
         """
         self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
@@ -94,9 +91,9 @@ class Capture:
         self._steps = Steps(self._groups.issued_by_default)
         self._expectations = Expectations()
         self._watch = RankThread(self._beat, self._poll, self._calls)
-        synchronizer = Synchronizer(self._meet) if synchronizes else None
-        self._observed = ObservedCalls(hooks, synchronizer, self._meet, self._patches)
-        self._library = library = usable_library(library) if self._observed.is_empty else None
+        self._observing = observing
+        self._observed = ObservedCalls(observing, self._meet, self._patches)
+        self._library = library = usable_library(library) if observing.is_none else None
         self._native = NativeKernels(library) if library is not None else None
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         if self._native is not None:
@@ -177,7 +174,8 @@ class Capture:
                 max(world_size, 1),
                 self._capacity,
                 self._library,
-                self._observed.synchronizes,
+                self._observing.synchronizes,
+                self._observing.checks_values,
             )
         except TapeError as error:
             self._begins_tapes = False

@@ -137,11 +137,11 @@ class Steps:
         self._others[id(optimizer)] = steps = self._others[id(optimizer)] + 1
         return steps >= TAKES_OVER_AFTER
 
-    def _end_by(self, optimizer: Optimizer) -> None:
+    def _end_by(self, optimizer: Optimizer, skipped: bool = False) -> None:
         if self._optimizer is None or self._optimizer() is not optimizer:
             self._optimizer = weakref.ref(optimizer)
         self._others.clear()
-        self._end(StepSource.OPTIMIZER)
+        self._end(StepSource.OPTIMIZER, skipped)
 
     def _make_scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # Not `step` itself, which warns at the line of its caller. Fused optimizers check for overflow themselves, are
@@ -163,7 +163,7 @@ class Steps:
         while given is not None and not is_hooked(given):
             given = getattr(given, "optimizer", None)
         if given is not None and self._is_candidate(given) and not _is_nested():
-            self._end_by(given)
+            self._end_by(given, skipped=True)
 
     def mark(self) -> None:
         """End a step because the user called `mark_step`."""
@@ -178,13 +178,13 @@ class Steps:
         elif sequence == 1:  # the first one of a new group
             self._window = 0
 
-    def _end(self, source: StepSource) -> None:
+    def _end(self, source: StepSource, skipped: bool = False) -> None:
         if source < self.source or self.recorder is None:
             return
         if source is not self.source and self.recorder.native is not None:
             self.recorder.native.stop_windows()
         self.source = source
-        self.recorder.end_step(time.monotonic_ns(), self._issued())
+        self.recorder.end_step(time.monotonic_ns(), self._issued(), skipped)
 
 
 def _is_nested() -> bool:

@@ -11,7 +11,16 @@ import msgspec
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
-from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, Window, WorldSnapshot
+from otel_torchdist.world.model import (
+    Channel,
+    GroupView,
+    OperationView,
+    Progress,
+    RankValues,
+    RankView,
+    Window,
+    WorldSnapshot,
+)
 
 MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
@@ -103,6 +112,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         windows={},
         death=view.death,
         child=view.child,
+        values=view.values,
     )
 
 
@@ -197,6 +207,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         seen_alive_ns=rank.seen_alive_ns + offset_ns if rank.seen_alive_ns else 0,
         is_remote=True,
         death=None if rank.death is None else _moved_death(rank.death, offset_ns),
+        values=_moved_values(rank.values, offset_ns),
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
     )
 
@@ -219,6 +230,11 @@ def _moved(record: Operation, offset_ns: int) -> Operation:
 
 def _moved_progress(progress: Progress, offset_ns: int) -> Progress:
     return progress._replace(seen_out_ns=progress.seen_out_ns + offset_ns) if progress.seen_out_ns else progress
+
+
+def _moved_values(values: RankValues, offset_ns: int) -> RankValues:
+    non_finite = tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in values.non_finite)
+    return replace(values, non_finite=non_finite)
 
 
 def _moved_death(death: Death, offset_ns: int) -> Death:

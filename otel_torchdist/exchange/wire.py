@@ -16,7 +16,7 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
-from otel_torchdist.world.model import Channel, ChildWait, OperationId, Progress, Stacks, Window
+from otel_torchdist.world.model import NO_VALUES, Channel, ChildWait, OperationId, Progress, RankValues, Stacks, Window
 
 
 class WireError(TorchDistError):
@@ -104,6 +104,7 @@ class WireRank:
     windows: dict[Channel, tuple[Window, ...]]
     death: Death | None = None
     child: ChildWait | None = None
+    values: RankValues = NO_VALUES
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,17 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall import attributes
-from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Ruling, SlowFound, StragglerFound
+from otel_torchdist.stall.events import (
+    Finding,
+    Incident,
+    MismatchFound,
+    Ruling,
+    SlowFound,
+    StragglerFound,
+    ValuesFound,
+)
+from otel_torchdist.stall.findings.values import Diverged, NonFinite
+from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
@@ -63,6 +73,8 @@ def of_finding(event: Finding) -> Attributes:
     """Attributes of what was found without a stall."""
     if isinstance(event, MismatchFound):
         return _of_silent_mismatch(event)
+    if isinstance(event, ValuesFound):
+        return _of_values(event)
     return _of_straggler(event) if isinstance(event, StragglerFound) else _of_slow_part(event)
 
 
@@ -74,6 +86,20 @@ def _of_silent_mismatch(event: MismatchFound) -> Attributes:
         semconv.VERDICT_RANKS: compress_ranks(mismatch.ranks),
     }
     return found | _of_mismatch(mismatch) | _of_operation_id(mismatch.operation, event.group, mismatch.operation_id)
+
+
+def _of_values(event: ValuesFound) -> Attributes:
+    found = event.values
+    attributes: Attributes = {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: semconv.NON_FINITE if isinstance(found, NonFinite) else semconv.DIVERGED,
+        semconv.VERDICT_RANKS: compress_ranks(found.ranks),
+        semconv.STEP: found.step,
+        **_of_operation_id(found.operation, found.group, found.operation_id),
+    }
+    if isinstance(found, Diverged):
+        return attributes | {semconv.DIVERGENCE_OF: "output"}
+    return attributes | _of_frame(found.call_site)
 
 
 def _of_straggler(event: StragglerFound) -> Attributes:
@@ -185,6 +211,8 @@ def describe_finding(event: Finding) -> str:
         return f"{describe_mismatch(event.mismatch, event.group)}; no rank is blocked, but results may be wrong"
     if isinstance(event, SlowFound):
         return event.part.text
+    if isinstance(event, ValuesFound):
+        return describe_values(event.values)
     late = event.straggler
     return (
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "

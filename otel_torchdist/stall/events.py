@@ -12,6 +12,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist.naming import stall_span_id, stall_trace_id
 from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
+from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
@@ -283,7 +284,22 @@ class SlowGone:
     part: SlowPart
 
 
-Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound
+@dataclass(frozen=True, slots=True)
+class ValuesFound:
+    """Values that are not finite, or outputs that differ where they must be equal.
+
+    Attributes:
+        incident: Names its trace.
+        values: What was found.
+        world: The snapshot.
+    """
+
+    incident: Incident
+    values: NonFinite | Diverged
+    world: WorldSnapshot
+
+
+Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue
@@ -298,4 +314,5 @@ Event: TypeAlias = (
     | PathMeasured
     | SlowFound
     | SlowGone
+    | ValuesFound
 )

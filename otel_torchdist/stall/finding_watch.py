@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.stall.events import ArrivalsCompared, Event, Incident, MismatchFound, StragglerFound, StragglerGone
+from otel_torchdist.stall.events import (
+    ArrivalsCompared,
+    Event,
+    Incident,
+    MismatchFound,
+    StragglerFound,
+    StragglerGone,
+    ValuesFound,
+)
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
+from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.verdict.judge import ended_well
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import Channel, GroupView, OperationId, RankView, WorldSnapshot
@@ -24,6 +34,7 @@ class FindingWatch:
     def __init__(self) -> None:
         self._silent = SilentMismatches()
         self._stragglers = Stragglers()
+        self._values = ValueFinder()
         self._reported = 0
         self._over_ns: int | None = None
         self._all_over_ns: int | None = None
@@ -61,6 +72,7 @@ class FindingWatch:
         if cause is not None:
             self._silent.mark_reported(cause)
         found: list[Event] = [_mismatch(found, world, run, agent_id) for found in self._silent.find(world)]
+        found += _values(self._values.find(world), world, run, agent_id)
         self._all_over_ns = _over_since(world, self._all_over_ns)
         if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _settling_ns(world):
             self._is_concluded = False
@@ -75,7 +87,7 @@ class FindingWatch:
         if self._is_left_to_another:
             return []
         concluded = self._silent.conclude(world, is_last)
-        return [
+        return _values(self._values.find(world, is_last=True), world, run, agent_id) + [
             _mismatch(found, world, run, agent_id)
             for found in concluded
             if ended_well(
@@ -130,6 +142,15 @@ def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, agent_id: int) ->
     # With the time, since a restarted agent may find it again.
     name = f"calls {incident_name(found.operation_id)} {world.taken_ns}"
     return MismatchFound(Incident(run, name, agent_id), found, _group_of(world, found.operation_id), world)
+
+
+def _values(found: Iterable[NonFinite | Diverged], world: WorldSnapshot, run: int, agent_id: int) -> list[Event]:
+    events: list[Event] = []
+    for one in found:
+        kind = "finite" if isinstance(one, NonFinite) else "equal"
+        name = f"values {kind} {incident_name(one.operation_id)} {world.taken_ns}"
+        events.append(ValuesFound(Incident(run, name, agent_id), one, world))
+    return events
 
 
 def _group_of(world: WorldSnapshot, operation_id: OperationId) -> GroupView | None:

@@ -22,6 +22,7 @@ from otel_torchdist.stall.events import (
     MismatchFound,
     SlowFound,
     StragglerFound,
+    ValuesFound,
     VerdictGiven,
 )
 from otel_torchdist.stall.spans import finding_span, incident_spans, marker_span, resolution_spans
@@ -74,7 +75,7 @@ class StallReporter:
                 self._report_verdict(event)
             elif isinstance(event, IncidentResolved):
                 self._report_end(event)
-            elif isinstance(event, MismatchFound | StragglerFound | SlowFound):
+            elif isinstance(event, MismatchFound | StragglerFound | SlowFound | ValuesFound):
                 self._report_finding(event)
 
     def _report_markers(self, events: Iterable[MarkerDue]) -> None:
@@ -110,7 +111,7 @@ class StallReporter:
         self._sink.emit([span], urgent=True)
         text = span.error or ""
         _logger.warning("finding: %s (%s)", text, _where(event.incident))
-        is_wrong = isinstance(event, MismatchFound)
+        is_wrong = isinstance(event, MismatchFound | ValuesFound)
         severity = SeverityNumber.ERROR if is_wrong else SeverityNumber.WARN
         self._emit(semconv.FINDING_EVENT, severity, text, event.incident, span)
 

@@ -16,7 +16,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.records import TapeIdentity
 
-_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQ")
+_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ")
 """New fields come last: zeros follow the block, and so stand for them in the tapes of older versions."""
 _CHECKSUM: Final = struct.Struct("=Q")
 _CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
@@ -35,6 +35,7 @@ def identify(
     kernel: layout.Kernel = layout.Kernel.UNKNOWN,
     torch: str = "",
     synchronized: bool = False,
+    checks_values: bool = False,
 ) -> TapeIdentity:
     """Create the identity of a tape that this process is about to write, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
@@ -55,6 +56,7 @@ def identify(
         kernel=kernel,
         torch=torch,
         synchronized=synchronized,
+        checks_values=checks_values,
     )
 
 
@@ -81,6 +83,7 @@ def encode_identity(identity: TapeIdentity) -> bytes:
         identity.kernel,
         identity.torch.encode("utf-8", "replace")[:40],
         identity.synchronized,
+        identity.checks_values,
     )
     padded = block.ljust(_CHECKSUM_OFFSET, b"\0")
     return padded + _CHECKSUM.pack(zlib.crc32(padded))
@@ -99,7 +102,20 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
     if len(data) < layout.IDENTITY_SIZE:
         raise TapeError(f"{where}: truncated: {len(data)} bytes are too few for a tape")
     magic, version, _, nonce, pid, ticks, namespace, boot_high, boot_low, *rest = _BLOCK.unpack_from(data)
-    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host, parent, kernel, torch, synchronized = rest
+    (
+        rank,
+        local_rank,
+        world_size,
+        capacity,
+        monotonic_ns,
+        realtime_ns,
+        host,
+        parent,
+        kernel,
+        torch,
+        synchronized,
+        checks,
+    ) = rest
     if magic != layout.MAGIC:
         raise TapeError(f"{where}: not a tape, or one of a machine with another byte order")
     if version != layout.VERSION:
@@ -131,6 +147,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         kernel=_KERNELS.get(kernel, layout.Kernel.UNKNOWN),
         torch=_text(torch),
         synchronized=bool(synchronized),
+        checks_values=bool(checks),
     )
 
 

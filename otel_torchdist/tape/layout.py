@@ -54,6 +54,7 @@ The kind is where every payload has it; the time of entry is not, because `begun
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
 EMPTY_WORDS: Final = bytes(8 * WORDS)
+NO_WORDS: Final = (0,) * WORDS
 
 WORD_BITS_DURATION: Final = 48
 MAX_DURATION_NS: Final = (1 << WORD_BITS_DURATION) - 1
@@ -136,6 +137,8 @@ class RecordKind(enum.IntEnum):
     """An interval of one thread that is no operation: see `tape.activities`."""
     SPLITS = 6
     """How much an `all_to_all` sends to each member, before the record of the operation itself: see `tape.splits`."""
+    NUMERICS = 7
+    """What values an operation's tensors have, before the record of the operation itself: see `tape.numerics`."""
 
 
 class ActivityKind(enum.IntEnum):

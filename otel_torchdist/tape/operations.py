@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import Operation
 from otel_torchdist.tape.splits import Splits
 
@@ -52,10 +53,13 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         started[1] if started else operation.started_how,
         operation.phase,
         operation.splits,
+        operation.numerics,
     )
 
 
-def operation_of(number: int, fields: tuple[int, ...], splits: Splits | None = None) -> Operation:
+def operation_of(
+    number: int, fields: tuple[int, ...], splits: Splits | None = None, numerics: Numerics | None = None
+) -> Operation:
     """Build the operation from a payload's fields.
 
     Raises:
@@ -70,4 +74,5 @@ def operation_of(number: int, fields: tuple[int, ...], splits: Splits | None = N
     return Operation(
         number, known_kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread,
         _FLAGS[flags], None, None, None, None, None, None, 0, None, known_phase, splits,
+        numerics,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.tape.layout import Flag, How, Kernel, Phase, RecordKind, RunIdState, TapeState
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.splits import Splits
 
 # Operators of IntFlag run in Python and are several times slower than those of int.
@@ -42,6 +43,7 @@ class TapeIdentity:
         kernel: What records its calls.
         torch: Version of its torch; '' if the tape does not say.
         synchronized: Whether it waits for devices before and after collectives.
+        checks_values: Whether it checks that all inputs of operations are finite.
     """
 
     nonce: int
@@ -60,6 +62,7 @@ class TapeIdentity:
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""
     synchronized: bool = False
+    checks_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         failure: Name id of the exception that it raised (0 when there is none).
         phase: Whether a backward pass made the call.
         splits: How an `all_to_all` is split; None if it is even, or if it is `UNEVEN` and this is not known.
+        numerics: The values in its tensors, if they were looked at.
     """
 
     number: int
@@ -162,6 +166,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     started_how: How | None = None
     phase: Phase = Phase.UNKNOWN
     splits: Splits | None = None
+    numerics: Numerics | None = None
 
     @property
     def is_open(self) -> bool:
@@ -232,12 +237,14 @@ class StepMark:
         ended_ns: When it ended.
         step: The step that ended.
         sequence: Collectives that the rank had issued in the default group by then, on all of its backends.
+        skipped: Whether a gradient scaler has left out the optimizer's step, because of an overflow.
     """
 
     number: int
     ended_ns: int
     step: int
     sequence: int
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

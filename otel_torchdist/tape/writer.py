@@ -9,7 +9,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -298,9 +298,9 @@ class TapeWriter(Refuge, LiveWords):
         if refuge > 0:
             self._leave_refuge(refuge)
 
-    def step_ended(self, step: int, ended_ns: int, sequence: int) -> None:
-        """Record that `step` has ended and that the next one runs; `sequence` is the default group's."""
-        fields = (ended_ns, step, sequence, 0, 0, 0, 0, 0, -1, 0, 0, RecordKind.STEP, 0, 0, 0)
+    def step_ended(self, step: int, ended_ns: int, sequence: int, skipped: bool = False) -> None:
+        """Record that `step` has ended and that the next one runs; arguments as in `StepMark`."""
+        fields = (ended_ns, step, sequence, 0, 0, 0, 0, 0, -1, 0, 0, RecordKind.STEP, int(skipped), 0, 0)
         self._append(_pack(*fields), _EMPTY_WORDS)
         self._words[LiveWord.STEP] = layout.seal_live(LiveWord.STEP, step + 1)
 
@@ -308,6 +308,21 @@ class TapeWriter(Refuge, LiveWords):
         """Write how an `all_to_all` is split, as packed by `pack_splits`; its own record must come next."""
         for payload in payloads:
             self._append(payload, _EMPTY_WORDS)
+
+    def write_numerics(self, payload: bytes, words: Mapping[int, int]) -> int:
+        """Write the values of an operation's inputs; its own record must come next on the calling thread.
+
+        Args:
+            payload: As packed by `pack_numerics`.
+            words: What is known, by the word.
+
+        Returns:
+            The record's number, for `mark` when the outputs are known.
+        """
+        number = self._append(payload, _EMPTY_WORDS)
+        for which, value in words.items():
+            self.mark(number, which, value, How.CALL)
+        return number
 
     def view(self) -> memoryview:
         """Return the mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""

@@ -21,6 +21,7 @@ from otel_torchdist.world.channel_progress import ChannelProgress
 from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import UNREAD, Arrival, OperationView, RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames
+from otel_torchdist.world.values import ValueLog
 
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
@@ -63,6 +64,7 @@ class TapeFollower:
         self._clock = WallClock(reader.identity)
         self._baselines = Baselines()
         self._logs = RankLogs()
+        self._values = ValueLog(reader.identity.checks_values, self._resolved.operation)
         self._process = ProcessState(reader.identity)
         self._children = ChildWaits(reader.identity)
         self._request = 0
@@ -82,6 +84,8 @@ class TapeFollower:
         for operation in batch.ended:
             self._ended(operation)
         self._progress.settle()
+        if batch.numerics or batch.steps:
+            self._values.observe(batch.entered, batch.numerics, batch.steps)
 
     def _certain_from(self, batch: Batch) -> int:
         """The record from which on this batch has no gap: operations entered earlier may have had successors."""
@@ -180,6 +184,7 @@ class TapeFollower:
             forgotten=self._progress.has_forgotten,
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=stacks,
+            values=self._values.shown,
             child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
             ran_ns=self._process.ran_ns,

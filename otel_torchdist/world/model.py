@@ -191,6 +191,64 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
+class NonFiniteInput:
+    """An operation with an input that is infinite or not a number.
+
+    Attributes:
+        operation_id: Its id, the same on all members.
+        operation: Its name.
+        step: The rank's step.
+        at_ns: When it was entered.
+        is_nan: Whether an input is not a number; else one is infinite.
+        call_site: Where it was called.
+    """
+
+    operation_id: OperationId
+    operation: str
+    step: int
+    at_ns: int
+    is_nan: bool
+    call_site: CallSiteName | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChecksum:
+    """The outputs of an operation that must be equal on all members.
+
+    Attributes:
+        operation_id: Its id.
+        operation: Its name.
+        step: The rank's step.
+        checksum: Checksum of their bits.
+    """
+
+    operation_id: OperationId
+    operation: str
+    step: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankValues:
+    """What is known of a rank's values.
+
+    Attributes:
+        are_all_checked: Whether all inputs are checked, so that those of an operation without an entry are finite.
+        non_finite: Operations with inputs that are not finite, the oldest ones since the last that were.
+        outputs: The newest checksums of outputs, oldest first.
+        skipped: The newest steps that a gradient scaler has left out.
+    """
+
+    are_all_checked: bool = False
+    non_finite: tuple[NonFiniteInput, ...] = ()
+    outputs: tuple[OutputChecksum, ...] = ()
+    skipped: tuple[int, ...] = ()
+
+
+NO_VALUES: Final = RankValues()
+
+
+@dataclass(frozen=True, slots=True)
 class ChildWait:
     """A child process that a rank waits for.
 
@@ -242,6 +300,7 @@ class RankView:
         is_remote: Whether another agent reads its tape.
         death: The end of its process as observed by its agent; None if none was observed.
         child: The child process that it waits for, if its stack shows that it waits for one; None if not.
+        values: What the values in its tensors were like.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
     """
@@ -276,6 +335,7 @@ class RankView:
     is_remote: bool = False
     death: Death | None = None
     child: ChildWait | None = None
+    values: RankValues = NO_VALUES
     fell_silent: bool = False
 
     @property

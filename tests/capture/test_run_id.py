@@ -160,9 +160,9 @@ def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.
         store.set(_key(run, "1"), "[1, 2]")
         store.add(_key(run, "count"), 1)
         say_port(tmp_path)
+        assert until(lambda: "it is not a peer" in caplog.text)
         assert until(lambda: not is_meeting(agreement))
     assert [record.levelname for record in caplog.records if record.name == "otel_torchdist"] == ["WARNING"]
-    assert "it is not a peer" in caplog.text
 
 
 def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

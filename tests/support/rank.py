@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.observers.hooks import Hooks
+from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
@@ -39,12 +39,11 @@ def world_size() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
-def start_capture(capacity: int = 4096, hooks: tuple[Hooks, ...] = (), synchronizes: bool = False) -> Capture:
-    """Capture, switched on without a reader; the other arguments are those of `Capture`."""
+def start_capture(capacity: int = 4096, observing: Observing = Observing()) -> Capture:  # noqa: B008
+    """Capture, switched on without a reader; `observing` is an argument of `Capture`."""
     library = chosen_library(CaptureKernel(os.environ.get(OTEL_PYTHON_TORCHDIST_CAPTURE, "auto")))
-    capture = Capture(
-        lambda: Path(os.environ[TAPES]), capacity, library=library, hooks=hooks, synchronizes=synchronizes
-    )
+    directory = Path(os.environ[TAPES])
+    capture = Capture(lambda: directory, capacity, library=library, observing=observing)
     capture.install()
     return capture
 

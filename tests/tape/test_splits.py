@@ -87,7 +87,7 @@ def test_on_a_tape(memory: Path) -> None:
     batch = reader.poll()
     splits = expected(range(20), 4, 123)
     assert [(one.number, one.splits) for one in batch.entered] == [(before, None), (number, splits)]
-    assert (batch.splits, batch.numbers, batch.lost) == ([2, 3], [1, 2, 3, 4], 0)
+    assert (batch.companions, batch.numbers, batch.lost) == ([2, 3], [1, 2, 3, 4], 0)
     assert [one.number for one in reader.open_operations()] == [before, number]
 
     writer.complete(number, 1_000, 2_000, How.WAIT)

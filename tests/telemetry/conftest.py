@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def make_tape(tmp_path: Path) -> Iterator[Callable[..., ClockedTape]]:
     """Creates tapes and closes them afterwards."""
     tapes: list[ClockedTape] = []
 
-    def make(**arguments: int) -> ClockedTape:
+    def make(**arguments: Any) -> ClockedTape:
         tapes.append(ClockedTape(tmp_path, **arguments))
         return tapes[-1]
 

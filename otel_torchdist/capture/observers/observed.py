@@ -12,7 +12,8 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,6 +23,7 @@ from torch.distributed import ProcessGroup, Work
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
+from otel_torchdist.capture.observers.synchronized import Synchronizer
 from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
 from otel_torchdist.capture.torch_api import (
     REDUCE_OPS,
@@ -33,9 +35,9 @@ from otel_torchdist.capture.torch_api import (
 )
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.call import Channel, GroupState
     from otel_torchdist.capture.c10d.schemas import OperationSchema
-    from otel_torchdist.capture.observers.synchronized import Synchronizer
+    from otel_torchdist.capture.observers.choice import Observing
 
 MAX_PENDING: Final = 1_024
 """Operations whose end is awaited; those that are never waited for must not accumulate."""
@@ -68,26 +70,40 @@ class _Pending:
         self.in_backward = backward_id() >= 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A call.
+
+    Attributes:
+        known: What hooks are told, without tensors.
+        group: Its group.
+        channel: Its channel.
+        tag: Its tag; 0 for none.
+    """
+
+    known: OperationCall
+    group: GroupState
+    channel: Channel
+    tag: int
+
+
 class ObservedCalls:
     """Puts observers in front of the kernels."""
 
     def __init__(
-        self,
-        hooks: tuple[Hooks, ...],
-        synchronizer: Synchronizer | None,
-        meet: Callable[[ProcessGroup], GroupState | None],
-        patches: Patches,
+        self, observing: Observing, meet: Callable[[ProcessGroup], GroupState | None], patches: Patches
     ) -> None:
         """Initialize the observers.
 
         Args:
-            hooks: The user's functions.
-            synchronizer: Synchronises devices around operations; None for none.
+            observing: What looks at tensors.
             meet: Finds or registers a group; returns None if nothing is recorded.
             patches: Replaces methods, and restores them later.
         """
-        self._hooks = hooks
-        self._synchronizer = synchronizer
+        self._hooks = observing.hooks
+        self._numerics = observing.numerics
+        self._looks_at_tensors = observing.looks_at_tensors
+        self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
         self._meet = meet
         self._patches = patches
         self._patched: set[type] = set()
@@ -99,19 +115,9 @@ class ObservedCalls:
         self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
         self._handles: list[Any] = []
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to call."""
-        return not self._hooks and self._synchronizer is None
-
-    @property
-    def synchronizes(self) -> bool:
-        """Whether devices are synchronised."""
-        return self._synchronizer is not None
-
     def hook(self) -> None:
         """Follow blocks of coalesced operations, and the steps of optimizers."""
-        if not self._hooks:
+        if not self._looks_at_tensors:
             return
         self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
         skip_in_dynamo(ObservedCalls._settle.__code__, with_callees=False)
@@ -135,12 +141,13 @@ class ObservedCalls:
         """Return a kernel that calls observers around another one; that one itself if none wants the operation."""
         hooks = tuple(one for one in self._hooks if one.wants_operation(operation.name))
         synchronizer = self._synchronizer
-        if not hooks and synchronizer is None:
+        looks_at_tensors = bool(hooks) or self._numerics is not None
+        if not looks_at_tensors and synchronizer is None:
             return kernel
         roles = tensor_roles(operation)
 
         def observed(keyset: Any, *args: Any) -> Any:
-            pending = self._begin(operation, roles, hooks, args) if hooks else None
+            pending = self._begin(operation, roles, hooks, args) if looks_at_tensors else None
             devices = synchronizer.before(operation, args) if synchronizer is not None else ()
             result = kernel(keyset, *args)
             if synchronizer is not None:
@@ -154,7 +161,7 @@ class ObservedCalls:
 
     def observe_wait(self, kernel: Kernel) -> Kernel:
         """The same for `wait_tensor` and `wait_tensors`."""
-        if not self._hooks:
+        if not self._looks_at_tensors:
             return kernel
 
         def observed_wait(keyset: Any, given: Any) -> Any:
@@ -172,16 +179,20 @@ class ObservedCalls:
         """Call the hooks before an operation; returns it if there are some to call after it."""
         if self._thread.is_inside:
             return None
-        group, known = None, None
+        call = None
         with guard.guarded("hooks"):
-            group = self._meet(ProcessGroup.unbox(args[operation.group]))
-            known = self._describe(group, operation, args) if group is not None else None
-        if group is None or known is None:
+            call = self._describe(operation, args)
+        if call is None:
             return None
-        before, after = self._hooks_for(operation, hooks, group)
+        before, after = self._hooks_for(operation, hooks, call.group)
+        known = call.known
         is_root = known.peer < 0 or known.peer == known.rank
+        inputs = roles.inputs(args, is_root) if before or self._numerics is not None else ()
         if before:
-            self._call(before, replace(known, inputs=roles.inputs(args, is_root)))
+            self._call(before, replace(known, inputs=inputs))
+        if self._numerics is not None:
+            record = self._numerics.before(known, call.group, call.channel, call.tag, get_native_id(), inputs)
+            after = after if record is None else (record, *after)
         return _Pending(known, after, roles.outputs(args, is_root)) if after else None
 
     def _hooks_for(
@@ -197,8 +208,11 @@ class ObservedCalls:
             found = self._wanted[key] = (before, after)
         return found
 
-    def _describe(self, group: GroupState, operation: OperationSchema, args: tuple[Any, ...]) -> OperationCall | None:
-        """What hooks are told about a call; None for meta and fake tensors, which only pretend to communicate."""
+    def _describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> _Described | None:
+        """Describe a call; None for meta and fake tensors, which only pretend to communicate, and unknown groups."""
+        group = self._meet(ProcessGroup.unbox(args[operation.group]))
+        if group is None:
+            return None
         first = next(flat(args[operation.described]), None)
         if first is not None and first.is_meta:
             return None
@@ -210,7 +224,7 @@ class ObservedCalls:
         sites = group.recorder.call_sites
         site = sites.find(2)
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
-        return OperationCall(
+        known = OperationCall(
             operation=operation.name,
             group=group.name,
             sequence=counter[0] + 1,
@@ -220,6 +234,7 @@ class ObservedCalls:
             reduce_op=REDUCE_OPS.get(reduce_op, ""),
             call_site=sites.describe(site),
         )
+        return _Described(known, group, channel, tag)
 
     def _call(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
         """Call hooks; what they raise is the program's."""

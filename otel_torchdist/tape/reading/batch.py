@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from otel_torchdist.tape.activities import Activity, Interval
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import Operation, StepMark
 
 
@@ -18,7 +19,9 @@ class Batch:
         steps: Steps that ended.
         activities_entered: Activities seen for the first time.
         activities_ended: Activities whose end became known.
-        splits: Numbers of records that show how an operation is split; it is in that operation.
+        companions: Numbers of records that belong to those of operations, and are in these: how one is split, and what
+            values its tensors have.
+        numerics: Values of operations seen for the first time, and again when their outputs are known.
         lost: Records that were overwritten, passed over, damaged or never committed, and ends that were missed.
         is_cut: Whether records were passed over, because the reader could not keep up.
     """
@@ -28,26 +31,28 @@ class Batch:
     steps: list[StepMark] = field(default_factory=list[StepMark])
     activities_entered: list[Activity] = field(default_factory=list[Activity])
     activities_ended: list[Activity] = field(default_factory=list[Activity])
-    splits: list[int] = field(default_factory=list[int])
+    companions: list[int] = field(default_factory=list[int])
+    numerics: list[Numerics] = field(default_factory=list[Numerics])
     lost: int = 0
     is_cut: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether the poll found nothing new."""
-        found = (self.entered, self.ended, self.steps, self.activities_entered, self.activities_ended, self.splits)
-        return not any(found)
+        found = (self.entered, self.ended, self.steps, self.activities_entered, self.activities_ended, self.companions)
+        return not any(found) and not self.numerics
 
     @property
     def numbers(self) -> list[int]:
         """Numbers of all records that were seen for the first time, ascending."""
-        return sorted([*self.splits, *(one.number for one in (*self.entered, *self.steps, *self.activities_entered))])
+        whole = (*self.entered, *self.steps, *self.activities_entered)
+        return sorted([*self.companions, *(one.number for one in whole)])
 
     @property
     def last_number(self) -> int:
         """The highest number of a record that was seen for the first time; 0 if there is none."""
         newest = [one[-1].number for one in (self.entered, self.steps, self.activities_entered) if one]
-        return max([*newest, *self.splits[-1:]], default=0)
+        return max([*newest, *self.companions[-1:]], default=0)
 
     def add_entered(self, interval: Interval) -> None:
         """Add an operation or activity that is seen for the first time."""

@@ -18,6 +18,7 @@ from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.newest import NewestWhole
 from otel_torchdist.tape.reading.open_intervals import OpenIntervals
 from otel_torchdist.tape.reading.unfinished import unfinished
+from otel_torchdist.tape.reading.values import Values
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.tape.splits import PendingSplits
 
@@ -31,6 +32,8 @@ _RECORD: Final = struct.Struct(f"=QQ{layout.PAYLOAD.format[1:]}{layout.WORDS}Q")
 _KIND: Final = 13
 _FLAGS: Final = 14
 """Positions in a whole record."""
+_FLAGS_FIELD: Final = 12
+"""Position in a payload."""
 _UNEVEN: Final = int(Flag.UNEVEN)
 _OPERATION: Final = int(RecordKind.OPERATION)
 
@@ -48,6 +51,7 @@ class TapeReader(MappedTape):
         self._next = 1
         self._gap_since: float | None = None
         self._splits = PendingSplits()
+        self._values = Values()
         self._open = OpenIntervals()
         self._ahead = b""
         self._ahead_from = 0
@@ -126,6 +130,7 @@ class TapeReader(MappedTape):
         caught_up = self._read_new(batch, limit)
         self._ahead = b""
         self._open.read_again(self, batch, caught_up)
+        self._values.read_again(self, batch)
         self.lost += batch.lost
         return batch
 
@@ -162,7 +167,7 @@ class TapeReader(MappedTape):
         """
         ahead, number = self._ahead, self._next
         begin = (number - self._ahead_from) * layout.RECORD_SIZE
-        if not 0 <= begin < len(ahead):
+        if not 0 <= begin < len(ahead) or self._values.are_pending:
             return
         end = min(len(ahead), begin + limit * layout.RECORD_SIZE)
         for place in range(begin, end, layout.RECORD_SIZE):
@@ -287,17 +292,23 @@ class TapeReader(MappedTape):
         fields = layout.PAYLOAD.unpack_from(data, layout.PAYLOAD_OFFSET)
         kind = RecordKind(fields[11])
         if kind is RecordKind.STEP:
-            batch.steps.append(StepMark(number, fields[0], fields[1], fields[2]))
+            batch.steps.append(StepMark(number, fields[0], fields[1], fields[2], bool(fields[_FLAGS_FIELD])))
             return
         if kind is RecordKind.LATE_COMPLETION:
             self._open.end_late(fields, data, batch)
             return
         if kind is RecordKind.SPLITS:
             self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
-            batch.splits.append(number)
+            batch.companions.append(number)
             return
-        if fields[12] & _UNEVEN:
-            interval = operation_of(number, fields, self._splits.take(thread=fields[10], entered_ns=fields[0]))
+        if kind is RecordKind.NUMERICS:
+            self._values.add(number, fields)
+            batch.companions.append(number)
+            return
+        if kind is RecordKind.OPERATION:
+            is_uneven = fields[_FLAGS_FIELD] & _UNEVEN
+            splits = self._splits.take(thread=fields[10], entered_ns=fields[0]) if is_uneven else None
+            interval = operation_of(number, fields, splits, self._values.take(self, fields, batch))
         else:
             interval = interval_of(number, fields)
         self._open.enter(interval, words_of(data), batch)

@@ -228,6 +228,9 @@ class RankMetrics:
         series, _ = self._target(operation)
         series.entered += 1
         series.message_bytes += operation.message_bytes
+        if operation.numerics is not None:
+            self._totals.count_values(operation.numerics)
+            series.values = operation.numerics if operation.numerics.norm is not None else series.values
         if not int(operation.flags) & _ON_DEVICE:
             self._count_begun(operation)
 
@@ -267,6 +270,7 @@ class RankMetrics:
         return size, timed
 
     def _count_step(self, mark: StepMark) -> None:
+        self._totals.skipped_steps += mark.skipped
         previous, self._last_step = self._last_step, mark
         if previous is None or mark.step != previous.step + 1:
             return
@@ -338,6 +342,7 @@ class RankMetrics:
                 in_flight=in_flight.get(id(series), 0),
                 oldest_age_s=(now_ns - oldest.get(id(series), now_ns)) / 1e9,
                 sizes=dict(series.timed),
+                values=series.values,
             )
             for series in self._counters.values()
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.telemetry.metrics.model import Histograms, Numbers
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot, OperationSnapshot, RankSnapshot
 
@@ -28,6 +30,19 @@ def of_operation(value: Callable[[OperationSnapshot], float]) -> Callable[[NodeS
         for rank in node.ranks:
             for one in rank.operations:
                 yield (rank.run, str(rank.rank), one.group, one.operation), value(one)
+
+    return read
+
+
+def of_values(value: Callable[[Numerics], float | None]) -> Callable[[NodeSnapshot], Numbers]:
+    """Make a reader of one number per operation of each rank whose inputs were sampled; None and NaN have no series."""
+
+    def read(node: NodeSnapshot) -> Numbers:
+        for rank in node.ranks:
+            for one in rank.operations:
+                number = value(one.values) if one.values is not None else None
+                if number is not None and not math.isnan(number):
+                    yield (rank.run, str(rank.rank), one.group, one.operation), number
 
     return read
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.totals import RankTotals
 
@@ -46,6 +47,7 @@ class OperationSnapshot:
         in_flight: Operations that have not ended.
         oldest_age_s: Age of the oldest of them; see `RankMetrics` for those that have none.
         sizes: Operations whose end is known from the call, the wait or an event on the device, by message size class.
+        values: The newest statistics of its inputs; None if there are none.
     """
 
     group: str
@@ -55,6 +57,7 @@ class OperationSnapshot:
     in_flight: int
     oldest_age_s: float
     sizes: Mapping[str, TimedMessages]
+    values: Numerics | None = None
 
     @property
     def timed(self) -> int:

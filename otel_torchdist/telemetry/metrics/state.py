@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import StepMark
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
@@ -60,13 +61,14 @@ class MetricsState:
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """Counters of one group and operation, with timed operations by message size."""
+    """Counters of one group and operation, with timed operations by message size, and the newest statistics."""
 
     group: str
     operation: str
     entered: int = 0
     message_bytes: int = 0
     sizes: dict[str, TimedMessages] = field(default_factory=dict[str, TimedMessages])
+    values: Numerics | None = None
 
     @property
     def timed(self) -> tuple[tuple[str, TimedMessages], ...]:

@@ -10,7 +10,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.numerics import Numerics, NumericsFlag
 from otel_torchdist.tape.records import Operation
+
+_SAMPLED = int(NumericsFlag.SAMPLED)
 
 
 @dataclass(slots=True)
@@ -20,15 +23,26 @@ class RankTotals:
     Attributes:
         untracked: Operations that were handed to a device and whose end there is not known.
         failed: Operations that ended with an exception.
+        sampled: Operations whose tensors' statistics were taken.
+        non_finite: Operations with an input that was infinite or not a number.
+        skipped_steps: Steps that a gradient scaler has left out.
     """
 
     untracked: int = 0
     failed: int = 0
+    sampled: int = 0
+    non_finite: int = 0
+    skipped_steps: int = 0
 
     def count_ended(self, operation: Operation) -> None:
         """Count an operation that has ended, in whatever way."""
         self.untracked += operation.how is How.UNTRACKED
         self.failed += operation.how is How.FAILED
+
+    def count_values(self, numerics: Numerics) -> None:
+        """Count an operation whose tensors were looked at."""
+        self.sampled += bool(int(numerics.flags) & _SAMPLED)
+        self.non_finite += not numerics.is_finite
 
     def copy(self) -> RankTotals:
         """Return an independent copy."""

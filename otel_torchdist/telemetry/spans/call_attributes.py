@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, Phase
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
 _RESOLUTION_S: Final = {
@@ -108,11 +110,36 @@ def of_record(operation: Operation) -> dict[str, AttributeValue]:
         attributes[semconv.TAG] = operation.tag
     if operation.phase in _PHASES:
         attributes[semconv.PHASE] = _PHASES[operation.phase]
+    if operation.numerics is not None:
+        attributes.update(_values(operation.numerics))
     if operation.splits is not None:
         attributes[semconv.MESSAGE_RECEIVED] = operation.splits.received
         if operation.splits.largest:
             attributes[semconv.MESSAGE_LARGEST_PART] = operation.splits.largest
     return attributes
+
+
+def _values(numerics: Numerics) -> dict[str, AttributeValue]:
+    """What is known of the values in an operation's tensors; numbers that are not finite are in no attribute."""
+    found: dict[str, float | None] = {
+        semconv.INPUT_MIN: numerics.smallest,
+        semconv.INPUT_MAX: numerics.largest,
+        semconv.INPUT_ABSMAX: numerics.absmax,
+        semconv.INPUT_MEAN: numerics.mean,
+        semconv.INPUT_NORM: numerics.norm,
+        semconv.INPUT_ZERO_SHARE: numerics.zero_share,
+        semconv.INPUT_SUBNORMAL_SHARE: numerics.subnormal_share,
+    }
+    values: dict[str, AttributeValue] = {
+        name: value for name, value in found.items() if value is not None and math.isfinite(value)
+    }
+    if numerics.elements:
+        values[semconv.INPUT_NON_FINITE] = not numerics.is_finite
+    if numerics.input_checksum is not None:
+        values[semconv.INPUT_CHECKSUM] = f"{numerics.input_checksum:012x}"
+    if numerics.output_checksum is not None:
+        values[semconv.OUTPUT_CHECKSUM] = f"{numerics.output_checksum:012x}"
+    return values
 
 
 def _device_times(operation: Operation) -> dict[str, AttributeValue]:

@@ -11,6 +11,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.c10d.call import GroupState
 from otel_torchdist.capture.c10d.schemas import collective_schemas
+from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
 from otel_torchdist.capture.observers.observed import ObservedCalls
@@ -151,8 +152,9 @@ def test_without_hooks_nothing_is_in_the_way() -> None:
         raise AssertionError(group)
 
     schemas = {schema.name: schema for schema in collective_schemas()}
-    none, some = (ObservedCalls(hooks, None, meet, Patches()) for hooks in ((), (Hooks(operations=("send",)),)))
-    assert none.is_empty
+    choices = Observing(), Observing((Hooks(operations=("send",)),))
+    none, some = (ObservedCalls(choice, meet, Patches()) for choice in choices)
+    assert choices[0].is_none
     assert none.observe(schemas["all_reduce"], kernel) is kernel
     assert none.observe_wait(kernel) is kernel
     assert some.observe(schemas["all_reduce"], kernel) is kernel

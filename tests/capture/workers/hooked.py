@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import Hooks, OperationCall
+from otel_torchdist.capture.observers.choice import Observing
 from tests.support.rank import join, rank, say, start_capture
 
 seen: list[dict[str, Any]] = []
@@ -160,7 +161,7 @@ def main() -> None:
         Hooks(before_operation=lambda call: filtered.append(call.operation), operations=("broadcast",), ranks=(1,)),
         Hooks(before_operation=lambda call: filtered.append("elsewhere"), groups=("mesh_*",)),
     )
-    capture = start_capture(hooks=hooks)
+    capture = start_capture(observing=Observing(hooks))
     say(part="trained", same=trained() == bare)
     filtered.clear()
     for part in (every_route, changes, raises, nested, coalesced, ddp):

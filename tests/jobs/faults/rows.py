@@ -171,8 +171,10 @@ class FindingRow:
     verdict: str
     ranks: str
     said: str
+    environ: dict[str, str] = field(default_factory=dict[str, str])
 
 
+_ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
 FINDING_ROWS: Final = (
     FindingRow(
         "silent_dtype",
@@ -201,6 +203,22 @@ FINDING_ROWS: Final = (
         "mismatched",
         "2",
         "rank 2 has dimensions 8x4 where ranks 0-1 have 4x8 in all_reduce",
+    ),
+    FindingRow(
+        "nan",
+        "a value that is not a number",
+        "non_finite",
+        "2",
+        "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce",
+        _ALL_VALUES,
+    ),
+    FindingRow(
+        "overwritten",
+        "result overwritten before the wait",
+        "diverged",
+        "2",
+        "rank 2 has another result of all_reduce",
+        _ALL_VALUES,
     ),
     FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
 )

@@ -77,6 +77,19 @@ def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> N
     assert len(job.findings()) == 1
 
 
+def test_value_that_is_not_a_number(start: Callable[..., FaultyJob]) -> None:
+    """It is brought by a rank of the other node, whose values are compared with those of all others."""
+    said = "rank 3 is the first with values that are not numbers (NaN) in the inputs of all_reduce"
+    row = FindingRow("nan", "", "non_finite", "3", said)
+    job = start(row.name, environ={"OTEL_PYTHON_TORCHDIST_NUMERICS": "all"})
+    outcome = observe_finding(row, job)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0] * 4
+    assert outcome.problems == (), outcome.sentence
+    assert "those of ranks 0-2 were finite" in outcome.sentence
+    assert len(job.findings()) == 1
+
+
 def test_slow_line_on_the_other_node(start: Callable[..., FaultyJob]) -> None:
     """The agent that judges finds the line that makes all wait, though the rank runs on the other node."""
     job = start("slow_line", timeout_s=200)

@@ -25,7 +25,7 @@ def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
     """In a job that goes on, the fault is reported once, in time, with its ranks, and no stall is reported."""
     if why_not_here(row.name):
         pytest.skip(why_not_here(row.name))
-    job = start(row.name)
+    job = start(row.name, environ=row.environ)
     job.wait_until_watched()
     began = time.monotonic()
     outcome = observe_finding(row, job)

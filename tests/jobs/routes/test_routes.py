@@ -167,8 +167,7 @@ def test_call_sites_are_the_users_lines(twin: Twin) -> None:
     for name, route in twin.routes.items():
         sites = {(operation.function, operation.line) for taken in route for operation in taken.operations}
         if name in WITHOUT_PYTHON:
-            assert ("", 0) in sites
-            sites.remove(("", 0))
+            sites.discard(("", 0))  # from a thread of the backend's, if the future was not complete before
         found |= {(function.rpartition(".")[2], line) for function, line in sites}
     assert found == twin.marked
 

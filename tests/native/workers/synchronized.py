@@ -13,12 +13,13 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from otel_torchdist.capture.observers.choice import Observing
 from tests.support.rank import own_tape, say, start_capture
 from tests.support.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
 
 MS = 1_000_000
 warnings.simplefilter("ignore")
-capture = start_capture(synchronizes=True)
+capture = start_capture(observing=Observing(synchronizes=True))
 inside: Any = capture
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 cuda = SimulatedCuda(capture, Path(sys.argv[1]))

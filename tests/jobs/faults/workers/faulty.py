@@ -202,6 +202,27 @@ def silent_dtype() -> None:
     go_on()
 
 
+def nan() -> None:
+    """The last rank brings a value that is not a number, in one operation among many."""
+    values = torch.ones(1_000)
+    if is_faulty:
+        values[500] = float("nan")
+    dist.all_reduce(values)
+    go_on()
+
+
+def overwritten() -> None:
+    """The last rank writes into the result of an operation before it has waited for it."""
+    values = torch.ones(1_000)
+    work = dist.all_reduce(values, async_op=True)
+    if is_faulty:
+        time.sleep(0.5)
+        values[500] += 1
+    assert work is not None
+    work.wait()
+    go_on()
+
+
 def short_dtype() -> None:
     """The same in a job that is over a moment later."""
     dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
@@ -289,8 +310,8 @@ FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
         late, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
-        circular, recv, rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, short_dtype,
-        failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
+        circular, recv, rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, nan, overwritten,
+        short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
     )
 }  # fmt: skip
 

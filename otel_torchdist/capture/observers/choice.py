@@ -1,0 +1,64 @@
+"""What is to look at the tensors of operations."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from otel_torchdist.capture.observers.hooks import Hooks
+from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
+from otel_torchdist.capture.observers.numerics import NumericsObserver
+from otel_torchdist.capture.observers.synchronized import warn_of_distortion
+from otel_torchdist.config import CaptureKernel, Config, NumericsMode
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(frozen=True, slots=True)
+class Observing:
+    """What looks at tensors.
+
+    Attributes:
+        hooks: Functions of the user's.
+        synchronizes: Whether devices are synchronised around collectives.
+        numerics: Records the values of tensors; None for nothing.
+    """
+
+    hooks: tuple[Hooks, ...] = ()
+    synchronizes: bool = False
+    numerics: NumericsObserver | None = None
+
+    @property
+    def looks_at_tensors(self) -> bool:
+        """Whether something needs the tensors themselves."""
+        return bool(self.hooks) or self.numerics is not None
+
+    @property
+    def checks_values(self) -> bool:
+        """Whether the inputs of all operations are checked."""
+        return self.numerics is not None and self.numerics.mode is NumericsMode.ALL
+
+    @property
+    def is_none(self) -> bool:
+        """Whether there is nothing to call."""
+        return not self.looks_at_tensors and not self.synchronizes
+
+
+def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
+    """Return what the settings and the arguments of `instrument` ask for, and warn of what that excludes."""
+    if config.synchronize:
+        warn_of_distortion()
+    is_off = config.numerics is NumericsMode.OFF
+    observing = Observing(
+        hooks=(*given_hooks(given), *load_hooks(config.hooks)),
+        synchronizes=config.synchronize,
+        numerics=None if is_off else NumericsObserver(config.numerics, config.numerics_every),
+    )
+    if not observing.is_none and config.capture is CaptureKernel.NATIVE:
+        _logger.warning(
+            "%s=native: recording in Python, because hooks, numerics and synchronised timing are called from there",
+            OTEL_PYTHON_TORCHDIST_CAPTURE,
+        )
+    return observing

@@ -1,0 +1,147 @@
+"""Statistics and checksums of tensors on the CPU, by functions of torch that read memory once and allocate nothing.
+
+`aminmax` passes NaN and infinities through and has no false alarm: norms and sums of finite halves may be infinite.
+What needs temporaries (zeros, subnormal numbers, means of halves) is taken from a sample of 65,536 elements.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+FLOATING: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+"""Types that `aminmax` takes and that can be infinite or not a number; others are described by nothing."""
+_HALVES: Final = frozenset({torch.float16, torch.bfloat16})
+SAMPLE: Final = 65_536
+BLOCK: Final = 1_024
+_LANES: Final = 64
+_WORD: Final = 8
+_MASK: Final = (1 << 64) - 1
+_FACTOR: Final = 0x9E3779B97F4A7C15
+"""Odd, so that multiplying by it loses nothing modulo 2^64."""
+_SIGN: Final = 1 << 63
+_torch: Any = torch
+_vector_norm: Final = _torch.linalg.vector_norm
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """The range of some tensors.
+
+    Attributes:
+        smallest: The smallest element; NaN if one is not a number.
+        largest: The largest.
+        elements: How many there are.
+    """
+
+    smallest: float
+    largest: float
+    elements: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all elements are finite."""
+        return math.isfinite(self.smallest) and math.isfinite(self.largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What else is known of them.
+
+    Attributes:
+        mean: Their mean; of halves, that of the sample.
+        norm: Their L2 norm.
+        zero_share: Share of zeros in the sample.
+        subnormal_share: Share of subnormal numbers in the sample.
+    """
+
+    mean: float
+    norm: float
+    zero_share: float
+    subnormal_share: float
+
+
+def described(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of some tensors that have statistics: dense floating numbers on the CPU."""
+    return [
+        tensor
+        for tensor in tensors
+        if tensor.dtype in FLOATING and tensor.layout is torch.strided and tensor.is_cpu and tensor.numel()
+    ]
+
+
+def extremes_of(tensors: Sequence[torch.Tensor]) -> Extremes:
+    """The range of tensors that were `described`, of which there is at least one."""
+    smallest, largest, elements = math.inf, -math.inf, 0
+    is_nan = False
+    for tensor in tensors:
+        low, high = (float(one) for one in torch.aminmax(tensor))
+        is_nan = is_nan or math.isnan(low) or math.isnan(high)
+        smallest, largest, elements = min(smallest, low), max(largest, high), elements + tensor.numel()
+    return Extremes(math.nan, math.nan, elements) if is_nan else Extremes(smallest, largest, elements)
+
+
+def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
+    """What else is known of such tensors."""
+    squares, total, elements = 0.0, 0.0, 0
+    zeros, subnormals, sampled = 0, 0, 0
+    for tensor in tensors:
+        count, is_half = tensor.numel(), tensor.dtype in _HALVES
+        dtype = torch.float32 if is_half else None
+        squares += float(_vector_norm(tensor, dtype=dtype)) ** 2
+        sample = sample_of(tensor)
+        total += float(sample.mean(dtype=torch.float32)) * count if is_half else float(tensor.sum())
+        magnitude = sample.abs()
+        none = int(torch.count_nonzero(magnitude == 0))
+        zeros += none
+        subnormals += int(torch.count_nonzero(magnitude < torch.finfo(tensor.dtype).tiny)) - none
+        sampled, elements = sampled + sample.numel(), elements + count
+    return Moments(total / elements, math.sqrt(squares), zeros / sampled, subnormals / sampled)
+
+
+def sample_of(tensor: torch.Tensor) -> torch.Tensor:
+    """At most `SAMPLE` elements of a tensor: blocks that lie next to each other, spread over all of it."""
+    count = tensor.numel()
+    if count <= SAMPLE or not tensor.is_contiguous():
+        return tensor.flatten()[:SAMPLE]
+    blocks = SAMPLE // BLOCK
+    stride = (count - BLOCK) // (blocks - 1)
+    return tensor.as_strided((blocks, BLOCK), (stride, 1), tensor.storage_offset())
+
+
+def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
+    """A checksum of the bits of some tensors, in which any one flipped bit shows; the same on every rank.
+
+    Each tensor is summed as 64-bit words in 64 lanes, with an odd factor for each, so that exchanged parts show too.
+    """
+    result = 0
+    for tensor in tensors:
+        result = (result * _FACTOR + _checksum(tensor)) & _MASK
+    return result
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    flat = tensor.detach().resolve_conj().flatten()
+    if flat.stride(0) != 1 or flat.data_ptr() % _WORD or flat.storage_offset() * flat.element_size() % _WORD:
+        # Words must be aligned, and what is summed must not depend on where the tensor lies.
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    flat = flat.view(torch.uint8)
+    whole = flat.numel() // (_WORD * _LANES) * _LANES
+    words = flat[: whole * _WORD].view(torch.int64).view(_LANES, -1)
+    result = int((words.sum(1) * _lane_factors()).sum()) & _MASK if whole else 0
+    rest: Any = flat[whole * _WORD :]
+    for byte in bytes(rest.tolist()):  # fewer than 512
+        result = (result * 257 + byte) & _MASK
+    return (result + flat.numel() * _FACTOR) & _MASK
+
+
+@functools.cache
+def _lane_factors() -> torch.Tensor:
+    """An odd factor for each lane."""
+    values = [(((lane + 1) * _FACTOR) & _MASK) | 1 for lane in range(_LANES)]
+    return torch.tensor([value - (value & _SIGN) * 2 for value in values], dtype=torch.int64)

@@ -1,0 +1,191 @@
+"""Finds what is wrong with values: the rank that brings the first one that is not finite, and outputs that differ.
+
+Values that are not finite spread with the next reduction: one step later all ranks have them. So the first operation
+counts in which some members' inputs were not finite and those of others were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.world.model import GroupView, NonFiniteInput, OperationId, RankView, WorldSnapshot
+from otel_torchdist.world.values import CALM_STEPS
+
+PASSES_APART_NS: Final = 1_000_000_000
+SETTLED_NS: Final = 5_000_000_000
+"""How long members that have not been seen to enter an operation, or to end its step, are waited for."""
+SKIPS_IN_A_ROW: Final = 8
+"""A gradient scaler that leaves out so many steps in a row does not recover."""
+MAX_REPORTED: Final = 16
+"""Findings about values in a run; more would add no information."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonFinite:
+    """Inputs that are not finite.
+
+    Attributes:
+        operation_id: The first operation that has such an input.
+        operation: Its name.
+        group: Its group; None if it is not known.
+        ranks: The ranks whose inputs were not finite, ascending.
+        others: The ranks whose inputs were.
+        step: The step.
+        is_nan: Whether a value is not a number; else one is infinite.
+        call_site: Where the first of these ranks called it.
+        skips: How many steps a gradient scaler has left out in a row; 0 for none.
+    """
+
+    operation_id: OperationId
+    operation: str
+    group: GroupView | None
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    step: int
+    is_nan: bool
+    call_site: CallSiteName | None
+    skips: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Outputs that must be equal on all members, and are not.
+
+    Attributes:
+        operation_id: The operation.
+        operation: Its name.
+        group: Its group; None if it is not known.
+        ranks: The minority, ascending; all that were compared if there is no majority.
+        others: The majority; none if there is none.
+        step: The step.
+    """
+
+    operation_id: OperationId
+    operation: str
+    group: GroupView | None
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    step: int
+
+
+class ValueFinder:
+    """Compares the values of one run's ranks."""
+
+    def __init__(self) -> None:
+        self._compared_ns = 0
+        self._reported = 0
+        self._last_bad_step: int | None = None
+        self._first_seen_ns: dict[OperationId, int] = {}
+        self._diverged: set[tuple[str, int]] = set()
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> list[NonFinite | Diverged]:
+        """What to report now; at the end of the run nothing is waited for."""
+        if not is_last and world.taken_ns - self._compared_ns < PASSES_APART_NS:
+            return []
+        self._compared_ns = world.taken_ns
+        found: list[NonFinite | Diverged] = [*self._non_finite(world, is_last), *self._differing(world)]
+        found = found[: MAX_REPORTED - self._reported]
+        self._reported += len(found)
+        return found
+
+    def _non_finite(self, world: WorldSnapshot, is_last: bool) -> Iterator[NonFinite]:
+        facts = [(view, fact) for view in world.ranks.values() for fact in view.values.non_finite]
+        if not facts:
+            return
+        newest = max(fact.step for _, fact in facts)
+        before, self._last_bad_step = self._last_bad_step, newest
+        if before is not None and newest <= before + CALM_STEPS:
+            return  # consequences of what was reported
+        first = min(facts, key=lambda one: one[1].at_ns)
+        if not is_last and not self._is_settled(world, first[1]):
+            self._last_bad_step = before
+            return
+        skips = max(_skips(view, fact.step) for view, fact in facts if fact.step == first[1].step)
+        if 0 < skips < SKIPS_IN_A_ROW:
+            self._last_bad_step = before  # the scaler makes smaller what was too large
+            return
+        yield self._describe(world, facts, skips)
+
+    def _is_settled(self, world: WorldSnapshot, fact: NonFiniteInput) -> bool:
+        """Whether all members have entered an operation, and ended its step, or have been waited for long enough."""
+        since_ns = self._first_seen_ns.setdefault(fact.operation_id, world.taken_ns)
+        if world.taken_ns - since_ns >= SETTLED_NS:
+            return True
+        channel = fact.operation_id.channel
+        members = [view for view in world.ranks.values() if channel in view.progress and not view.is_over]
+        return all(
+            view.progress[channel].entered >= fact.operation_id.sequence and view.step > fact.step for view in members
+        )
+
+    @staticmethod
+    def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]], skips: int) -> NonFinite:
+        """The first operation in which some had such inputs and others had not; else the first of all."""
+        by_operation: dict[OperationId, list[tuple[RankView, NonFiniteInput]]] = {}
+        for view, fact in sorted(facts, key=lambda one: one[1].at_ns):
+            by_operation.setdefault(fact.operation_id, []).append((view, fact))
+        candidates = [(_with_finite(world, operation_id), bad) for operation_id, bad in by_operation.items()]
+        others, bad = next((one for one in candidates if one[0]), candidates[0])
+        view, fact = min(bad, key=lambda one: one[0].rank)
+        return NonFinite(
+            operation_id=fact.operation_id,
+            operation=fact.operation,
+            group=view.groups.get(fact.operation_id.channel.group),
+            ranks=tuple(sorted(one.rank for one, _ in bad)),
+            others=others,
+            step=fact.step,
+            is_nan=any(one.is_nan for _, one in bad),
+            call_site=fact.call_site,
+            skips=skips,
+        )
+
+    def _differing(self, world: WorldSnapshot) -> Iterator[Diverged]:
+        checksums: dict[OperationId, dict[int, int]] = {}
+        described: dict[OperationId, tuple[str, int]] = {}
+        for view in world.ranks.values():
+            for one in view.values.outputs:
+                checksums.setdefault(one.operation_id, {})[view.rank] = one.checksum
+                described[one.operation_id] = (one.operation, one.step)
+        for operation_id, by_rank in checksums.items():
+            operation, step = described[operation_id]
+            key = (operation_id.channel.group, step // CALM_STEPS)
+            if len(set(by_rank.values())) < 2 or key in self._diverged:
+                continue
+            self._diverged.add(key)
+            ranks, others = _minority(by_rank)
+            group = next((view.groups.get(operation_id.channel.group) for view in world.in_order), None)
+            yield Diverged(operation_id, operation, group, ranks, others, step)
+
+
+def _skips(view: RankView, step: int) -> int:
+    """How many steps up to this one a rank's gradient scaler has left out in a row."""
+    skipped, count = {*view.values.skipped}, 0
+    while step - count in skipped:
+        count += 1
+    return count
+
+
+def _with_finite(world: WorldSnapshot, operation_id: OperationId) -> tuple[int, ...]:
+    """Ranks that have entered an operation and whose inputs are known to be finite, ascending."""
+    return tuple(
+        sorted(
+            view.rank
+            for view in world.ranks.values()
+            if view.values.are_all_checked
+            and operation_id.channel in view.progress
+            and view.progress[operation_id.channel].entered >= operation_id.sequence
+            and operation_id not in {one.operation_id for one in view.values.non_finite}
+        )
+    )
+
+
+def _minority(checksums: dict[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ranks that differ from the majority, and that; all and none if there is no majority."""
+    (most, count), *_ = Counter(checksums.values()).most_common(1)
+    if 2 * count <= len(checksums):
+        return tuple(sorted(checksums)), ()
+    ranks = tuple(sorted(rank for rank, value in checksums.items() if value != most))
+    return ranks, tuple(sorted(rank for rank, value in checksums.items() if value == most))

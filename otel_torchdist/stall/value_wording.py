@@ -1,0 +1,38 @@
+"""Findings about values as sentences."""
+
+from __future__ import annotations
+
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.stall.findings.values import Diverged, NonFinite
+from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
+
+
+def describe_values(found: NonFinite | Diverged) -> str:
+    """Describe which ranks have brought a value that is not finite, or have another result than others."""
+    return _non_finite(found) if isinstance(found, NonFinite) else _diverged(found)
+
+
+def _non_finite(found: NonFinite) -> str:
+    what = "values that are not numbers (NaN)" if found.is_nan else "infinite values"
+    operation = describe_operation(found.operation, found.group, found.operation_id)
+    where = f"in the inputs of {operation} in step {found.step}"
+    called = f", called in {describe_frame(found.call_site)}" if found.call_site is not None else ""
+    if not found.others:
+        cause = (
+            f"{name_ranks(found.ranks)} {have(found.ranks)} {what} {where}{called}, and no rank is known to be first"
+        )
+    else:
+        first = "are the first with" if len(found.ranks) > 1 else "is the first with"
+        were = f"those of {name_ranks(found.others)} were finite"
+        cause = f"{name_ranks(found.ranks)} {first} {what} {where}{called}; {were}"
+    skips = f"; the gradient scaler has left out {found.skips} steps in a row" if found.skips else ""
+    return f"{cause}{skips}"
+
+
+def _diverged(found: Diverged) -> str:
+    operation = f"{describe_operation(found.operation, found.group, found.operation_id)} in step {found.step}"
+    cause = "what was received has been changed on its way or afterwards, or the ranks run different code"
+    if not found.others:
+        return f"{name_ranks(found.ranks)} have different results of {operation}, which must be equal: {cause}"
+    results = f"{have(found.ranks)} another result of {operation}"
+    return f"{name_ranks(found.ranks)} {results} than {name_ranks(found.others)}, which must be equal: {cause}"

@@ -1,0 +1,177 @@
+"""What is recorded of the values in an operation's tensors: a record of its own, just before that of the operation.
+
+Its payload says which operation it belongs to, by thread, group and sequence. Its six words are filled in as values
+become known, those of the inputs before the operation is entered, the checksum of the outputs after it has ended:
+
+    0  smallest input as float32, and in the upper 16 bits the share of zeros
+    1  largest input as float32, and the share of subnormal numbers
+    2  mean of the inputs as float32
+    3  their L2 norm as float32
+    4  checksum of the inputs
+    5  checksum of the outputs
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.layout import RecordKind
+
+_FLOAT: Final = struct.Struct("=f")
+_BITS: Final = struct.Struct("=I")
+_LARGEST_FLOAT: Final = 3.4028234663852886e38
+SHARE_STEPS: Final = 0xFFFE
+_NO_SHARE: Final = 0xFFFF
+CHECKSUM_BITS: Final = 48
+_LOW_48: Final = (1 << CHECKSUM_BITS) - 1
+
+
+class NumericsWord(enum.IntEnum):
+    """The words of such a record."""
+
+    SMALLEST = 0
+    LARGEST = 1
+    MEAN = 2
+    NORM = 3
+    INPUT_CHECKSUM = 4
+    OUTPUT_CHECKSUM = 5
+
+
+class NumericsFlag(enum.IntFlag):
+    """Facts about such a record."""
+
+    SAMPLED = 1
+    """All members take the statistics of this operation, for they choose by its sequence."""
+    NON_FINITE = 2
+    """An input is infinite or not a number."""
+    COMPARABLE = 4
+    """The outputs must be equal on all members."""
+
+
+class Numerics(msgspec.Struct, frozen=True, gc=False):
+    """The values in one operation's tensors, of one rank.
+
+    Attributes:
+        number: Number of its own record.
+        taken_ns: When the statistics were taken.
+        step: The rank's step then.
+        sequence: The operation's sequence.
+        group: Name id of its group.
+        peer: Global rank of the peer or root; -1 when there is none.
+        tag: Its tag.
+        thread: Native id of the calling thread.
+        elements: How many floating numbers the inputs have.
+        flags: See `NumericsFlag`.
+        smallest: The smallest input; NaN if one is not a number; None if it is not known, as for all below.
+        largest: The largest.
+        mean: Their mean.
+        norm: Their L2 norm.
+        zero_share: Share of zeros, in a sample.
+        subnormal_share: Share of subnormal numbers, in a sample.
+        input_checksum: Checksum of the inputs' bits.
+        output_checksum: Checksum of the outputs' bits.
+    """
+
+    number: int
+    taken_ns: int
+    step: int
+    sequence: int
+    group: int
+    peer: int
+    tag: int
+    thread: int
+    elements: int
+    flags: NumericsFlag
+    smallest: float | None = None
+    largest: float | None = None
+    mean: float | None = None
+    norm: float | None = None
+    zero_share: float | None = None
+    subnormal_share: float | None = None
+    input_checksum: int | None = None
+    output_checksum: int | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all inputs are finite."""
+        return not int(self.flags) & NumericsFlag.NON_FINITE
+
+    @property
+    def absmax(self) -> float | None:
+        """The largest magnitude; NaN if an input is not a number."""
+        if self.smallest is None or self.largest is None:
+            return None
+        return math.nan if math.isnan(self.smallest) else max(abs(self.smallest), abs(self.largest))
+
+
+def pack_numerics(
+    taken_ns: int, step: int, sequence: int, group: int, peer: int, tag: int, thread: int, elements: int, flags: int
+) -> bytes:
+    """Pack the payload of a record; arguments as in `Numerics`."""
+    tail = layout.PAYLOAD_TAIL.pack(elements, group, 0, 0, 0, peer, tag, thread, RecordKind.NUMERICS, flags, 0, 0)
+    return layout.PAYLOAD_HEAD.pack(taken_ns, step, sequence) + tail
+
+
+def float_word(value: float, share: float | None = None) -> int:
+    """Return what a word holds: a float32, to whose range finite values are clipped, and a share between 0 and 1."""
+    clipped = max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT)) if math.isfinite(value) else value
+    steps = _NO_SHARE if share is None else round(max(0.0, min(share, 1.0)) * SHARE_STEPS)
+    return _BITS.unpack(_FLOAT.pack(clipped))[0] | steps << 32
+
+
+def checksum_word(checksum: int) -> int:
+    """Fold a checksum of 64 bits into what a word holds."""
+    return (checksum ^ (checksum >> CHECKSUM_BITS)) & _LOW_48
+
+
+def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Numerics:
+    """Build what a record holds.
+
+    Args:
+        number: Number of the record.
+        fields: The fields of its payload.
+        words: Its words; one that is empty or damaged is not known. Empty if none of them is.
+    """
+    taken_ns, step, sequence, elements, group, _, _, _, peer, tag, thread, _, flags, _, _ = fields
+    values = [layout.unseal(number, word) if word else None for word in words or layout.NO_WORDS]
+    smallest, zero_share = _float_and_share(values[NumericsWord.SMALLEST])
+    largest, subnormal_share = _float_and_share(values[NumericsWord.LARGEST])
+    return Numerics(
+        number=number,
+        taken_ns=taken_ns,
+        step=step,
+        sequence=sequence,
+        group=group,
+        peer=peer,
+        tag=tag,
+        thread=thread,
+        elements=elements,
+        flags=NumericsFlag(flags & 7),
+        smallest=smallest,
+        largest=largest,
+        mean=_float_and_share(values[NumericsWord.MEAN])[0],
+        norm=_float_and_share(values[NumericsWord.NORM])[0],
+        zero_share=zero_share,
+        subnormal_share=subnormal_share,
+        input_checksum=_value(values[NumericsWord.INPUT_CHECKSUM]),
+        output_checksum=_value(values[NumericsWord.OUTPUT_CHECKSUM]),
+    )
+
+
+def _value(word: tuple[int, layout.How] | None) -> int | None:
+    return None if word is None else word[0]
+
+
+def _float_and_share(word: tuple[int, layout.How] | None) -> tuple[float | None, float | None]:
+    if word is None:
+        return None, None
+    content = word[0]
+    steps = content >> 32 & 0xFFFF
+    return _FLOAT.unpack(_BITS.pack(content & 0xFFFF_FFFF))[0], None if steps == _NO_SHARE else steps / SHARE_STEPS

@@ -1,0 +1,84 @@
+"""What the values in one rank's tensors were like, as far as a judge compares them with those of other ranks."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from otel_torchdist.tape.numerics import Numerics
+from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.world.model import NonFiniteInput, OperationId, OperationView, OutputChecksum, RankValues
+
+MAX_NON_FINITE: Final = 32
+"""Operations with such inputs that are kept: the oldest ones, since what follows are consequences."""
+MAX_OUTPUTS: Final = 64
+MAX_SKIPPED: Final = 64
+MAX_AWAITED: Final = 256
+
+
+class ValueLog:
+    """Keeps what a snapshot needs of one rank's values.
+
+    Attributes:
+        shown: That.
+    """
+
+    def __init__(self, are_all_checked: bool, view_of: Callable[[Operation], OperationView]) -> None:
+        """Keep nothing yet.
+
+        Args:
+            are_all_checked: See `RankValues`.
+            view_of: Resolves the names of an operation.
+        """
+        self._view_of = view_of
+        self._are_all_checked = are_all_checked
+        self._non_finite: list[NonFiniteInput] = []
+        self._outputs: deque[OutputChecksum] = deque(maxlen=MAX_OUTPUTS)
+        self._skipped: deque[int] = deque(maxlen=MAX_SKIPPED)
+        self._awaited: dict[int, tuple[OperationId, str, int]] = {}
+        self.shown = RankValues(are_all_checked)
+
+    def observe(self, entered: Iterable[Operation], numerics: Iterable[Numerics], steps: Iterable[StepMark]) -> None:
+        """Process what a poll has found."""
+        has_changed = False
+        for operation in entered:
+            if operation.numerics is not None:
+                has_changed |= self._entered(operation, operation.numerics)
+        for one in numerics:
+            known = self._awaited.pop(one.number, None) if one.output_checksum is not None else None
+            if known is not None and one.output_checksum is not None:
+                self._outputs.append(OutputChecksum(*known, one.output_checksum))
+                has_changed = True
+        for mark in steps:
+            if mark.skipped:
+                self._skipped.append(mark.step)
+                has_changed = True
+        if has_changed:
+            self.shown = RankValues(
+                self._are_all_checked, tuple(self._non_finite), tuple(self._outputs), tuple(self._skipped)
+            )
+
+    def _entered(self, operation: Operation, numerics: Numerics) -> bool:
+        view = self._view_of(operation)
+        self._awaited[numerics.number] = (view.operation_id, view.name, operation.step)
+        if len(self._awaited) > MAX_AWAITED:
+            del self._awaited[next(iter(self._awaited))]
+        if numerics.is_finite:
+            return False
+        before = self._non_finite
+        if before and operation.step > before[-1].step + CALM_STEPS:
+            before.clear()
+        if len(before) < MAX_NON_FINITE or operation.step != before[-1].step:
+            is_nan = numerics.smallest is None or math.isnan(numerics.smallest)
+            found = NonFiniteInput(
+                view.operation_id, view.name, operation.step, operation.entered_ns, is_nan, view.call_site
+            )
+            before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept
+            return True
+        return False
+
+
+CALM_STEPS: Final = 20
+"""Steps without such a value after which the next one is something new."""

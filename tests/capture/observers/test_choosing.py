@@ -1,0 +1,53 @@
+"""Which operations are looked at: the same on all ranks, and evenly, however long steps are."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_torchdist.capture.observers.numerics import has_values, is_chosen, makes_equal
+
+
+@pytest.mark.parametrize("stride", [1, 3, 7, 16, 20, 64])
+def test_every_position_of_a_step_is_sampled(stride: int) -> None:
+    """One in 64, also of the operations that are always at the same place in steps of so many."""
+    sequences = range(5, 64 * 2_000 * stride, stride)
+    share = sum(is_chosen(sequence, 64, 100) for sequence in sequences) / len(sequences)
+    assert 1 / 66 < share < 1 / 62
+
+
+def test_large_messages_are_sampled_more_rarely() -> None:
+    """As many bytes as of messages of a megabyte; and one in one is every one."""
+    counts = {size: sum(is_chosen(one, 16, size << 20) for one in range(200_000)) for size in (0, 1, 8, 64)}
+    assert counts[0] == counts[1] == pytest.approx(12_500, rel=0.02)
+    assert counts[8] == pytest.approx(1_562, rel=0.05)
+    assert counts[64] == pytest.approx(195, rel=0.1)
+    assert all(is_chosen(one, 1, 0) for one in range(1_000))
+
+
+@pytest.mark.parametrize(
+    ("operation", "reduce_op", "expected"),
+    [
+        ("all_reduce", "sum", True),
+        ("all_reduce", "avg", True),
+        ("all_reduce", "", True),
+        ("all_reduce", "min", False),
+        ("all_reduce", "max", False),
+        ("reduce_scatter_tensor", "sum", True),
+        ("reduce_scatter_tensor_coalesced", "max", False),
+        ("all_gather_into_tensor", "", True),
+        ("broadcast", "", True),
+        ("send", "", True),
+        ("recv", "", False),
+        ("scatter", "", False),
+        ("barrier", "", False),
+    ],
+)
+def test_what_should_be_finite(operation: str, reduce_op: str, expected: bool) -> None:
+    """Inputs of sums, gathers and sends; not those of MIN and MAX, which often start with infinities."""
+    assert has_values(operation, reduce_op) is expected
+
+
+def test_what_must_be_equal() -> None:
+    """Results of reductions to all, of broadcasts and of gathers to all."""
+    names = ("all_reduce", "all_gather", "broadcast", "reduce_scatter_tensor", "gather", "reduce", "send", "all_to_all")
+    assert [name for name in names if makes_equal(name)] == ["all_reduce", "all_gather", "broadcast"]
