@@ -201,6 +201,7 @@ class NonFiniteInput:
         at_ns: When it was entered.
         is_nan: Whether an input is not a number; else one is infinite.
         call_site: Where it was called.
+        onset: The step with the first one of a series without a calm; see `CALM_STEPS`.
     """
 
     operation_id: OperationId
@@ -209,6 +210,7 @@ class NonFiniteInput:
     at_ns: int
     is_nan: bool
     call_site: CallSiteName | None
+    onset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,14 +70,19 @@ class ValueLog:
         before = self._non_finite
         if before and operation.step > before[-1].step + CALM_STEPS:
             before.clear()
-        if len(before) < MAX_NON_FINITE or operation.step != before[-1].step:
-            is_nan = numerics.smallest is None or math.isnan(numerics.smallest)
-            found = NonFiniteInput(
-                view.operation_id, view.name, operation.step, operation.entered_ns, is_nan, view.call_site
-            )
-            before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept
-            return True
-        return False
+        if len(before) >= MAX_NON_FINITE and operation.step == before[-1].step:
+            return False
+        found = NonFiniteInput(
+            operation_id=view.operation_id,
+            operation=view.name,
+            step=operation.step,
+            at_ns=operation.entered_ns,
+            is_nan=numerics.smallest is None or math.isnan(numerics.smallest),
+            call_site=view.call_site,
+            onset=before[0].onset if before else operation.step,
+        )
+        before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept
+        return True
 
 
 CALM_STEPS: Final = 20

@@ -14,9 +14,10 @@ from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, passe
 from otel_torchdist.cli.demo.views import View
 from otel_torchdist.cli.text import shown
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.stall.attributes import resolution
-from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.stall.attributes import describe_finding, resolution
+from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, ValuesFound, VerdictGiven
+from otel_torchdist.stall.findings.values import NonFinite
+from otel_torchdist.verdict.model import Verdict
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class Findings:
         latest: The last verdict, on any stall; None before the first.
         named: The last verdict that is the expected one; on a busy machine a rank may also be late at the start.
         named_after_s: Seconds from the first wait until that verdict was first given.
+        values: The expected finding about values, which stalls nothing; None before it.
         trace_id: Trace of that stall's incident.
         is_over: Whether the job was asked to end, so that the death of its ranks is not a finding.
         metrics: The stall's lines of `/metrics`, scraped while it was ongoing; empty if it was over too soon.
@@ -43,6 +45,7 @@ class Findings:
     latest: Verdict | None = None
     named: Verdict | None = None
     named_after_s: float | None = None
+    values: ValuesFound | None = None
     trace_id: int = 0
     is_over: bool = False
     metrics: list[str] = field(default_factory=list[str])
@@ -50,6 +53,10 @@ class Findings:
     @property
     def is_in_time(self) -> bool:
         """Whether the expected verdict was given soon enough."""
+        return self.values is not None or self._is_named_in_time
+
+    @property
+    def _is_named_in_time(self) -> bool:
         return self.named_after_s is not None and self.named_after_s <= self.options.threshold_s + VERDICT_WITHIN_S
 
     def take(self, events: Iterable[Event]) -> None:
@@ -57,6 +64,8 @@ class Findings:
         for event in events:
             if isinstance(event, VerdictGiven) and not self.is_over:
                 self._take_verdict(event)
+            elif isinstance(event, ValuesFound):
+                self._take_values(event)
             elif isinstance(event, IncidentResolved) and self.verdict is not None:
                 self.verdict = None
                 self.view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
@@ -78,8 +87,15 @@ class Findings:
             self.named_after_s = (time.monotonic_ns() - event.verdict.since_ns) / 1e9
             self.trace_id = event.incident.trace_id
 
+    def _take_values(self, event: ValuesFound) -> None:
+        self.view.report(f"finding: {describe_finding(event)}")
+        kind = semconv.NON_FINITE if isinstance(event.values, NonFinite) else semconv.DIVERGED
+        if (kind, event.values.ranks) == (self.options.expected.verdict, self.options.expected.ranks):
+            self.values = event
+            self.trace_id = event.incident.trace_id
+
     def _is_expected(self, verdict: Verdict) -> bool:
-        return (verdict.kind, verdict.ranks) == (self.options.expected.verdict, self.options.expected.ranks)
+        return (verdict.kind.value, verdict.ranks) == (self.options.expected.verdict, self.options.expected.ranks)
 
 
 _UI_PORT: Final = 16686
@@ -102,11 +118,17 @@ def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int
     yield ""
     yield f"Spans, as OTLP JSON lines: {shown(options.output)}"
     if findings.trace_id:
-        yield f"  those of the stall: grep {trace} {shown(options.output)}"
+        what = "stall" if findings.values is None else "finding"
+        yield f"  those of the {what}: grep {trace} {shown(options.output)}"
     if endpoint and dropped:
         yield f"{dropped} spans did not reach {endpoint}: see the warning above."
     elif endpoint:
-        yield f"They were sent to {endpoint} too. If it is a Jaeger, search for {semconv.STALLED}=true, or open"
+        tag = (
+            f"{semconv.VERDICT}={options.expected.verdict}"
+            if findings.values is not None
+            else f"{semconv.STALLED}=true"
+        )
+        yield f"They were sent to {endpoint} too. If it is a Jaeger, search for {tag}, or open"
         yield f"  http://{_host(endpoint)}:{_UI_PORT}/trace/{trace}"
     if findings.metrics:
         yield "/metrics, as scraped during the stall:"
@@ -123,12 +145,14 @@ def _verdict(findings: Findings) -> Iterator[str]:
     if after_s is not None:
         limit = f"threshold {options.threshold_s:g} s"
         yield f"Reported: the same, {after_s:.1f} s after the first rank began to wait ({limit})."
+    elif findings.values is not None:
+        yield "Reported: the same."
     else:
-        yield f"Reported: {_named(latest.kind, latest.ranks) if latest is not None else 'nothing'}."
+        yield f"Reported: {_named(latest.kind.value, latest.ranks) if latest is not None else 'nothing'}."
 
 
-def _named(kind: VerdictKind, ranks: Sequence[int]) -> str:
-    return f"{kind.value}, {name_ranks(ranks)}" if ranks else kind.value
+def _named(verdict: str, ranks: Sequence[int]) -> str:
+    return f"{verdict}, {name_ranks(ranks)}" if ranks else verdict
 
 
 def _host(endpoint: str) -> str:

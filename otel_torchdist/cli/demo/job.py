@@ -28,9 +28,9 @@ from opentelemetry.sdk.environment_variables import (
 )
 
 from otel_torchdist import environment_variables as env
-from otel_torchdist.cli.demo.options import DemoOptions, Protocol
+from otel_torchdist.cli.demo.options import DemoOptions, Protocol, is_of_values
 from otel_torchdist.cli.demo.process_tree import ProcessTree
-from otel_torchdist.config import ReaderHome
+from otel_torchdist.config import NumericsMode, ReaderHome
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
 from otel_torchdist.files.locks import alone_in, using
 
@@ -105,6 +105,9 @@ def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scra
         # More threads than cores are slower, and torchrun would print that it chose 1.
         "OMP_NUM_THREADS": "1",
     }
+    if is_of_values(options.fault):
+        environment[env.OTEL_PYTHON_TORCHDIST_NUMERICS] = NumericsMode.ALL.value
+        environment[env.OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY] = "1"
     set_outputs(environment, options)
     return environment
 

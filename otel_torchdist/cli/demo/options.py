@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist import semconv
 from otel_torchdist.verdict.model import VerdictKind
 
 VERDICT_WITHIN_S: Final = 2.0
@@ -70,6 +71,8 @@ class Fault(enum.Enum):
     FREEZE = "freeze"
     MISMATCH = "mismatch"
     CIRCULAR = "circular"
+    NAN = "nan"
+    BITFLIP = "bitflip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +86,22 @@ class _Staged:
     """
 
     story: str
-    verdict: VerdictKind
+    verdict: str
     passes: bool
 
 
 _STAGED: Final[Mapping[Fault, _Staged]] = {
-    Fault.LATE: _Staged("the storage of {rank} does not answer for {length}", VerdictKind.ABSENT, passes=True),
-    Fault.KILL: _Staged("{rank} is killed, as if memory had run out", VerdictKind.DEAD, passes=False),
-    Fault.FREEZE: _Staged("{rank} is stopped for {length}", VerdictKind.FROZEN, passes=True),
+    Fault.LATE: _Staged("the storage of {rank} does not answer for {length}", VerdictKind.ABSENT.value, passes=True),
+    Fault.KILL: _Staged("{rank} is killed, as if memory had run out", VerdictKind.DEAD.value, passes=False),
+    Fault.FREEZE: _Staged("{rank} is stopped for {length}", VerdictKind.FROZEN.value, passes=True),
     Fault.MISMATCH: _Staged(
-        "{rank} calls all_reduce with a tensor of another shape", VerdictKind.MISMATCHED, passes=False
+        "{rank} calls all_reduce with a tensor of another shape", VerdictKind.MISMATCHED.value, passes=False
     ),
     Fault.CIRCULAR: _Staged(
-        "neighbours call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR, passes=False
+        "neighbours call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR.value, passes=False
     ),
+    Fault.NAN: _Staged("an image that {rank} reads has a value that is not a number", semconv.NON_FINITE, passes=True),
+    Fault.BITFLIP: _Staged("a bit flips in a result that {rank} has received", semconv.DIVERGED, passes=True),
 }
 
 
@@ -109,20 +114,25 @@ class Expectation:
         ranks: The ranks that it must name, ascending.
     """
 
-    verdict: VerdictKind
+    verdict: str
     ranks: tuple[int, ...]
 
 
 def expectation(fault: Fault, faulty_rank: int, ranks: int) -> Expectation:
     """Return what is expected for a fault of one rank among `ranks`."""
     # If two disagree, nothing shows which of them is wrong.
-    names_all = fault is Fault.CIRCULAR or (fault is Fault.MISMATCH and ranks == 2)
+    names_all = fault is Fault.CIRCULAR or (fault in (Fault.MISMATCH, Fault.BITFLIP) and ranks == 2)
     return Expectation(_STAGED[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
 
 
 def story(fault: Fault, rank: str, length: str) -> str:
     """Describe a fault in a clause about `rank` ("rank 2", "a rank"), for `length` ("20 s", "a while") if it passes."""
     return _STAGED[fault].story.format(rank=rank, length=length)
+
+
+def is_of_values(fault: Fault) -> bool:
+    """Whether a fault stalls nothing, and shows in the values of tensors."""
+    return fault in (Fault.NAN, Fault.BITFLIP)
 
 
 def passes(fault: Fault) -> bool:

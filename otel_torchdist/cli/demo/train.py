@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import random
 import signal
@@ -32,14 +33,17 @@ HELD_OUT = 360
 
 
 class Digits(Dataset[tuple[Tensor, Tensor]]):
-    """Images of 8x8 pixels and their labels, read one at a time from a storage that may block."""
+    """Images of 8x8 pixels and their labels, read one at a time from a storage that may block or be damaged."""
 
-    def __init__(self, images: Tensor, labels: Tensor, slow_read: int | None, block_s: float) -> None:
-        """Let the `slow_read`-th read, counted from 1, take `block_s` seconds; None for no such read."""
+    def __init__(
+        self, images: Tensor, labels: Tensor, slow_read: int | None, block_s: float, bad_read: int | None
+    ) -> None:
+        """Let the `slow_read`-th read, counted from 1, take `block_s` seconds, and the `bad_read`-th return a NaN."""
         self._images = images
         self._labels = labels
         self._slow_read = slow_read
         self._block_s = block_s
+        self._bad_read = bad_read
         self._reads = 0
 
     def __len__(self) -> int:
@@ -49,6 +53,8 @@ class Digits(Dataset[tuple[Tensor, Tensor]]):
         self._reads += 1
         if self._reads == self._slow_read:
             time.sleep(self._block_s)
+        if self._reads == self._bad_read:
+            return self._images[index] * math.nan, self._labels[index]
         return self._images[index], self._labels[index]
 
 
@@ -78,11 +84,23 @@ def circular(is_faulty: bool, seconds: float) -> None:
         dist.all_reduce(torch.zeros(1), group=pair)  # pyright: ignore[reportArgumentType]  # members get a group
 
 
+def bitflip(is_faulty: bool, seconds: float) -> None:
+    """Add up something on all ranks; on the faulty one, a bit of the result flips before anyone has looked at it."""
+    total = torch.ones(1_000)
+    work = dist.all_reduce(total, async_op=True)
+    if is_faulty:
+        time.sleep(0.5)
+        total.view(torch.int32)[500] ^= 1 << 20
+    if work is not None:
+        work.wait()
+
+
 BETWEEN_STEPS: dict[str, Callable[[bool, float], None]] = {
     "kill": kill,
     "freeze": freeze,
     "mismatch": mismatch,
     "circular": circular,
+    "bitflip": bitflip,
 }
 """Faults between two steps; all ranks call them."""
 
@@ -92,7 +110,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", choices=["late", *BETWEEN_STEPS], default="late")
+    parser.add_argument("--fault", choices=["late", "nan", *BETWEEN_STEPS], default="late")
     parser.add_argument("--faulty-rank", type=int, default=2)
     parser.add_argument("--block-seconds", type=float, default=20.0, help="how long a fault lasts that passes")
     return parser.parse_args()
@@ -156,14 +174,16 @@ def main() -> None:
     images, labels = read_digits()
     faulty_step = random.Random(arguments.seed).randrange(arguments.steps // 3, arguments.steps * 2 // 3)
     is_faulty = dist.get_rank() == arguments.faulty_rank
-    slow_read = faulty_step * BATCH if is_faulty and arguments.fault == "late" else None
+    faulty_read = faulty_step * BATCH if is_faulty else None
+    slow_read = faulty_read if arguments.fault == "late" else None
+    bad_read = faulty_read if arguments.fault == "nan" else None
 
     def go_wrong(step: int) -> None:
         if step == faulty_step and arguments.fault in BETWEEN_STEPS:
             BETWEEN_STEPS[arguments.fault](is_faulty, arguments.block_seconds)
 
     network = DistributedDataParallel(build_network())
-    digits = Digits(images[HELD_OUT:], labels[HELD_OUT:], slow_read, arguments.block_seconds)
+    digits = Digits(images[HELD_OUT:], labels[HELD_OUT:], slow_read, arguments.block_seconds, bad_read)
     train(network, digits, arguments.steps, arguments.seed, go_wrong)
     if dist.get_rank() == 0:
         share = accuracy(network.module, images[:HELD_OUT], labels[:HELD_OUT])

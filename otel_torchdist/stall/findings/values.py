@@ -78,7 +78,7 @@ class ValueFinder:
     def __init__(self) -> None:
         self._compared_ns = 0
         self._reported = 0
-        self._last_bad_step: int | None = None
+        self._covered_step: int | None = None
         self._first_seen_ns: dict[OperationId, int] = {}
         self._diverged: set[tuple[str, int]] = set()
 
@@ -94,21 +94,24 @@ class ValueFinder:
 
     def _non_finite(self, world: WorldSnapshot, is_last: bool) -> Iterator[NonFinite]:
         facts = [(view, fact) for view in world.ranks.values() for fact in view.values.non_finite]
-        if not facts:
+        new = [one for one in sorted(facts, key=lambda one: one[1].onset) if not self._is_covered(one[1])]
+        if not new:
             return
-        newest = max(fact.step for _, fact in facts)
-        before, self._last_bad_step = self._last_bad_step, newest
-        if before is not None and newest <= before + CALM_STEPS:
-            return  # consequences of what was reported
-        first = min(facts, key=lambda one: one[1].at_ns)
-        if not is_last and not self._is_settled(world, first[1]):
-            self._last_bad_step = before
+        first = min(new, key=lambda one: one[1].at_ns)[1]
+        if not is_last and not self._is_settled(world, first):
             return
-        skips = max(_skips(view, fact.step) for view, fact in facts if fact.step == first[1].step)
+        skips = max(_skips(view, fact.step) for view, fact in new if fact.step == first.step)
         if 0 < skips < SKIPS_IN_A_ROW:
-            self._last_bad_step = before  # the scaler makes smaller what was too large
-            return
-        yield self._describe(world, facts, skips)
+            return  # the scaler makes smaller what was too large
+        self._covered_step = max(fact.step for _, fact in new)
+        yield self._describe(world, new, skips)
+
+    def _is_covered(self, fact: NonFiniteInput) -> bool:
+        """Whether a fact is a consequence of what was reported, as all are until there is a calm."""
+        if self._covered_step is None or fact.onset > self._covered_step + CALM_STEPS:
+            return False
+        self._covered_step = max(self._covered_step, fact.step)
+        return True
 
     def _is_settled(self, world: WorldSnapshot, fact: NonFiniteInput) -> bool:
         """Whether all members have entered an operation, and ended its step, or have been waited for long enough."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.numerics import Numerics, NumericsFlag, numerics_of
 from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.records import Operation
 
 MAX_AWAITED: Final = 256
 """Records whose outputs are awaited; those of operations that are never waited for must not accumulate."""
@@ -53,7 +56,8 @@ class Values:
         return numerics
 
     def read_again(self, tape: MappedTape, batch: Batch) -> None:
-        """Add to the batch what has become complete since the last poll."""
+        """Add to the batch what has become complete since the last poll, also to operations that have ended in it."""
+        complete: dict[int, Numerics] = {}
         for number, fields in list(self._awaited.items()):
             words = tape.ring_words(number)
             numerics = numerics_of(number, fields, words) if words is not None else None
@@ -62,3 +66,11 @@ class Values:
             elif numerics.output_checksum is not None:
                 del self._awaited[number]
                 batch.numerics.append(numerics)
+                complete[number] = numerics
+        if complete:
+            batch.ended = [_with(operation, complete) for operation in batch.ended]
+
+
+def _with(operation: Operation, complete: Mapping[int, Numerics]) -> Operation:
+    known = complete.get(operation.numerics.number) if operation.numerics is not None else None
+    return operation if known is None else msgspec.structs.replace(operation, numerics=known)

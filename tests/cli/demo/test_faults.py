@@ -71,6 +71,33 @@ def test_fault_gets_its_verdict(
     assert (processes_of(base), list(base.iterdir())) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("fault", "expected", "said"),
+    [
+        (
+            "nan",
+            "non_finite, rank 2",
+            r"rank 2 is the first with values that are not numbers \(NaN\) in the inputs of ",
+        ),
+        ("bitflip", "diverged, rank 2", r"rank 2 has another result of all_reduce \(.*\) than ranks 0-1, which must "),
+    ],
+)
+def test_fault_of_values(
+    start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str
+) -> None:
+    """What stalls nothing is found too: the training goes on, and the finding is in the output and in the file."""
+    output = tmp_path / "spans.jsonl"
+    demo = start(
+        "demo", "--fault", fault, *QUICK, "--output", output, environ=with_forked_ranks({}, "sklearn.datasets")
+    )
+    assert demo.end(300) == 0, demo.story()
+    assert re.search(f"finding: {said}", demo.out), demo.out
+    assert re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same\.$", demo.out, re.M), demo.out
+    assert f"({expected.partition(',')[0]})" in output.read_text()
+    assert FINISHED in demo.out
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
+
+
 def options(fault: Fault, ranks: int = 2) -> DemoOptions:
     """Options of a short demo."""
     return DemoOptions(ranks, 30, 0, fault, THRESHOLD_S, BLOCK_S, Path("spans.jsonl"), None, None, plain=True)
@@ -90,7 +117,7 @@ def test_ranks_that_must_be_named(
     """The expected ranks: the faulty one; all of a circle; both of two that disagree, as there is no majority."""
     for faulty_rank, ranks, named in ((1, 2, of_two), (2, 4, of_four)):
         expected = expectation(fault, faulty_rank, ranks)
-        assert (expected.verdict, expected.ranks) == (kind, named)
+        assert (expected.verdict, expected.ranks) == (kind.value, named)
 
 
 def test_closing_lines_without_a_verdict() -> None:

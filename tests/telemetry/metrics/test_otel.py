@@ -144,6 +144,11 @@ WHERE_SOMETHING_WAS_FOUND = (
     semconv.PATH_SECONDS,
     semconv.PATH_RANK_SECONDS,
     semconv.PATH_GAIN_SECONDS,
+    semconv.SAMPLED_OPERATIONS,
+    semconv.NON_FINITE_OPERATIONS,
+    semconv.AMP_SKIPPED_STEPS,
+    semconv.INPUT_NORM_METRIC,
+    semconv.INPUT_ABSMAX_METRIC,
 )
 
 

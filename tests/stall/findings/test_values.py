@@ -1,0 +1,173 @@
+"""Which rank is the first with a value that is not finite, and whose results differ; and what is no finding at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
+from otel_torchdist.stall.value_wording import describe_values
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.world.model import (
+    Channel,
+    NonFiniteInput,
+    OperationId,
+    OutputChecksum,
+    RankValues,
+    WorldSnapshot,
+)
+from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
+
+GROUP = group_of(0, 1, 2, 3, description="default_pg")
+CHANNEL = Channel(RecordKind.OPERATION, GROUP.key)
+SITE = CallSiteName("train", "/home/user/train.py", 42)
+
+
+def bad(
+    sequence: int, step: int = 0, at_s: float = 0.0, is_nan: bool = True, onset: int | None = None
+) -> NonFiniteInput:
+    """An operation with a bad input."""
+    at_ns, first = START_NS + round(at_s * SECOND), step if onset is None else onset
+    return NonFiniteInput(OperationId(CHANNEL, sequence), "all_reduce", step, at_ns, is_nan, SITE, first)
+
+
+def result(sequence: int, checksum: int, step: int = 0) -> OutputChecksum:
+    """The result of an operation."""
+    return OutputChecksum(OperationId(CHANNEL, sequence), "all_reduce", step, checksum)
+
+
+def world_of(
+    values: Mapping[int, RankValues], now_s: float = 10.0, step: int = 99, entered: int = 50, lagging: int = -1
+) -> WorldSnapshot:
+    """Four ranks that have entered so many operations; one may lag behind."""
+    world = FakeWorld(4)
+    snapshot = world.snapshot(now_s)
+    ranks = {}
+    for rank, view in snapshot.ranks.items():
+        number = world.ranks[rank].enter(GROUP, 1.0, sequence=entered if rank != lagging else 1)
+        world.ranks[rank].end(number, 1.1)
+        progress = world.ranks[rank].progress
+        ranks[rank] = dataclasses.replace(
+            view,
+            progress=progress,
+            step=step if rank != lagging else 0,
+            groups={GROUP.key: GROUP},
+            values=values.get(rank, RankValues(are_all_checked=True)),
+        )
+    return dataclasses.replace(snapshot, ranks=ranks)
+
+
+def checked(*facts: NonFiniteInput, skipped: tuple[int, ...] = ()) -> RankValues:
+    """A rank all of whose inputs are checked."""
+    return RankValues(are_all_checked=True, non_finite=facts, skipped=skipped)
+
+
+def test_the_first_rank_is_named() -> None:
+    """It is the one whose input was bad where those of the others were not; what follows is a consequence."""
+    later = tuple(bad(sequence, 3, 2.0 + sequence / 100) for sequence in (8, 9))
+    values = {rank: checked(*later) for rank in range(4)} | {2: checked(bad(7, 3, 2.0), *later)}
+    finder = ValueFinder()
+    [found] = finder.find(world_of(values))
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.others, found.operation_id.sequence, found.step) == ((2,), (0, 1, 3), 7, 3)
+    assert describe_values(found) == (
+        "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce (sequence 7, "
+        "default_pg) in step 3, called in train at train.py:42; those of ranks 0-1,3 were finite"
+    )
+    assert finder.find(world_of(values, now_s=20.0)) == [], "reported once"
+
+
+def test_several_ranks_at_once() -> None:
+    """Two of four are named together; all of them are named without a first."""
+    [two] = ValueFinder().find(world_of({0: checked(bad(7)), 3: checked(bad(7))}))
+    assert (two.ranks, two.others) == ((0, 3), (1, 2))
+    assert describe_values(two).startswith("ranks 0,3 are the first with values that are not numbers (NaN) in the ")
+    [every] = ValueFinder().find(world_of({rank: checked(bad(7, is_nan=False)) for rank in range(4)}))
+    assert (every.ranks, every.others) == ((0, 1, 2, 3), ())
+    assert describe_values(every) == (
+        "ranks 0-3 have infinite values in the inputs of all_reduce (sequence 7, default_pg) in step 0, called in "
+        "train at train.py:42, and no rank is known to be first"
+    )
+
+
+def test_a_rank_that_does_not_check_is_not_called_finite() -> None:
+    """Where only samples are looked at, silence means nothing."""
+    [found] = ValueFinder().find(world_of({1: checked(bad(7)), 0: RankValues(), 2: RankValues(), 3: RankValues()}))
+    assert (found.ranks, found.others) == ((1,), ())
+
+
+def test_members_are_waited_for() -> None:
+    """A rank that has not come to the operation may bring a bad value too: for five seconds."""
+    finder, values = ValueFinder(), {2: checked(bad(7))}
+    assert finder.find(world_of(values, 10.0, lagging=1)) == []
+    assert finder.find(world_of(values, 14.0, lagging=1)) == []
+    [found] = finder.find(world_of(values, 15.5, lagging=1))
+    assert (found.ranks, found.others) == ((2,), (0, 3))
+
+
+def test_at_the_end_nothing_is_waited_for() -> None:
+    """A run that is over is judged by what is there."""
+    [found] = ValueFinder().find(world_of({2: checked(bad(7))}, lagging=1), is_last=True)
+    assert found.ranks == (2,)
+
+
+def test_a_scaler_that_recovers_is_no_finding() -> None:
+    """It leaves out the step and makes the scale smaller; only if it does not recover this is reported."""
+    finder = ValueFinder()
+    for step in range(1, 8):
+        values = {rank: checked(bad(step, step), skipped=tuple(range(1, step + 1))) for rank in range(4)}
+        assert finder.find(world_of(values, 10.0 + 2 * step)) == []
+    values = {rank: checked(bad(8, 8), skipped=tuple(range(1, 9))) for rank in range(4)}
+    [found] = finder.find(world_of(values, 40.0))
+    assert describe_values(found).endswith("; the gradient scaler has left out 8 steps in a row")
+
+
+def test_something_new_after_a_calm() -> None:
+    """A bad value long after another one is reported again; one shortly after it is not."""
+    finder = ValueFinder()
+    assert len(finder.find(world_of({1: checked(bad(7, 3))}, 10.0))) == 1
+    assert finder.find(world_of({1: checked(bad(9, 20))}, 12.0)) == []
+    assert len(finder.find(world_of({0: checked(bad(40, 70))}, 14.0))) == 1
+
+
+def test_a_fast_job_that_stays_bad() -> None:
+    """Hundreds of bad steps between two looks are still the same finding."""
+    finder = ValueFinder()
+    assert len(finder.find(world_of({rank: checked(bad(7, 3)) for rank in range(4)}, 10.0))) == 1
+    for now_s, step in ((12.0, 300), (14.0, 900)):
+        values = {rank: checked(bad(7, 3), bad(step, step, onset=3)) for rank in range(4)}
+        assert finder.find(world_of(values, now_s, step=step + 1, entered=1_000)) == []
+
+
+def test_results_that_differ() -> None:
+    """The minority is named; of two halves, and of two ranks, nobody is blamed more than the other."""
+    values = {rank: RankValues(outputs=(result(5, 1), result(9, 7 if rank == 3 else 2, 4))) for rank in range(4)}
+    finder = ValueFinder()
+    [found] = finder.find(world_of(values))
+    assert isinstance(found, Diverged)
+    assert (found.ranks, found.others, found.step) == ((3,), (0, 1, 2), 4)
+    assert describe_values(found) == (
+        "rank 3 has another result of all_reduce (sequence 9, default_pg) in step 4 than ranks 0-2, which must be "
+        "equal: what was received has been changed on its way or afterwards, or the ranks run different code"
+    )
+    assert finder.find(world_of(values, now_s=20.0)) == []
+    halves = {rank: RankValues(outputs=(result(9, rank % 2),)) for rank in range(4)}
+    [found] = ValueFinder().find(world_of(halves))
+    assert (found.ranks, found.others) == ((0, 1, 2, 3), ())
+    assert describe_values(found).startswith("ranks 0-3 have different results of all_reduce (sequence 9, default_pg)")
+
+
+def test_findings_are_bounded() -> None:
+    """A run that goes wrong for days is not reported for ever."""
+    finder, count = ValueFinder(), 0
+    for nth in range(100):
+        values = {1: checked(bad(nth, 100 * nth)), 0: checked()}
+        count += len(finder.find(world_of(values, 10.0 + 2 * nth, step=1_000_000)))
+    assert count == 16
+
+
+def test_healthy_ranks() -> None:
+    """Equal results and finite inputs are nothing to report."""
+    values = {rank: RankValues(are_all_checked=True, outputs=(result(5, 1), result(9, 2))) for rank in range(4)}
+    assert ValueFinder().find(world_of(values)) == []

@@ -1,0 +1,141 @@
+"""Values of tensors on a tape: they come back as they were written, with their operation, and never with another's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.numerics import (
+    Numerics,
+    NumericsFlag,
+    NumericsWord,
+    checksum_word,
+    float_word,
+    numerics_of,
+    pack_numerics,
+)
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.writer import TapeWriter
+from tests.support.fake_tape import FakeTape
+
+SAMPLED = int(NumericsFlag.SAMPLED | NumericsFlag.COMPARABLE)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> TapeWriter:
+    """A tape with a ring of 64 records."""
+    return FakeTape(tmp_path, capacity=64).writer
+
+
+def write(writer: TapeWriter, sequence: int, flags: int = SAMPLED, thread: int = 7, smallest: float = -1.5) -> int:
+    """Write the values of an operation; returns the record's number."""
+    payload = pack_numerics(1_000, 3, sequence, 5, -1, 0, thread, 128, flags)
+    words = {
+        NumericsWord.SMALLEST: float_word(smallest, 0.25),
+        NumericsWord.LARGEST: float_word(2.0, 0.0),
+        NumericsWord.MEAN: float_word(0.5),
+        NumericsWord.NORM: float_word(8.0),
+        NumericsWord.INPUT_CHECKSUM: 0xABC,
+    }
+    return writer.write_numerics(payload, words)
+
+
+def enter(writer: TapeWriter, sequence: int, thread: int = 7, group: int = 5) -> int:
+    """Enter the operation itself."""
+    return writer.begin(2_000, 3, sequence, 512, group, 0, 0, 0, -1, 0, thread, 1, 0)
+
+
+def test_values_come_with_their_operation(writer: TapeWriter) -> None:
+    """All that was known when it was entered, and later the checksum of its outputs."""
+    reader = TapeReader.of_writer(writer)
+    number = write(writer, 11)
+    operation = enter(writer, 11)
+    batch = reader.poll()
+    [entered] = batch.entered
+    values = entered.numerics
+    assert values == Numerics(
+        number, 1_000, 3, 11, 5, -1, 0, 7, 128, NumericsFlag(SAMPLED), -1.5, 2.0, 0.5, 8.0,
+        pytest.approx(0.25, abs=1e-4), 0.0, 0xABC, None,
+    )  # fmt: skip
+    assert batch.numerics == [values]
+    assert (batch.numbers, batch.lost) == ([number, operation], 0)
+    assert reader.poll().is_empty
+    writer.complete(operation, 2_000, 3_000, How.WAIT)
+    writer.mark(number, NumericsWord.OUTPUT_CHECKSUM, 0xDEF, How.CALL)
+    batch = reader.poll()
+    [complete] = batch.numerics
+    assert complete.output_checksum == 0xDEF
+    assert [one.numerics for one in batch.ended] == [complete]
+    assert reader.poll().is_empty
+
+
+def test_values_of_an_operation_that_was_not_recorded(writer: TapeWriter) -> None:
+    """They are given to no other operation: not to the next one, and not to one of another thread or group."""
+    reader = TapeReader.of_writer(writer)
+    write(writer, 11)
+    enter(writer, 12)
+    write(writer, 13)
+    enter(writer, 13, thread=8)
+    enter(writer, 13, group=6)
+    write(writer, 14)
+    write(writer, 15)
+    enter(writer, 15)
+    assert [one.numerics.sequence if one.numerics else 0 for one in reader.poll().entered] == [0, 0, 0, 15]
+
+
+def test_overwritten_values(writer: TapeWriter) -> None:
+    """Outputs that become known when the record has left the ring are not reported as another record's."""
+    reader = TapeReader.of_writer(writer)
+    number = write(writer, 1)
+    writer.complete(enter(writer, 1), 2_000, 3_000, How.WAIT)
+    reader.poll()
+    for sequence in range(2, 70):
+        writer.complete(enter(writer, sequence), 2_000, 3_000, How.WAIT)
+    writer.mark(number, NumericsWord.OUTPUT_CHECKSUM, 0xDEF, How.CALL)
+    batch = reader.poll()
+    assert batch.numerics == []
+    assert batch.lost == 0 or all(one.numerics is None for one in batch.entered)
+
+
+def test_outputs_that_are_never_known(writer: TapeWriter) -> None:
+    """They are awaited up to a bound, and the newest ones are still found."""
+    tape = FakeTape(writer.path.parent, rank=1, capacity=4096).writer
+    reader = TapeReader.of_writer(tape)
+    numbers = []
+    for sequence in range(1, 401):
+        numbers.append(write(tape, sequence))
+        tape.complete(enter(tape, sequence), 2_000, 3_000, How.WAIT)
+    reader.poll()
+    for number in numbers:
+        tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, 7, How.CALL)
+    assert [one.sequence for one in reader.poll().numerics] == list(range(145, 401))
+
+
+@given(
+    st.floats(width=32) | st.sampled_from([1e300, -1e300, math.inf]),
+    st.none() | st.floats(0, 1),
+    st.integers(0, (1 << 64) - 1),
+    st.integers(1, 1 << 40),
+)
+def test_words(value: float, share: float | None, checksum: int, number: int) -> None:
+    """Every number, share and checksum fits its word, and comes back, finite ones finite."""
+    fields = (1, 2, 3, 4, 5, 0, 0, 0, -1, 0, 7, layout.RecordKind.NUMERICS, 1, 0, 0)
+    contents = {0: float_word(value, share), 3: float_word(value), 4: checksum_word(checksum)}
+    words = [layout.seal(number, contents.get(which, 0), How.CALL) * (which in contents) for which in range(6)]
+    found = numerics_of(number, fields, words)
+    assert found.smallest is not None
+    assert math.isnan(found.smallest) == math.isnan(value)
+    assert math.isinf(found.smallest) == math.isinf(value)
+    if math.isfinite(value):
+        assert found.smallest == pytest.approx(max(-3.4028235e38, min(value, 3.4028235e38)), rel=1e-6)
+    assert found.zero_share == (None if share is None else pytest.approx(share, abs=1e-4))
+    assert found.input_checksum == checksum_word(checksum) < 1 << 48
+    assert (found.largest, found.mean, found.output_checksum) == (None, None, None)
+    damaged = [word ^ 1 << 20 if word else 0 for word in words]
+    assert numerics_of(number, fields, damaged).smallest is None
