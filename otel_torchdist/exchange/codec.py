@@ -24,6 +24,8 @@ from otel_torchdist.world.model import (
 
 MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
+MAX_OUTPUTS: Final = 64
+"""Checksums of outputs that are sent of each rank, the newest ones."""
 MAX_OPEN: Final = 256
 
 
@@ -112,7 +114,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         windows={},
         death=view.death,
         child=view.child,
-        values=view.values,
+        values=replace(view.values, outputs=view.values.outputs[-MAX_OUTPUTS:]),
     )
 
 

@@ -13,9 +13,9 @@ from otel_torchdist.world.model import NonFiniteInput, OperationId, OperationVie
 
 MAX_NON_FINITE: Final = 32
 """Operations with such inputs that are kept: the oldest ones, since what follows are consequences."""
-MAX_OUTPUTS: Final = 64
+MAX_OUTPUTS: Final = 512
 MAX_SKIPPED: Final = 64
-MAX_AWAITED: Final = 256
+MAX_AWAITED: Final = 1_024
 
 
 class ValueLog:

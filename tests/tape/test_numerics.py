@@ -36,7 +36,7 @@ def writer(tmp_path: Path) -> TapeWriter:
 def write(writer: TapeWriter, sequence: int, flags: int = SAMPLED, thread: int = 7, smallest: float = -1.5) -> int:
     """Write the values of an operation; returns the record's number."""
     payload = pack_numerics(1_000, 3, sequence, 5, -1, 0, thread, 128, flags)
-    words = {
+    words: dict[int, int] = {
         NumericsWord.SMALLEST: float_word(smallest, 0.25),
         NumericsWord.LARGEST: float_word(2.0, 0.0),
         NumericsWord.MEAN: float_word(0.5),
@@ -59,9 +59,11 @@ def test_values_come_with_their_operation(writer: TapeWriter) -> None:
     batch = reader.poll()
     [entered] = batch.entered
     values = entered.numerics
+    assert values is not None
+    assert values.zero_share == pytest.approx(0.25, abs=1e-4)
     assert values == Numerics(
         number, 1_000, 3, 11, 5, -1, 0, 7, 128, NumericsFlag(SAMPLED), -1.5, 2.0, 0.5, 8.0,
-        pytest.approx(0.25, abs=1e-4), 0.0, 0xABC, None,
+        values.zero_share, 0.0, 0xABC, None,
     )  # fmt: skip
     assert batch.numerics == [values]
     assert (batch.numbers, batch.lost) == ([number, operation], 0)

@@ -91,8 +91,7 @@ class Findings:
         self.view.report(f"finding: {describe_finding(event)}")
         kind = semconv.NON_FINITE if isinstance(event.values, NonFinite) else semconv.DIVERGED
         if (kind, event.values.ranks) == (self.options.expected.verdict, self.options.expected.ranks):
-            self.values = event
-            self.trace_id = event.incident.trace_id
+            self.values = event  # the agent finds it by itself, and reports it in a trace of its own
 
     def _is_expected(self, verdict: Verdict) -> bool:
         return (verdict.kind.value, verdict.ranks) == (self.options.expected.verdict, self.options.expected.ranks)
@@ -117,23 +116,27 @@ def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int
     trace = f"{findings.trace_id:032x}"
     yield ""
     yield f"Spans, as OTLP JSON lines: {shown(options.output)}"
-    if findings.trace_id:
-        what = "stall" if findings.values is None else "finding"
-        yield f"  those of the {what}: grep {trace} {shown(options.output)}"
+    if findings.values is not None:
+        yield f"  that of the finding: grep '({options.expected.verdict})' {shown(options.output)}"
+    elif findings.trace_id:
+        yield f"  those of the stall: grep {trace} {shown(options.output)}"
     if endpoint and dropped:
         yield f"{dropped} spans did not reach {endpoint}: see the warning above."
     elif endpoint:
-        tag = (
-            f"{semconv.VERDICT}={options.expected.verdict}"
-            if findings.values is not None
-            else f"{semconv.STALLED}=true"
-        )
-        yield f"They were sent to {endpoint} too. If it is a Jaeger, search for {tag}, or open"
-        yield f"  http://{_host(endpoint)}:{_UI_PORT}/trace/{trace}"
+        yield from _in_jaeger(findings, endpoint, trace)
     if findings.metrics:
         yield "/metrics, as scraped during the stall:"
         for line in findings.metrics:
             yield f"  {line}"
+
+
+def _in_jaeger(findings: Findings, endpoint: str, trace: str) -> Iterator[str]:
+    sent = f"They were sent to {endpoint} too. If it is a Jaeger, search for "
+    if findings.values is not None:
+        yield f"{sent}{semconv.VERDICT}={findings.options.expected.verdict}"
+        return
+    yield f"{sent}{semconv.STALLED}=true, or open"
+    yield f"  http://{_host(endpoint)}:{_UI_PORT}/trace/{trace}"
 
 
 def _verdict(findings: Findings) -> Iterator[str]:
