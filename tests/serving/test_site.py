@@ -59,6 +59,11 @@ def test_paths(page: Served) -> None:
         assert ask(page, path)[0].status == 404, path
 
 
+def unpacked(body: bytes) -> bytes:
+    """A body without its compression, which holds the second in which it was made."""
+    return gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
+
+
 @pytest.mark.parametrize("access", list(PageAccess))
 def test_metrics_are_the_same(access: PageAccess) -> None:
     """With every setting `/metrics` answers as without a page, whatever name it is asked under."""
@@ -74,7 +79,7 @@ def test_metrics_are_the_same(access: PageAccess) -> None:
         ):
             one, body = ask(page, path, method, **headers)
             other, expected = ask(without, path, method, **headers)
-            assert (one.status, body) == (other.status, expected)
+            assert (one.status, unpacked(body)) == (other.status, unpacked(expected))
             assert [head for head in one.getheaders() if head[0] != "Date"] == [
                 head for head in other.getheaders() if head[0] != "Date"
             ]

@@ -32,6 +32,7 @@ def dump(before: int) -> None:
     """Write both dumps, once this rank hangs."""
     while rank != LATE and enqueued() == before:
         time.sleep(0.01)
+    time.sleep(0.5)  # it counts a collective before it has recorded it
     exec(compile(Path(sys.argv[2]).read_text(), "snippet", "exec"), {"rank": rank})
     new = Path(f"json/.rank_{rank}.json")
     new.write_bytes(_dump_fr_trace_json(True, False))
