@@ -18,6 +18,7 @@ from benchmarks import (
     exporting,
     growth,
     memory,
+    numerics,
     own_threads,
     per_call,
     readers,
@@ -55,6 +56,7 @@ SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
     "small_collectives": lambda quick, _: small_collectives.measure(
         small_collectives.QUICK if quick else small_collectives.USUAL
     ),
+    "numerics": lambda quick, _: numerics.measure(numerics.QUICK if quick else numerics.USUAL),
     "own_threads": lambda quick, _: own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL),
     "memory": lambda quick, _: memory.measure(memory.QUICK if quick else memory.USUAL),
     "reading": lambda quick, _: reading.measure(reading.QUICK if quick else reading.USUAL),

@@ -15,6 +15,7 @@ GOALS = {
     "step_time": 4 * len(KERNELS),
     "ddp": 2 * len(KERNELS) - 2,
     "small_collectives": 2,
+    "numerics": 2,
     "own_threads": 1,
     "memory": 4 * len(KERNELS),
     "reading": 0,
