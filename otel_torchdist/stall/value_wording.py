@@ -17,14 +17,13 @@ def _non_finite(found: NonFinite) -> str:
     operation = describe_operation(found.operation, found.group, found.operation_id)
     where = f"in the inputs of {operation} in step {found.step}"
     called = f", called in {describe_frame(found.call_site)}" if found.call_site is not None else ""
-    if not found.others:
-        cause = (
-            f"{name_ranks(found.ranks)} {have(found.ranks)} {what} {where}{called}, and no rank is known to be first"
-        )
+    if not found.are_first:
+        had = f"{name_ranks(found.ranks)} {have(found.ranks)} {what}"
+        cause = f"{had} {where}{called}, and no rank is known to be first"
     else:
         first = "are the first with" if len(found.ranks) > 1 else "is the first with"
-        were = f"those of {name_ranks(found.others)} were finite"
-        cause = f"{name_ranks(found.ranks)} {first} {what} {where}{called}; {were}"
+        were = f"; those of {name_ranks(found.others)} were finite" if found.others else ""
+        cause = f"{name_ranks(found.ranks)} {first} {what} {where}{called}{were}"
     skips = f"; the gradient scaler has left out {found.skips} steps in a row" if found.skips else ""
     return f"{cause}{skips}"
 

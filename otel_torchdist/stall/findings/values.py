@@ -33,7 +33,8 @@ class NonFinite:
         operation: Its name.
         group: Its group; None if it is not known.
         ranks: The ranks whose inputs were not finite, ascending.
-        others: The ranks whose inputs were.
+        others: The ranks whose inputs were; none of a send, which has one sender.
+        are_first: Whether these ranks are known to be the first.
         step: The step.
         is_nan: Whether a value is not a number; else one is infinite.
         call_site: Where the first of these ranks called it.
@@ -45,6 +46,7 @@ class NonFinite:
     group: GroupView | None
     ranks: tuple[int, ...]
     others: tuple[int, ...]
+    are_first: bool
     step: int
     is_nan: bool
     call_site: CallSiteName | None
@@ -126,12 +128,13 @@ class ValueFinder:
 
     @staticmethod
     def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]], skips: int) -> NonFinite:
-        """The first operation in which some had such inputs and others had not; else the first of all."""
+        """The first operation in which some had such inputs and others had not, or a send; else the first of all."""
         by_operation: dict[OperationId, list[tuple[RankView, NonFiniteInput]]] = {}
         for view, fact in sorted(facts, key=lambda one: one[1].at_ns):
             by_operation.setdefault(fact.operation_id, []).append((view, fact))
         candidates = [(_with_finite(world, operation_id), bad) for operation_id, bad in by_operation.items()]
-        others, bad = next((one for one in candidates if one[0]), candidates[0])
+        first = next((one for one in candidates if one[0] or _is_message(one[1][0][1])), None)
+        others, bad = first or candidates[0]
         view, fact = min(bad, key=lambda one: one[0].rank)
         return NonFinite(
             operation_id=fact.operation_id,
@@ -139,6 +142,7 @@ class ValueFinder:
             group=view.groups.get(fact.operation_id.channel.group),
             ranks=tuple(sorted(one.rank for one, _ in bad)),
             others=others,
+            are_first=first is not None,
             step=fact.step,
             is_nan=any(one.is_nan for _, one in bad),
             call_site=fact.call_site,
@@ -171,8 +175,14 @@ def _skips(view: RankView, step: int) -> int:
     return count
 
 
+def _is_message(fact: NonFiniteInput) -> bool:
+    return fact.operation_id.channel.is_point_to_point
+
+
 def _with_finite(world: WorldSnapshot, operation_id: OperationId) -> tuple[int, ...]:
-    """Ranks that have entered an operation and whose inputs are known to be finite, ascending."""
+    """Ranks that have entered a collective and whose inputs are known to be finite, ascending."""
+    if operation_id.channel.is_point_to_point:  # who receives sends nothing
+        return ()
     return tuple(
         sorted(
             view.rank

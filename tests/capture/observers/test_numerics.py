@@ -1,0 +1,75 @@
+"""Values of real trainings: the rank that brings the first NaN is found in every kind, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
+from otel_torchdist.tape.numerics import NumericsFlag
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import RankView, WorldSnapshot
+from tests.support.jobs import Job, Jobs
+from tests.support.warm_python import WarmPython
+
+WORKERS = Path(__file__).parents[1] / "workers"
+RANKS = 3
+NOBODY = -1
+BAD_STEP = 3
+KINDS = ("ddp", "fsdp", "tensor_parallel", "pipeline")
+
+
+@pytest.fixture(scope="module")
+def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
+    """Runs trainings."""
+    jobs = Jobs(warm_python, WORKERS)
+    yield jobs
+    jobs.clean_up()
+
+
+def findings(job: Job) -> list[NonFinite | Diverged]:
+    """What a judge finds at the end of a job."""
+    views: dict[int, RankView] = {}
+    for tape in job.tapes:
+        reader = TapeReader(tape.path)
+        follower = TapeFollower(reader)
+        for batch in reader.rest():
+            follower.observe(batch)
+        view = follower.view(reader.status().monotonic_ns)
+        assert view is not None
+        views[view.rank] = view
+        reader.close()
+    now_ns = max(view.heartbeat_ns for view in views.values())
+    return ValueFinder().find(WorldSnapshot(1, now_ns, views), is_last=True)
+
+
+@pytest.mark.parametrize("bad_rank", range(RANKS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_nan(jobs: Jobs, kind: str, bad_rank: int) -> None:
+    """Whichever rank brings it, it alone is named, with the step."""
+    [found] = findings(jobs.run("numeric", RANKS, kind, str(bad_rank)))
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.are_first, found.is_nan) == ((bad_rank,), True, True)
+    if kind in ("ddp", "fsdp", "tensor_parallel"):
+        assert found.step == BAD_STEP
+        assert found.others == tuple(rank for rank in range(RANKS) if rank != bad_rank)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_healthy(jobs: Jobs, kind: str) -> None:
+    """Without a bad value nothing is found, though every operation is looked at and every result is compared."""
+    job = jobs.run("numeric", RANKS, kind, str(NOBODY))
+    assert findings(job) == []
+    for tape in job.tapes:
+        looked_at = [one.raw.numerics for one in tape.operations if one.raw.numerics is not None]
+        assert looked_at
+        assert all(one.flags & NumericsFlag.SAMPLED for one in looked_at)
+
+
+def test_training_is_bit_identical(jobs: Jobs) -> None:
+    """Parameters and random state after a training with dropout are those of a bare one."""
+    job = jobs.run("numeric", 2, "twice", str(NOBODY))
+    assert [done.line() for done in job.ranks] == [{"same": True}] * 2
