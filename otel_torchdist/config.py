@@ -293,6 +293,7 @@ class Config:
         compare_calls: Whether calls are compared between ranks while nothing stalls.
         critical_path: Whether an agent finds the critical path of the newest steps from time to time.
         on_stall: Actions on a stall, in addition to a warning in the log.
+        on_finding: Actions on a finding without a stall, in addition to a warning in the log.
         on_stall_grace: Seconds for which a verdict must have stood before they are run.
         dump_dir: Directory of the bundles of evidence that the action `dump` writes.
         exchange: Whether agents of different nodes exchange data.
@@ -333,6 +334,7 @@ class Config:
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
     critical_path: bool = _setting(env.OTEL_PYTHON_TORCHDIST_CRITICAL_PATH, _BOOLEAN, "true")
     on_stall: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL, _ACTIONS, "log")
+    on_finding: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_FINDING, _ACTIONS, "log")
     on_stall_grace: float = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE, _milliseconds(0), "30000")
     dump_dir: Path = _setting(
         env.OTEL_PYTHON_TORCHDIST_DUMP_DIR, _absolute_path(), f"/tmp/otel-torchdist-{os.getuid()}"

@@ -150,6 +150,17 @@ command line, which takes the rest of the text). They are run in the order of th
 Default: "log"
 """
 
+OTEL_PYTHON_TORCHDIST_ON_FINDING = "OTEL_PYTHON_TORCHDIST_ON_FINDING"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ON_FINDING
+
+Actions on a finding that stalls nothing (calls that do not match, stragglers, values that are not finite, results that
+differ), in the form of OTEL_PYTHON_TORCHDIST_ON_STALL, at once and once per finding, at most 64 times. They run where
+the finding was made, ``dump`` and ``abort`` for the ranks of that node; nobody but you knows whether a NaN is fatal, so
+``abort`` is never a default.
+Default: "log"
+"""
+
 OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE = "OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE

@@ -31,7 +31,7 @@ from otel_torchdist.package import _instruments  # pyright: ignore[reportPrivate
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_torchdist.actions.stall_actions import Callback
+    from otel_torchdist.actions.perform import Callback
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.session import Capture

@@ -60,6 +60,7 @@ def test_defaults() -> None:
         "compare_calls": True,
         "critical_path": True,
         "on_stall": ({"kind": ActionKind.LOG, "target": ""},),
+        "on_finding": ({"kind": ActionKind.LOG, "target": ""},),
         "on_stall_grace": 30.0,
         "dump_dir": Path(f"/tmp/otel-torchdist-{os.getuid()}"),
         "exchange": True,

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.actions.abort import abort_ranks
-from otel_torchdist.actions.command import run_command
-from otel_torchdist.actions.dump import dump, objection_to
+from otel_torchdist.actions.dump import objection_to
+from otel_torchdist.actions.perform import Callback, called, is_first, perform, report
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.config import Action, ActionKind
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR, OTEL_PYTHON_TORCHDIST_ON_STALL
-from otel_torchdist.files.owned import create_anew
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _logger = logging.getLogger("otel_torchdist")
 
-Callback = Callable[[StalledRun], object]
+_PREFIX: Final = "on stall"
 
 MAX_PASS_S: Final = 1.0
 """Maximum time between two passes that counts: any more is a suspension, of this process at least."""
@@ -95,11 +90,11 @@ class StallActions:
 
     def _act(self, stall: StalledRun, due: list[Action], is_ours: bool) -> None:
         callback = self._callback
-        if callback is not None and is_ours and _is_first(stall, "the-callback"):
-            _report("the callback", lambda: _called(callback, stall))
+        if callback is not None and is_ours and is_first(stall, "the-callback"):
+            report(_PREFIX, "the callback", lambda: called(callback, stall))
         for position, action in enumerate(due):
-            if _is_first(stall, f"{position}-{action.kind.value}"):
-                _report(action.kind.value, lambda action=action: self._do(action, stall))
+            if is_first(stall, f"{position}-{action.kind.value}"):
+                report(_PREFIX, action.kind.value, lambda action=action: self._do(action, stall))
 
     def _is_on(self, stall: StalledRun) -> bool:
         return int(stall.trace_id, 16) in self._on
@@ -107,14 +102,7 @@ class StallActions:
     def _do(self, action: Action, stall: StalledRun) -> str:
         if not self._is_on(stall):  # earlier actions may have taken long
             return "skipped: the stall is over"
-        if action.kind is ActionKind.DUMP:
-            return dump(stall, self._dump_dir, os.environ)
-        if action.kind is ActionKind.ABORT:
-            return abort_ranks(stall, lambda: self._is_on(stall))
-        if action.kind is ActionKind.COMMAND:
-            return run_command(action.target, stall)
-        module, _, name = action.target.partition(":")
-        return _called(getattr(importlib.import_module(module), name), stall)
+        return perform(action, stall, self._dump_dir, lambda: self._is_on(stall))
 
 
 def suspended_among(ongoing: Iterable[OngoingStall]) -> frozenset[int]:
@@ -122,18 +110,22 @@ def suspended_among(ongoing: Iterable[OngoingStall]) -> frozenset[int]:
     return frozenset(stall.ruling.incident.trace_id for stall in ongoing if stall.stands_still)
 
 
-def doable_here(actions: Iterable[Action]) -> list[Action]:
+def doable_here(actions: Iterable[Action], variable: str) -> list[Action]:
     """The actions that can run within a rank; the others cause one warning.
 
     A rank that read its own tape as a file would release the lock that shows that it is alive, and a rank that aborts
     the run would end before it is done.
+
+    Args:
+        actions: The actions.
+        variable: The setting that lists them.
     """
     wanted = list(actions)
     undoable = [action.kind.value for action in wanted if action.is_local]
     if undoable:
         _logger.warning(
             "%s=%s needs an agent, but here the tapes are read by a thread of the rank: ignored",
-            OTEL_PYTHON_TORCHDIST_ON_STALL, ",".join(undoable),
+            variable, ",".join(undoable),
         )  # fmt: skip
     return [action for action in wanted if not action.is_local]
 
@@ -151,25 +143,3 @@ def _stalled_run(ruling: Ruling, tapes: list[TapeReader]) -> StalledRun:
         nonces=frozenset(tape.identity.nonce for tape in tapes),
         local_ranks=tuple(sorted(tape.identity.rank for tape in tapes)),
     )
-
-
-def _called(callback: Callback, stall: StalledRun) -> str:
-    callback(stall)
-    return "returned"
-
-
-def _is_first(stall: StalledRun, what: str) -> bool:
-    """Whether this action has not yet run for this stall on this node, even by an agent that was killed."""
-    mark = stall.directory / f"acted-{stall.trace_id}-{what}"
-    with contextlib.suppress(OSError):
-        if mark.exists():
-            return False
-        os.close(create_anew(mark))
-    return True
-
-
-def _report(what: str, act: Callable[[], str]) -> None:
-    try:
-        _logger.warning("on stall: %s %s", what, act())
-    except Exception as error:  # from users' code or from ours: the next action runs all the same
-        _logger.warning("on stall: %s failed: %s: %s", what, type(error).__name__, error)

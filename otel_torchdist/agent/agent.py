@@ -14,6 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
+from otel_torchdist.actions.finding_actions import FindingActions
 from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
@@ -71,6 +72,7 @@ class Agent:
         self._peers = AgentPeers(self._steps.answer)
         self._paths = PathWatch(self._ask_for_steps) if config.critical_path else None
         self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
+        self._finding_actions = FindingActions(config.on_finding, config.dump_dir)
         self._verdicts = AgentsVerdicts()
         self._deaths = DeathWatch()
         built = outputs()
@@ -136,6 +138,7 @@ class Agent:
             self._verdicts.update(ongoing, own)
             self._watch_paths()
             self._actions.start_due(ongoing, own, suspended_among(ongoing))
+            self._finding_actions.start(self.reader.take_findings(), own)
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:

@@ -23,7 +23,7 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
-from otel_torchdist.stall.events import Event, OngoingStall
+from otel_torchdist.stall.events import FINDINGS, Event, Finding, OngoingStall
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
@@ -91,6 +91,7 @@ class Reader:
         self._ranks: dict[int, FollowedRank] = {}
         self._watch = watch
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
+        self._findings: list[Finding] = []
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
         self._live = live
@@ -219,9 +220,16 @@ class Reader:
     def report(self, events: Iterable[Event]) -> None:
         """Report what was found, here or elsewhere, in spans, logs and metrics."""
         for event in events:
+            if isinstance(event, FINDINGS):
+                self._findings.append(event)
             with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
                 self._reporter.report([event])
                 show(event, self.metrics)
+
+    def take_findings(self) -> list[Finding]:
+        """Return what was found without a stall since the last call."""
+        found, self._findings = self._findings, []
+        return found
 
     @property
     def seen(self) -> list[RunSeen]:

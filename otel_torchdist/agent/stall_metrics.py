@@ -8,6 +8,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.stall.attributes import describe_finding
 from otel_torchdist.stall.events import (
+    FINDINGS,
     ArrivalsCompared,
     Event,
     Finding,
@@ -15,7 +16,6 @@ from otel_torchdist.stall.events import (
     IncidentResolved,
     MismatchFound,
     PathMeasured,
-    SlowFound,
     SlowGone,
     StragglerFound,
     StragglerGone,
@@ -60,7 +60,7 @@ def _path_of(lengths: PathLengths) -> PathSnapshot:
 
 
 def _show_finding(event: Event, metrics: NodeMetrics) -> None:
-    if isinstance(event, MismatchFound | StragglerFound | SlowFound | ValuesFound):
+    if isinstance(event, FINDINGS):
         metrics.add_finding(_status_of(event))
     elif isinstance(event, SlowGone):
         metrics.drop_finding(event.run, event.part.group, event.part.kind.value, event.part.ranks)

@@ -13,10 +13,13 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import guard
-from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here, suspended_among
+from otel_torchdist.actions.finding_actions import FindingActions
+from otel_torchdist.actions.perform import Callback
+from otel_torchdist.actions.stall_actions import StallActions, doable_here, suspended_among
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDING, OTEL_PYTHON_TORCHDIST_ON_STALL
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.live.site import live_feed, live_site
@@ -43,8 +46,10 @@ class ReaderThread:
             outputs: Called on the thread, because exporters take time to build.
             on_stall: Called for each stall, see `StallActions`.
         """
-        doable = doable_here(config.on_stall)
+        doable = doable_here(config.on_stall, OTEL_PYTHON_TORCHDIST_ON_STALL)
         self._actions = StallActions(doable, config.on_stall_grace, config.dump_dir, on_stall)
+        on_finding = doable_here(config.on_finding, OTEL_PYTHON_TORCHDIST_ON_FINDING)
+        self._finding_actions = FindingActions(on_finding, config.dump_dir)
         self._config = config
         self._outputs = outputs
         self._new: list[TapeWriter] = []
@@ -114,6 +119,7 @@ class ReaderThread:
             reader.turn(watches=election.is_won)
             ongoing = reader.ongoing
             self._actions.start_due(ongoing, reader.tapes, suspended_among(ongoing))
+            self._finding_actions.start(reader.take_findings(), reader.tapes)
 
     def _take_up(self, reader: Reader) -> None:
         while self._new:

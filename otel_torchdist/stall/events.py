@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from opentelemetry.util.types import AttributeValue
 
@@ -300,6 +300,7 @@ class ValuesFound:
 
 
 Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound
+FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound)
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue

@@ -14,14 +14,13 @@ from otel_torchdist.naming import run_label
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.attributes import resolution
 from otel_torchdist.stall.events import (
+    FINDINGS,
     Event,
     Finding,
     Incident,
     IncidentResolved,
     MarkerDue,
     MismatchFound,
-    SlowFound,
-    StragglerFound,
     ValuesFound,
     VerdictGiven,
 )
@@ -75,7 +74,7 @@ class StallReporter:
                 self._report_verdict(event)
             elif isinstance(event, IncidentResolved):
                 self._report_end(event)
-            elif isinstance(event, MismatchFound | StragglerFound | SlowFound | ValuesFound):
+            elif isinstance(event, FINDINGS):
                 self._report_finding(event)
 
     def _report_markers(self, events: Iterable[MarkerDue]) -> None:

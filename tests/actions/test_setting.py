@@ -7,6 +7,8 @@ import pytest
 from otel_torchdist.actions.stall_actions import doable_here
 from otel_torchdist.config import Action, ActionKind, parse_actions
 
+SETTING = "OTEL_PYTHON_TORCHDIST_ON_STALL"
+
 
 def test_list_of_actions() -> None:
     """Actions keep the order in which they are written, each once; a command takes the rest, commas included."""
@@ -40,8 +42,8 @@ def test_what_is_no_list_of_actions(text: str) -> None:
 
 def test_dump_and_abort_need_an_agent(caplog: pytest.LogCaptureFixture) -> None:
     """In a reader thread of a rank both are skipped, with one warning that names them and the setting."""
-    assert doable_here(parse_actions("dump,callback:a:b,abort")) == [Action(ActionKind.CALLBACK, "a:b")]
+    assert doable_here(parse_actions("dump,callback:a:b,abort"), SETTING) == [Action(ActionKind.CALLBACK, "a:b")]
     [warning] = caplog.messages
     assert warning.startswith("OTEL_PYTHON_TORCHDIST_ON_STALL=dump,abort needs an agent")
-    assert doable_here(parse_actions("log")) == [Action(ActionKind.LOG)]
+    assert doable_here(parse_actions("log"), SETTING) == [Action(ActionKind.LOG)]
     assert len(caplog.messages) == 1

@@ -174,7 +174,7 @@ class FindingRow:
     environ: dict[str, str] = field(default_factory=dict[str, str])
 
 
-_ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
+ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
 FINDING_ROWS: Final = (
     FindingRow(
         "silent_dtype",
@@ -210,7 +210,7 @@ FINDING_ROWS: Final = (
         "non_finite",
         "2",
         "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce",
-        _ALL_VALUES,
+        ALL_VALUES,
     ),
     FindingRow(
         "overwritten",
@@ -218,7 +218,7 @@ FINDING_ROWS: Final = (
         "diverged",
         "2",
         "rank 2 has another result of all_reduce",
-        _ALL_VALUES,
+        ALL_VALUES,
     ),
     FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
 )

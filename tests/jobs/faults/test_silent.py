@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from otel_torchdist import semconv
+from tests.cli.running import processes_of
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.jobs.faults.outcome import observe_finding
-from tests.jobs.faults.rows import FINDING_ROWS, FindingRow, why_not_here
+from tests.jobs.faults.rows import ALL_VALUES, FINDING_ROWS, FindingRow, why_not_here
 from tests.support.waiting import until
 
 DUE_S = 15.0
@@ -35,6 +37,32 @@ def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
     assert outcome.problems == (), outcome.sentence
     assert len(job.findings()) == 1
     assert job.roots() == []
+
+
+def test_actions_on_a_finding(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
+    """A command of the user's runs once, with the finding; evidence is written; the training goes on."""
+    said, dumps = tmp_path / "said", tmp_path / "dumps"
+    command = f"sh -c 'echo $TORCHDIST_STALL_VERDICT $TORCHDIST_STALL_RANKS >> {said}'"
+    actions = {
+        "OTEL_PYTHON_TORCHDIST_NUMERICS": "all",
+        "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps),
+        "OTEL_PYTHON_TORCHDIST_ON_FINDING": f"dump,command:{command}",
+    }
+    job = start("nan", environ=actions)
+    until(said.exists, 60)
+    until(lambda: list(dumps.glob("*.tar.gz")), 30)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0, 0, 0]
+    assert said.read_text() == "non_finite 2\n"
+    assert len(list(dumps.glob("*.tar.gz"))) == 1
+
+
+def test_healthy_values(start: Callable[..., FaultyJob]) -> None:
+    """Where every operation is looked at and every result is compared, a healthy job has no finding."""
+    job = start("nan", "healthy", environ={**ALL_VALUES, "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"})
+    assert [done.code for done in job.join()] == [0, 0, 0]
+    until(lambda: not processes_of(job.base), 40)
+    assert (job.findings(), job.roots()) == ([], [])
 
 
 def test_what_a_straggler_costs(start: Callable[..., FaultyJob]) -> None:

@@ -1,0 +1,74 @@
+"""Runs the configured actions on findings: each once per finding, at once, on a thread.
+
+A finding stalls nothing, so there is nothing to wait for. Nodes do not tell each other about findings: only the agent
+that has found something acts, on the ranks of its own node.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import semconv
+from otel_torchdist.actions.perform import Act, is_first, perform, report
+from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.config import Action, ActionKind
+from otel_torchdist.stall.attributes import describe_finding, of_finding
+from otel_torchdist.stall.events import Finding
+from otel_torchdist.tape.reading.reader import TapeReader
+
+MAX_ACTED: Final = 64
+"""Findings of this process on which actions run; a job that is wrong in many ways must not start a program for each."""
+_PREFIX: Final = "on finding"
+
+
+class FindingActions:
+    """Starts actions on findings."""
+
+    def __init__(self, actions: Iterable[Action], dump_dir: Path) -> None:
+        """Configure the actions, which run in this order; bundles of evidence go to `dump_dir`."""
+        self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
+        self._dump_dir = dump_dir
+        self._acted = 0
+
+    def start(self, findings: Iterable[Finding], tapes: list[TapeReader]) -> None:
+        """Start the actions on new findings, without waiting for them.
+
+        Args:
+            findings: What was found since the last call.
+            tapes: The tapes that this process reads and may act on.
+        """
+        for finding in findings if self._actions else ():
+            concerned = [tape for tape in tapes if tape.identity.nonce in _nonces_of(finding)]
+            if len({tape.path.parent for tape in concerned}) != 1 or self._acted >= MAX_ACTED:
+                continue
+            self._acted += 1
+            found = _described(finding, concerned)
+            threading.Thread(target=self._act, args=(found,), name="torchdist-on-finding", daemon=True).start()
+
+    def _act(self, found: StalledRun) -> None:
+        for position, action in enumerate(self._actions):
+            if is_first(found, f"{position}-{action.kind.value}"):
+                act: Act = lambda action=action: perform(action, found, self._dump_dir, lambda: True)  # noqa: E731
+                report(_PREFIX, action.kind.value, act)
+
+
+def _nonces_of(finding: Finding) -> frozenset[int]:
+    return frozenset(view.nonce for view in finding.world.ranks.values() if not view.is_remote)
+
+
+def _described(finding: Finding, tapes: list[TapeReader]) -> StalledRun:
+    attributes = of_finding(finding)
+    return StalledRun(
+        run=f"{finding.incident.run:032x}",
+        trace_id=f"{finding.incident.trace_id:032x}",
+        verdict=str(attributes.get(semconv.VERDICT, "")),
+        ranks=str(attributes.get(semconv.VERDICT_RANKS, "")),
+        text=describe_finding(finding),
+        attributes=attributes,
+        directory=tapes[0].path.parent,
+        nonces=frozenset(tape.identity.nonce for tape in tapes),
+        local_ranks=tuple(sorted(tape.identity.rank for tape in tapes)),
+    )

@@ -1,0 +1,69 @@
+"""Performs one action: whatever it is about, once, and with its outcome in the log."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from otel_torchdist.actions.abort import abort_ranks
+from otel_torchdist.actions.command import run_command
+from otel_torchdist.actions.dump import dump
+from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.config import Action, ActionKind
+from otel_torchdist.files.owned import create_anew
+
+_logger = logging.getLogger("otel_torchdist")
+
+Callback: TypeAlias = Callable[[StalledRun], object]
+Act: TypeAlias = Callable[[], str]
+
+
+def perform(action: Action, stall: StalledRun, dump_dir: Path, is_on: Callable[[], bool]) -> str:
+    """Perform an action; returns the outcome as text.
+
+    Args:
+        action: The action.
+        stall: What it is about.
+        dump_dir: Where bundles of evidence go.
+        is_on: Whether there still is a reason to end ranks.
+
+    Raises:
+        Exception: Whatever the user's function raises, or what the action failed with.
+    """
+    if action.kind is ActionKind.DUMP:
+        return dump(stall, dump_dir, os.environ)
+    if action.kind is ActionKind.ABORT:
+        return abort_ranks(stall, is_on)
+    if action.kind is ActionKind.COMMAND:
+        return run_command(action.target, stall)
+    module, _, name = action.target.partition(":")
+    return called(getattr(importlib.import_module(module), name), stall)
+
+
+def called(callback: Callback, stall: StalledRun) -> str:
+    """Call a function; returns the outcome as text."""
+    callback(stall)
+    return "returned"
+
+
+def is_first(stall: StalledRun, what: str) -> bool:
+    """Whether this action has not yet run for this stall on this node, even by an agent that was killed."""
+    mark = stall.directory / f"acted-{stall.trace_id}-{what}"
+    with contextlib.suppress(OSError):
+        if mark.exists():
+            return False
+        os.close(create_anew(mark))
+    return True
+
+
+def report(when: str, what: str, act: Act) -> None:
+    """Perform something and log its outcome; when it fails, what comes next runs all the same."""
+    try:
+        _logger.warning("%s: %s %s", when, what, act())
+    except Exception as error:  # from users' code or from ours
+        _logger.warning("%s: %s failed: %s: %s", when, what, type(error).__name__, error)
