@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from grafana import collective_detail, job_overview, links, stall_investigation, variables
+from grafana import collective_detail, job_overview, links, numeric_health, stall_investigation, variables
 from grafana.dashboard import dashboard_json
 
 DASHBOARDS: Final = Path(__file__).parent / "dashboards"
@@ -43,6 +43,12 @@ def files() -> dict[Path, str]:
             links.STALL,
             "Which rank holds the job up, in which collective, and since when.",
             stall_investigation.sections(),
+        ),
+        DASHBOARDS / "numeric-health.json": dashboard_json(
+            links.NUMERIC,
+            "Which rank brings values that are not finite, whose results differ, and how large values are.",
+            numeric_health.sections(),
+            [variables.operation()],
         ),
     }
 

@@ -11,8 +11,14 @@ from grafana_foundation_sdk.models import dashboard as models
 JOB: Final = "torchdist-job"
 COLLECTIVE: Final = "torchdist-collective"
 STALL: Final = "torchdist-stall"
+NUMERIC: Final = "torchdist-numeric"
 
-_TITLES: Final = {JOB: "Job overview", COLLECTIVE: "Collective detail", STALL: "Stall investigation"}
+_TITLES: Final = {
+    JOB: "Job overview",
+    COLLECTIVE: "Collective detail",
+    STALL: "Stall investigation",
+    NUMERIC: "Numeric health",
+}
 
 
 def title_of(uid: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.grafana.queries import DASHBOARDS, panels, used_variables
 
-UIDS = {"torchdist-job", "torchdist-collective", "torchdist-stall"}
+UIDS = {"torchdist-job", "torchdist-collective", "torchdist-stall", "torchdist-numeric"}
 OF_GRAFANA = {"__rate_interval", "__range", "__interval", "__value", "__all"}
 ONLY_PASSED_ON = {"jaeger", "jaeger_url"}
 """Dashboards without a trace to show, which link to the ones that have traces."""
@@ -76,7 +76,7 @@ def test_variables_exist(document: dict[str, Any]) -> None:
 
 
 def test_links_lead_somewhere(document: dict[str, Any]) -> None:
-    """Each dashboard links to both others, with the same variables and time range."""
+    """Each dashboard links to all others, with the same variables and time range."""
     targets = {link["url"].removeprefix("/d/") for link in document["links"]}
     assert targets == UIDS - {document["uid"]}
     assert all(link["includeVars"] and link["keepTime"] for link in document["links"])
@@ -95,4 +95,4 @@ def test_traces_can_be_opened() -> None:
             found += 1
             [links] = [one["value"] for one in columns["Trace"] if one["id"] == "links"]
             assert [link["url"] for link in links] == ["${jaeger_url}/trace/${__value.raw}"]
-    assert found == 3
+    assert found == 4
