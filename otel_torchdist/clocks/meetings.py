@@ -12,7 +12,7 @@ from otel_torchdist.history.moments import arrival_ns, hold_of, is_awaited_unsee
 from otel_torchdist.statistics.waiting import Waiting, waiting_in
 from otel_torchdist.tape.layout import ActivityKind, RecordKind
 from otel_torchdist.tape.records import Operation
-from otel_torchdist.world.model import Channel
+from otel_torchdist.world.calls import Channel
 
 _MOST: Final = 400_000
 """Operations of one channel each, of all ranks together."""

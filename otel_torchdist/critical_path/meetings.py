@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from otel_torchdist.critical_path.timelines import Timeline
 from otel_torchdist.statistics.waiting import Waiting, waiting_in
-from otel_torchdist.world.model import ANY_RANK, Channel
+from otel_torchdist.world.calls import ANY_RANK, Channel
 
 
 class Place(NamedTuple):

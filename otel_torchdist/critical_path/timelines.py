@@ -15,7 +15,7 @@ from otel_torchdist.history.moments import arrival_ns, hold_of, is_awaited_unsee
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import ActivityKind, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation
-from otel_torchdist.world.model import Channel
+from otel_torchdist.world.calls import Channel
 
 _DEVICE_THREAD: Final = -1
 """What runs on a device is in the order of its stream, whichever thread has enqueued it."""

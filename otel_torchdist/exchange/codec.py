@@ -11,16 +11,8 @@ import msgspec
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
-from otel_torchdist.world.model import (
-    Channel,
-    GroupView,
-    OperationView,
-    Progress,
-    RankValues,
-    RankView,
-    Window,
-    WorldSnapshot,
-)
+from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress, Window
+from otel_torchdist.world.model import RankValues, RankView, WorldSnapshot
 
 MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""

@@ -16,7 +16,8 @@ from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_fil
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Leads, Role
-from otel_torchdist.world.model import Channel, WorldSnapshot
+from otel_torchdist.world.calls import Channel
+from otel_torchdist.world.model import WorldSnapshot
 
 SEARCH_S: Final = 0.5
 UNSEEN_S: Final = 120.0

@@ -25,7 +25,8 @@ from otel_torchdist.job.membership import of_this_attempt
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, JudgingAgent, Leads, Role, Undecided
-from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
+from otel_torchdist.world.calls import Channel
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PEACEFUL_ROUND_S: Final = 2.0
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012

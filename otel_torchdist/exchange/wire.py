@@ -16,7 +16,8 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
-from otel_torchdist.world.model import NO_VALUES, Channel, ChildWait, OperationId, Progress, RankValues, Stacks, Window
+from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
+from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
 
 
 class WireError(TorchDistError):

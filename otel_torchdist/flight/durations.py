@@ -14,7 +14,7 @@ import msgspec
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import How
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 
 def with_durations(history: RankHistory, dump: FlightDump) -> RankHistory:

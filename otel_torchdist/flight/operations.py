@@ -14,7 +14,7 @@ from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
 from otel_torchdist.tape.splits import Splits
-from otel_torchdist.world.model import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.world.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.places import user_frame
 
 MAX_TENSORS: Final = 8

@@ -20,7 +20,8 @@ from otel_torchdist.flight.names import GLOO, called_name
 from otel_torchdist.flight.numbering import NumberedEntry
 from otel_torchdist.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
 from otel_torchdist.tape.layout import RecordKind, TapeState
-from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, WorldSnapshot
+from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 DEFAULT_TIMEOUT_MS: Final = 600_000
 """NCCL's, where an entry has none."""

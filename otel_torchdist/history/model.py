@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.records import StepMark
-from otel_torchdist.world.model import GroupView, OperationView
+from otel_torchdist.world.calls import GroupView, OperationView
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.findings import Findings
 from otel_torchdist.imported.selection import Choice
 from otel_torchdist.naming import imported_run_id
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 
 @dataclass(frozen=True, slots=True)

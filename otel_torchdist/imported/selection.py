@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.findings import Findings
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 USUAL_LAST: Final = 200
 """Calls of one rank."""

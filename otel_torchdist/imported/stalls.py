@@ -23,7 +23,8 @@ from otel_torchdist.stall.spans import incident_spans, marker_span
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import UNREAD, WorldSnapshot
+from otel_torchdist.world.calls import UNREAD
+from otel_torchdist.world.model import WorldSnapshot
 
 EPOCH: Final = 1
 """An import reports each stall once."""

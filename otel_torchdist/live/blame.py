@@ -14,7 +14,8 @@ from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import OperationId, RankView, WorldSnapshot
+from otel_torchdist.world.calls import OperationId
+from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, Source, place_of
 
 MAX_STACKS: Final = 4

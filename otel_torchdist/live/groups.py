@@ -9,7 +9,8 @@ from typing import Final
 from otel_torchdist.live.texts import shown, shown_group
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.world.model import Channel, GroupView, Progress, RankView, WorldSnapshot
+from otel_torchdist.world.calls import Channel, GroupView, Progress
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 MAX_GROUPS: Final = 64
 MAX_RANKS_TEXT: Final = 60

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import GroupView
+from otel_torchdist.world.calls import GroupView
 
 MAX_NAME: Final = 120
 MAX_SENTENCE: Final = 4096

@@ -17,7 +17,7 @@ from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import GroupView, OperationView
+from otel_torchdist.world.calls import GroupView, OperationView
 
 FIRST_STEADY: Final = 2
 """Earlier steps create groups, broadcast weights and warm up."""

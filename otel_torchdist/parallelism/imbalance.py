@@ -15,7 +15,7 @@ from typing import Final
 
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.splits import MAX_BYTES
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 MAX_COMPARED: Final = 1_024
 """Exchanges of a group that are compared, the newest ones."""

@@ -17,7 +17,7 @@ from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, GroupCalls
 from otel_torchdist.parallelism.unshaped import Content, UnshapedCalls
 from otel_torchdist.tape.layout import Phase
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import UNREAD
+from otel_torchdist.world.calls import UNREAD
 
 
 class Role(Enum):

@@ -13,7 +13,7 @@ from typing import Final
 from otel_torchdist.flight.groups import numbers_of
 from otel_torchdist.profiles.profile import CallArguments, ProfiledGroup, RankProfile
 from otel_torchdist.tape.records import GroupName
-from otel_torchdist.world.model import GroupView
+from otel_torchdist.world.calls import GroupView
 
 _DEFAULT: Final = "default_pg"
 _NO_DESCRIPTION: Final = ("undefined", "")

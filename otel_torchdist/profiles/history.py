@@ -15,7 +15,7 @@ from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records import Operation, SignatureName, StepMark
 from otel_torchdist.tape.splits import MAX_LISTED, Splits
-from otel_torchdist.world.model import UNREAD, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.world.calls import UNREAD, Channel, GroupView, OperationId, OperationView
 
 MAX_TENSORS: Final = 8
 NO_TAG: Final = -1

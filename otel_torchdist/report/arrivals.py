@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist.statistics.calls import UNKNOWN, RankCalls
 from otel_torchdist.statistics.meetings import SharedChannel, shared_channels
 from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
-from otel_torchdist.world.model import Channel, OperationView
+from otel_torchdist.world.calls import Channel, OperationView
 
 _NOT_KNOWN: Final = -1
 

@@ -15,7 +15,7 @@ from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.records import Operation
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.sentence import describe_frame
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 MOST_LANES: Final = 8
 """Lanes of one group of one rank; more operations than that at once are left out, and counted."""

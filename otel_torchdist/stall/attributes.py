@@ -22,8 +22,9 @@ from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_operation, sentence
+from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, OperationId, OperationView, RankView
+from otel_torchdist.world.model import RankView
 from otel_torchdist.world.places import Place, Source
 
 Attributes = dict[str, AttributeValue]

@@ -16,8 +16,9 @@ from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
+from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, OperationId, WorldSnapshot
+from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

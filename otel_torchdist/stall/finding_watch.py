@@ -18,8 +18,9 @@ from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.verdict.judge import ended_well
+from otel_torchdist.world.calls import Channel, GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import Channel, GroupView, OperationId, RankView, WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 CONCLUDED_AFTER_NS: Final = 2_000_000_000
 """How long after the end of its ranks an agent waits for comparisons with those of other nodes."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.world.model import Channel, WorldSnapshot
+from otel_torchdist.world.calls import Channel
+from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, expects, is_expected
 from otel_torchdist.verdict.standing import is_being_ended, outcome_of
 from otel_torchdist.verdict.waits import Wait, waits_of
-from otel_torchdist.world.model import Channel, OperationId, WorldSnapshot
+from otel_torchdist.world.calls import Channel, OperationId
+from otel_torchdist.world.model import WorldSnapshot
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that these are known when it comes."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.world.model import GroupView
+from otel_torchdist.world.calls import GroupView
 
 _LONGEST = 24
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from otel_torchdist.statistics.calls import ChannelCalls, RankCalls
 from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.world.model import ANY_RANK, Channel, GroupView
+from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import SignatureName
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 
 def _both_ways(n: int) -> float:

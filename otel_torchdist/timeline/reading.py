@@ -21,7 +21,7 @@ from otel_torchdist.timeline.model import (
     Slices,
     Span,
 )
-from otel_torchdist.world.model import Channel, OperationView
+from otel_torchdist.world.calls import Channel, OperationView
 
 _NO_GROUP: Final = "unknown group"
 _ACTIVITIES: Final = {ActivityKind.OPTIMIZER_STEP: "optimizer step"}

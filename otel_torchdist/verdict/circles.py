@@ -9,7 +9,7 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.creations import other_call
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 
 class Hop(NamedTuple):

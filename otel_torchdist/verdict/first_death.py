@@ -15,7 +15,8 @@ from typing import Final
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.waits import DYING_NS
-from otel_torchdist.world.model import Channel, OperationView, RankView
+from otel_torchdist.world.calls import Channel, OperationView
+from otel_torchdist.world.model import RankView
 
 AT_ONCE_NS: Final = 250_000_000
 """Ranks that one signal ends may die this far apart, since each has to free its memory."""

@@ -25,8 +25,9 @@ from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.verdict.stuck import stuck_ranks
+from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
-from otel_torchdist.world.model import ANY_RANK, Arrival, Channel, OperationId, OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this is passing through, not waiting."""

@@ -9,8 +9,9 @@ from typing import Final
 
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.roll_call import RollCall, Standing
+from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, OperationId, RankView, WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, missing_thread, place_of
 
 MAX_THREADS_CHOSEN: Final = 16

@@ -26,7 +26,8 @@ from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
 from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.verdict.waits import DYING_NS, left_behind, waits_of
-from otel_torchdist.world.model import Channel, OperationId, OperationView, RankView, WorldSnapshot, life_in
+from otel_torchdist.world.calls import Channel, OperationId, OperationView
+from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 
 @dataclass(frozen=True, slots=True)

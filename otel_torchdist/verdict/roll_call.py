@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.world.model import ANY_RANK, GroupView, OperationId, OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId, OperationView
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 
 class Standing(enum.Enum):

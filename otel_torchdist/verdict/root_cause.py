@@ -10,7 +10,8 @@ from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.rules import is_expected
 from otel_torchdist.verdict.waits import Wait, died_in, interrupted_by_deaths, left_behind
-from otel_torchdist.world.model import Channel, OperationId, OperationView, WorldSnapshot
+from otel_torchdist.world.calls import Channel, OperationId, OperationView
+from otel_torchdist.world.model import WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
 

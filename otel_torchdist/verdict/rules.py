@@ -21,7 +21,8 @@ from typing import Final
 from otel_torchdist.config import Config
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 _CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
 

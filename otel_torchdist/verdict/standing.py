@@ -6,7 +6,8 @@ from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
-from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
+from otel_torchdist.world.calls import Channel
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 
 def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:

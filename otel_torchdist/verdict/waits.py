@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.layout import How, TapeState
-from otel_torchdist.world.model import OperationId, OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.calls import OperationId, OperationView
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 DYING_NS: Final = 500_000_000
 """How long a process may still be seen alive while the kernel closes its files, one after the other."""

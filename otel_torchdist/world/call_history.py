@@ -16,8 +16,8 @@ from typing import Final
 
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
+from otel_torchdist.world.calls import Arrival, Channel, TimedWindow, Window
 from otel_torchdist.world.mismatch import comparable
-from otel_torchdist.world.model import Arrival, Channel, TimedWindow, Window
 
 MAX_CHANNELS: Final = 64
 """Groups of a rank whose calls are kept; each takes about 30 kB."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
-from otel_torchdist.world.model import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress
+from otel_torchdist.world.calls import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress
 
 MAX_CHANNELS: Final = 65_536
 """Tags create channels without bound; beyond this the oldest quarter is forgotten."""

@@ -17,9 +17,10 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
+from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
 from otel_torchdist.world.channel_progress import ChannelProgress
 from otel_torchdist.world.child_waits import ChildWaits
-from otel_torchdist.world.model import UNREAD, Arrival, OperationView, RankView, Stacks
+from otel_torchdist.world.model import RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames
 from otel_torchdist.world.values import ValueLog
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.records import SignatureName
-from otel_torchdist.world.model import UNREAD, Arrival, Channel, OperationId, RankView
+from otel_torchdist.world.calls import UNREAD, Arrival, Channel, OperationId
+from otel_torchdist.world.model import RankView
 
 
 class Field(enum.Enum):

@@ -11,7 +11,7 @@ from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
-from otel_torchdist.world.model import ANY_RANK, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 _SEND: Final = "send"
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)

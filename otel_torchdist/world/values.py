@@ -9,7 +9,8 @@ from typing import Final
 
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.world.model import NonFiniteInput, OperationId, OperationView, OutputChecksum, RankValues
+from otel_torchdist.world.calls import OperationId, OperationView
+from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankValues
 
 MAX_NON_FINITE: Final = 32
 """Operations with such inputs that are kept: the oldest ones, since what follows are consequences."""

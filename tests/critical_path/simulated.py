@@ -11,7 +11,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName, StepMark
-from otel_torchdist.world.model import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 
 MS: Final = 1_000_000
 START_NS: Final = 1_000_000_000_000

@@ -20,17 +20,8 @@ from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import (
-    Arrival,
-    Channel,
-    OperationId,
-    OperationView,
-    Progress,
-    RankView,
-    Stacks,
-    Window,
-    WorldSnapshot,
-)
+from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView, Progress, Window
+from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
 from tests.support.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict
 

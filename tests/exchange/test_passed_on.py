@@ -12,7 +12,7 @@ from otel_torchdist.exchange.wire import Question, encode, wire_ruling
 from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.world.model import Channel, OperationId
+from otel_torchdist.world.calls import Channel, OperationId
 from tests.exchange.peer_agents import Agents, exchange_of
 from tests.support.fake_world import RUN, group_of
 from tests.support.waiting import until

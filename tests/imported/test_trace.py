@@ -15,7 +15,7 @@ from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.world.model import UNREAD
+from otel_torchdist.world.calls import UNREAD
 from tests.imported.recordings import Found, RecordedWorld, stalled
 from tests.support.fake_world import SECOND, START_NS, WALL_OFFSET_NS, group_of
 from tests.support.memory_sink import MemorySink

@@ -13,7 +13,7 @@ from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.verdict.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import GroupView, OperationView
+from otel_torchdist.world.calls import GroupView, OperationView
 from tests.reproducer.rehearsal import verdict_on
 from tests.support.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
 

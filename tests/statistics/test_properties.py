@@ -17,7 +17,7 @@ from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Row, Statistics
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
-from otel_torchdist.world.model import Channel, OperationId, OperationView
+from otel_torchdist.world.calls import Channel, OperationId, OperationView
 from tests.support.fake_world import group_of
 
 GROUPS = (group_of(0, 1, 2), group_of(0, 2), group_of(1, 2, nth=1))

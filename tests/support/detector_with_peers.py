@@ -9,7 +9,8 @@ from otel_torchdist import semconv
 from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.world.model import Channel, WorldSnapshot
+from otel_torchdist.world.calls import Channel
+from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import RUN, SECOND, START_NS, FakeWorld
 from tests.support.watched_world import RULES, Watching, stalled
 

@@ -13,17 +13,8 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.tape.splits import Splits
-from otel_torchdist.world.model import (
-    MAX_RECENT,
-    Arrival,
-    Channel,
-    GroupView,
-    OperationId,
-    OperationView,
-    Progress,
-    RankView,
-    WorldSnapshot,
-)
+from otel_torchdist.world.calls import MAX_RECENT, Arrival, Channel, GroupView, OperationId, OperationView, Progress
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 RUN = 0xFEED
 SECOND = 1_000_000_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import waits_of
-from otel_torchdist.world.model import OperationId, WorldSnapshot
+from otel_torchdist.world.calls import OperationId
+from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import THRESHOLD_NS
 
 

@@ -2,7 +2,8 @@
 
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import OperationId, WorldSnapshot
+from otel_torchdist.world.calls import OperationId
+from otel_torchdist.world.model import WorldSnapshot
 from tests.support import judging
 from tests.support.fake_world import FakeWorld, group_of
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.world.model import Channel, GroupView, OperationId, WorldSnapshot
+from otel_torchdist.world.calls import Channel, GroupView, OperationId
+from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")

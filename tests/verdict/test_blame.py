@@ -7,8 +7,8 @@ import pytest
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.mismatch import Field
-from otel_torchdist.world.model import GroupView
 from tests.support.fake_world import FakeWorld, group_of
 from tests.support.sentences import spoken, the_verdict
 from tests.support.watched_world import Watching

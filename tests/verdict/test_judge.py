@@ -5,7 +5,7 @@ from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import OperationId
+from otel_torchdist.world.calls import OperationId
 from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.judging import verdicts
 from tests.support.sentences import EVERYBODY, late_world, operation_id_of, spoken, the_verdict

@@ -9,8 +9,9 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.calls import Arrival, Channel, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch, compare
-from otel_torchdist.world.model import Arrival, Channel, OperationId, WorldSnapshot
+from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import FakeRank, FakeWorld, group_of
 from tests.support.judging import the_verdict
 

@@ -12,7 +12,8 @@ from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import GroupView, Stacks
+from otel_torchdist.world.calls import GroupView
+from otel_torchdist.world.model import Stacks
 from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 from tests.support.watched_world import STACK
 

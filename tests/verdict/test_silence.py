@@ -7,7 +7,7 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import GroupView
+from otel_torchdist.world.calls import GroupView
 from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 NOW_S = 30.0

@@ -14,7 +14,7 @@ from otel_torchdist.verdict.model import VerdictKind, locate
 from otel_torchdist.verdict.post_mortem import judge, roots_of, stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import Channel, OperationId
+from otel_torchdist.world.calls import Channel, OperationId
 from tests.support.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict
 from tests.verdict.stuck_worlds import (

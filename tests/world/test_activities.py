@@ -13,7 +13,8 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import GroupName
-from otel_torchdist.world.model import OperationView, RankView
+from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.model import RankView
 from tests.support.fake_tape import SECOND, FollowedTape
 
 PAIR = GroupName("1", "mesh_dp", (0, 1), 1, "gloo", True)

@@ -9,8 +9,8 @@ from otel_torchdist.cli.text import iso_time
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Link, Verdict
+from otel_torchdist.world.calls import GroupView, OperationView
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, OperationView
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ from otel_torchdist.cli.text import length, shown_callers, time_of_day
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 MAX_OPEN: Final = 8
 """Open operations shown of a rank."""

@@ -19,7 +19,7 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
 from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_operation
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 _STYLES: Final = {
     RankLife.RUNNING: "green",

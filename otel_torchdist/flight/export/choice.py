@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.calls import OperationView
 
 
 @dataclass(frozen=True, slots=True)

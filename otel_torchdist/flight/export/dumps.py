@@ -17,7 +17,7 @@ from otel_torchdist.flight.names import recorded_dtype
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.world.model import Channel, OperationId, OperationView
+from otel_torchdist.world.calls import Channel, OperationId, OperationView
 
 VERSION: Final = (2, 10)
 """That of torch 2.13 to 2.15."""

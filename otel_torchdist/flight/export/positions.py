@@ -13,7 +13,7 @@ from otel_torchdist.flight.export.left_out import LeftOut, Reason
 from otel_torchdist.flight.export.vocabulary import recorded_operation
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.world.model import Channel, OperationId, OperationView
+from otel_torchdist.world.calls import Channel, OperationId, OperationView
 
 _ByRank = dict[int, OperationView]
 

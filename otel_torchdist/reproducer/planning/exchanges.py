@@ -11,7 +11,7 @@ from otel_torchdist.reproducer.planning.cast import Cast
 from otel_torchdist.reproducer.planning.substitutes import bytes_of
 from otel_torchdist.reproducer.planning.tails import Event
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.world.model import OperationId, OperationView
+from otel_torchdist.world.calls import OperationId, OperationView
 
 Shape = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptGroup
 from otel_torchdist.reproducer.planning.cast import Cast
 from otel_torchdist.tape.records import GroupName
-from otel_torchdist.world.model import GroupView
+from otel_torchdist.world.calls import GroupView
 
 MOST_DIGITS: Final = 9
 _DEFAULT_DESCRIPTION: Final = "default_pg"

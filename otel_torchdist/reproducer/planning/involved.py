@@ -12,7 +12,7 @@ from otel_torchdist.reproducer.planning.tails import is_stuck
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import Channel, OperationId
+from otel_torchdist.world.calls import Channel, OperationId
 
 _NOT_BY_A_SCRIPT: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.DEVICE: "a device did not reach the operation, which gloo on a CPU cannot show",

@@ -27,7 +27,8 @@ from otel_torchdist.reproducer.planning.tails import Event, tails_of
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import Channel, GroupView, OperationId, WorldSnapshot
+from otel_torchdist.world.calls import Channel, GroupView, OperationId
+from otel_torchdist.world.model import WorldSnapshot
 
 _DO_NOT_COME: Final = (VerdictKind.ABSENT, VerdictKind.DEAD, VerdictKind.FROZEN, VerdictKind.RENDEZVOUS)
 """Verdicts whose ranks do not come to the operation."""

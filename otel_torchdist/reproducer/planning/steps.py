@@ -17,7 +17,7 @@ from otel_torchdist.reproducer.planning.sizes import PARTED, Sizes, sizes_for
 from otel_torchdist.reproducer.planning.tails import Event
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.wording.sentence import describe_frame
-from otel_torchdist.world.model import UNREAD, OperationView
+from otel_torchdist.world.calls import UNREAD, OperationView
 
 MOST_TENSORS: Final = 4_096
 MOST_EXTRA: Final = 4_096

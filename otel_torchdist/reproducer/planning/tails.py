@@ -8,8 +8,8 @@ from typing import Final
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView
 from otel_torchdist.world.mismatch import compare
-from otel_torchdist.world.model import Arrival, Channel, OperationId, OperationView
 
 GOOD_CALLS: Final = 2
 """Calls of a channel before the position at which it hangs: they show that the group works."""

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.world.calls import Arrival, Channel, OperationId, Progress, Window
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference
-from otel_torchdist.world.model import Arrival, Channel, OperationId, Progress, RankView, Window, WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PASSES_APART_NS: Final = 1_000_000_000
 REPORTED_AFTER_NS: Final = 12_000_000_000

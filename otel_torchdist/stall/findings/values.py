@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import GroupView, NonFiniteInput, OperationId, RankView, WorldSnapshot
+from otel_torchdist.world.calls import GroupView, OperationId
+from otel_torchdist.world.model import NonFiniteInput, RankView, WorldSnapshot
 from otel_torchdist.world.values import CALM_STEPS
 
 PASSES_APART_NS: Final = 1_000_000_000

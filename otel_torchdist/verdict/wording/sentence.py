@@ -12,8 +12,8 @@ from otel_torchdist.verdict.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
+from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
-from otel_torchdist.world.model import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.places import Place, Source
 
 MAX_PLACES: Final = 3

@@ -23,7 +23,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import Channel, OperationId
+from otel_torchdist.world.calls import Channel, OperationId
 from tests.cli.asking import ask
 from tests.cli.running import Running
 from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape

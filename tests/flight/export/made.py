@@ -11,7 +11,7 @@ import msgspec
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
-from otel_torchdist.world.model import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 
 SECOND: Final = 1_000_000_000
 WALL_NS: Final = 1_700_000_000 * SECOND

@@ -20,16 +20,8 @@ from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import (
-    Arrival,
-    Channel,
-    GroupView,
-    OperationId,
-    OperationView,
-    Progress,
-    RankView,
-    WorldSnapshot,
-)
+from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
+from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.fake_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0

@@ -12,8 +12,9 @@ from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, Sil
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
+from otel_torchdist.world.calls import Arrival
 from otel_torchdist.world.mismatch import Field
-from otel_torchdist.world.model import Arrival, WorldSnapshot
+from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import SECOND, FakeWorld
 from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
 

@@ -9,14 +9,8 @@ from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinde
 from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import (
-    Channel,
-    NonFiniteInput,
-    OperationId,
-    OutputChecksum,
-    RankValues,
-    WorldSnapshot,
-)
+from otel_torchdist.world.calls import Channel, OperationId
+from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankValues, WorldSnapshot
 from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 GROUP = group_of(0, 1, 2, 3, description="default_pg")

@@ -1,0 +1,168 @@
+"""Operations of one rank, by channel and sequence: by these the calls of all ranks are matched. Frozen data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+
+ANY_RANK = -1
+"""Source of a receive that accepts from any rank."""
+MAX_RECENT: Final = 8
+MAX_THREADS: Final = 4
+UNREAD: Final = "?"
+"""Reduce op of a call for which it was not read: it matches every other."""
+
+
+class Channel(NamedTuple):
+    """A sequence of operations: a group's collectives, its creation, or what one rank sends another.
+
+    Attributes:
+        kind: `OPERATION` or `RENDEZVOUS`.
+        group: The group's key; '' when the group is not known.
+        source: Global rank that sends; -1 for collectives.
+        destination: Global rank that receives; -1 for collectives.
+        tag: Tag of point-to-point operations; -1 if it is not recorded.
+    """
+
+    kind: RecordKind
+    group: str
+    source: int = ANY_RANK
+    destination: int = -1
+    tag: int = 0
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether the channel connects two ranks rather than a group."""
+        return self.destination >= 0
+
+
+class OperationId(NamedTuple):
+    """The `sequence`-th operation of a channel: the same id on all ranks that take part."""
+
+    channel: Channel
+    sequence: int
+
+
+class Arrival(NamedTuple):
+    """What one rank entered at one position of a channel.
+
+    Attributes:
+        sequence: The position.
+        signature: What it called, with which arguments; None if the dictionary does not contain it.
+        root: Global rank of the root, or of the peer; -1 if there is none.
+    """
+
+    sequence: int
+    signature: SignatureName | None
+    root: int
+
+
+class Window(NamedTuple):
+    """Calls of one rank at consecutive positions of a channel.
+
+    Attributes:
+        number: Which block of 64 positions, from 0.
+        digest: Equal for all ranks that made the same calls there.
+        arrivals: The calls.
+    """
+
+    number: int
+    digest: int
+    arrivals: tuple[Arrival, ...]
+
+
+class TimedWindow(NamedTuple):
+    """When one rank arrived at the calls at consecutive positions of a channel.
+
+    Attributes:
+        number: Which block of 64 positions, from 0.
+        times: Monotonic times, in order.
+    """
+
+    number: int
+    times: tuple[int, ...]
+
+
+class Progress(NamedTuple):
+    """How far one rank has advanced in one channel.
+
+    Attributes:
+        entered: Highest sequence entered.
+        completed: Highest sequence whose end is known, 0 when there is none.
+        failed: Highest sequence that raised, 0 when there is none.
+        failure: Type of that exception.
+        aligned: Whether the sequence can be compared with that of other ranks.
+        losses: `RankView.losses` when this was last updated: if it has grown since, more may have been entered.
+        recent: What it entered last, oldest first; at most `MAX_RECENT`.
+        threads: Native ids of the threads that entered it last; at most `MAX_THREADS`.
+        seen_out: Highest sequence that it was seen to come out of. Unlike `completed` it never counts an end that is
+            only assumed. It may trail the device by some rounds of the poller or watchdog that looks.
+        seen_out_ns: When it was last seen to come out of one; 0 if that is not known.
+    """
+
+    entered: int = 0
+    completed: int = 0
+    failed: int = 0
+    failure: str = ""
+    aligned: bool = True
+    losses: int = 0
+    recent: tuple[Arrival, ...] = ()
+    threads: tuple[int, ...] = ()
+    seen_out: int = 0
+    seen_out_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A process group.
+
+    Attributes:
+        key: Eight hex digits, the same on all members.
+        name: The group as the member sees it.
+        members: Its ranks, for lookups.
+        is_inferred: Whether the members are those that were seen to use it, and there may be more.
+    """
+
+    key: str
+    name: GroupName
+    members: frozenset[int]
+    is_inferred: bool = False
+
+    @property
+    def label(self) -> str:
+        """The group's name in a sentence."""
+        return self.name.description or self.name.name or self.key
+
+
+@dataclass(frozen=True, slots=True)
+class OperationView:
+    """An operation of one rank with its names resolved.
+
+    Attributes:
+        record: The record on the tape.
+        name: `all_reduce`, `send`, …
+        operation_id: Its id, the same on all members.
+        group: Its group; None if the dictionary does not contain it.
+        signature: Its signature; None if the dictionary does not contain it.
+        call_site: Where it was called; None when no Python frame outside torch led to it.
+        label: The `record_comm` label, or ''.
+        failure: Type of the exception that it raised, or ''.
+        waiting_since_ns: Since when it shows that its rank waits; None if being open is no evidence of that.
+        tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.
+        path: What has led to the call site, innermost frame first; see `shown_path`.
+    """
+
+    record: Operation
+    name: str
+    operation_id: OperationId
+    group: GroupView | None
+    signature: SignatureName | None
+    call_site: CallSiteName | None
+    label: str
+    failure: str
+    waiting_since_ns: int | None
+    tolerance_ns: int = 0
+    path: tuple[str, ...] = ()
