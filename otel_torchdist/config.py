@@ -287,6 +287,7 @@ class Config:
         hooks: Functions or `Hooks`, as `module:name`, that are called around operations.
         numerics: Which operations' tensors are looked at.
         numerics_every: One in so many operations is sampled, of large messages fewer.
+        compare_parameters: Parameters of DDP's replicas are compared before each so-many-th step; 0 for never.
         synchronize: Whether devices are synchronised around collectives, for debugging.
         abort_hooks: Whether backends report that they give up an operation.
         stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
@@ -328,6 +329,7 @@ class Config:
         env.OTEL_PYTHON_TORCHDIST_NUMERICS, _one_of({mode.value: mode for mode in NumericsMode}), "off"
     )
     numerics_every: int = _setting(env.OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY, _integer(1, 1048576), "64")
+    compare_parameters: int = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS, _integer(0, 1048576), "0")
     synchronize: bool = _setting(env.OTEL_PYTHON_TORCHDIST_SYNCHRONIZE, _BOOLEAN, "false")
     abort_hooks: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ABORT_HOOKS, _BOOLEAN, "false")
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, _list_of_patterns(), "")

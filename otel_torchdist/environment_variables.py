@@ -87,6 +87,15 @@ all ranks.
 Default: "64"
 """
 
+OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS = "OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS
+
+Checksums of the parameters of DistributedDataParallel's replicas are compared between ranks before each so-many-th
+step, without a collective; 0 for never. Must be the same on all ranks. Tensors on the CPU only, so far.
+Default: "0"
+"""
+
 OTEL_PYTHON_TORCHDIST_SYNCHRONIZE = "OTEL_PYTHON_TORCHDIST_SYNCHRONIZE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_SYNCHRONIZE

@@ -55,6 +55,7 @@ def test_defaults() -> None:
         "hooks": (),
         "numerics": NumericsMode.OFF,
         "numerics_every": 64,
+        "compare_parameters": 0,
         "synchronize": False,
         "stall_ignore": (),
         "compare_calls": True,

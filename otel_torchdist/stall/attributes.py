@@ -96,8 +96,11 @@ def _of_values(event: ValuesFound) -> Attributes:
         semconv.VERDICT: semconv.NON_FINITE if isinstance(found, NonFinite) else semconv.DIVERGED,
         semconv.VERDICT_RANKS: compress_ranks(found.ranks),
         semconv.STEP: found.step,
-        **_of_operation_id(found.operation, found.group, found.operation_id),
     }
+    if isinstance(found, Diverged) and found.is_of_parameters:
+        of_group = _of_group(found.group) if found.group is not None else {}
+        return attributes | of_group | {semconv.DIVERGENCE_OF: "parameters"}
+    attributes |= _of_operation_id(found.operation, found.group, found.operation_id)
     if isinstance(found, Diverged):
         return attributes | {semconv.DIVERGENCE_OF: "output"}
     return attributes | _of_frame(found.call_site)

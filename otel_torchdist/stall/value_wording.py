@@ -29,9 +29,20 @@ def _non_finite(found: NonFinite) -> str:
 
 
 def _diverged(found: Diverged) -> str:
+    if found.is_of_parameters:
+        return _parted(found)
     operation = f"{describe_operation(found.operation, found.group, found.operation_id)} in step {found.step}"
     cause = "what was received has been changed on its way or afterwards, or the ranks run different code"
     if not found.others:
         return f"{name_ranks(found.ranks)} have different results of {operation}, which must be equal: {cause}"
     results = f"{have(found.ranks)} another result of {operation}"
     return f"{name_ranks(found.ranks)} {results} than {name_ranks(found.others)}, which must be equal: {cause}"
+
+
+def _parted(found: Diverged) -> str:
+    of = f"of {found.group.label} " if found.group is not None else ""
+    when = f"in step {found.step}, since then or earlier"
+    if not found.others:
+        return f"{name_ranks(found.ranks)} have different parameters {of}{when}: replicas must be equal"
+    had = f"{have(found.ranks)} other parameters {of}than {name_ranks(found.others)}"
+    return f"{name_ranks(found.ranks)} {had} {when}: replicas must be equal"

@@ -53,6 +53,8 @@ class NumericsFlag(enum.IntFlag):
     """An input is infinite or not a number."""
     COMPARABLE = 4
     """The outputs must be equal on all members."""
+    PARAMETERS = 8
+    """It belongs to no operation: its last word is the checksum of parameters that must be equal on all members."""
 
 
 class Numerics(msgspec.Struct, frozen=True, gc=False):
@@ -153,7 +155,7 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         tag=tag,
         thread=thread,
         elements=elements,
-        flags=NumericsFlag(flags & 7),
+        flags=NumericsFlag(flags & 15),
         smallest=smallest,
         largest=largest,
         mean=_float_and_share(values[NumericsWord.MEAN])[0],

@@ -65,7 +65,7 @@ class TapeFollower:
         self._clock = WallClock(reader.identity)
         self._baselines = Baselines()
         self._logs = RankLogs()
-        self._values = ValueLog(reader.identity.checks_values, self._resolved.operation)
+        self._values = ValueLog(reader.identity.checks_values, self._resolved)
         self._process = ProcessState(reader.identity)
         self._children = ChildWaits(reader.identity)
         self._request = 0

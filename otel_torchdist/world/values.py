@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.tape.numerics import Numerics
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.numerics import Numerics, NumericsFlag
 from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.world.calls import OperationId, OperationView
+from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankValues
+from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_NON_FINITE: Final = 32
 """Operations with such inputs that are kept: the oldest ones, since what follows are consequences."""
 MAX_OUTPUTS: Final = 512
 MAX_SKIPPED: Final = 64
 MAX_AWAITED: Final = 1_024
+PARAMETERS: Final = "parameters"
+"""What stands for an operation where a checksum is that of parameters."""
 
 
 class ValueLog:
@@ -26,14 +30,14 @@ class ValueLog:
         shown: That.
     """
 
-    def __init__(self, are_all_checked: bool, view_of: Callable[[Operation], OperationView]) -> None:
+    def __init__(self, are_all_checked: bool, resolved: ResolvedNames) -> None:
         """Keep nothing yet.
 
         Args:
             are_all_checked: See `RankValues`.
-            view_of: Resolves the names of an operation.
+            resolved: Resolves the names of operations.
         """
-        self._view_of = view_of
+        self._resolved = resolved
         self._are_all_checked = are_all_checked
         self._non_finite: list[NonFiniteInput] = []
         self._outputs: deque[OutputChecksum] = deque(maxlen=MAX_OUTPUTS)
@@ -48,8 +52,9 @@ class ValueLog:
             if operation.numerics is not None:
                 has_changed |= self._entered(operation, operation.numerics)
         for one in numerics:
-            known = self._awaited.pop(one.number, None) if one.output_checksum is not None else None
+            known = self._parameters(one) or self._awaited.get(one.number)
             if known is not None and one.output_checksum is not None:
+                self._awaited.pop(one.number, None)
                 self._outputs.append(OutputChecksum(*known, one.output_checksum))
                 has_changed = True
         for mark in steps:
@@ -61,8 +66,16 @@ class ValueLog:
                 self._are_all_checked, tuple(self._non_finite), tuple(self._outputs), tuple(self._skipped)
             )
 
+    def _parameters(self, numerics: Numerics) -> tuple[OperationId, str, int] | None:
+        """What a checksum of parameters is compared by; None if it is that of an operation."""
+        group = self._resolved.group(numerics.group) if int(numerics.flags) & NumericsFlag.PARAMETERS else None
+        if group is None:
+            return None
+        channel = Channel(RecordKind.NUMERICS, group.key)
+        return OperationId(channel, numerics.sequence), PARAMETERS, numerics.step
+
     def _entered(self, operation: Operation, numerics: Numerics) -> bool:
-        view = self._view_of(operation)
+        view = self._resolved.operation(operation)
         self._awaited[numerics.number] = (view.operation_id, view.name, operation.step)
         if len(self._awaited) > MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]

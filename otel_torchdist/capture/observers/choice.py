@@ -24,11 +24,13 @@ class Observing:
         hooks: Functions of the user's.
         synchronizes: Whether devices are synchronised around collectives.
         numerics: Records the values of tensors; None for nothing.
+        compare_parameters: Parameters of replicas are compared before each so-many-th step; 0 for never.
     """
 
     hooks: tuple[Hooks, ...] = ()
     synchronizes: bool = False
     numerics: NumericsObserver | None = None
+    compare_parameters: int = 0
 
     @property
     def looks_at_tensors(self) -> bool:
@@ -42,7 +44,7 @@ class Observing:
 
     @property
     def is_none(self) -> bool:
-        """Whether there is nothing to call."""
+        """Whether there is nothing to call at operations."""
         return not self.looks_at_tensors and not self.synchronizes
 
 
@@ -55,6 +57,7 @@ def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
         hooks=(*given_hooks(given), *load_hooks(config.hooks)),
         synchronizes=config.synchronize,
         numerics=None if is_off else NumericsObserver(config.numerics, config.numerics_every),
+        compare_parameters=config.compare_parameters,
     )
     if not observing.is_none and config.capture is CaptureKernel.NATIVE:
         _logger.warning(

@@ -23,6 +23,7 @@ from torch.distributed import ProcessGroup, Work
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
+from otel_torchdist.capture.observers.replicas import Replicas
 from otel_torchdist.capture.observers.synchronized import Synchronizer
 from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
 from otel_torchdist.capture.torch_api import (
@@ -104,6 +105,8 @@ class ObservedCalls:
         self._numerics = observing.numerics
         self._looks_at_tensors = observing.looks_at_tensors
         self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
+        every = observing.compare_parameters
+        self._replicas = Replicas(every, meet) if every else None
         self._meet = meet
         self._patches = patches
         self._patched: set[type] = set()
@@ -117,6 +120,8 @@ class ObservedCalls:
 
     def hook(self) -> None:
         """Follow blocks of coalesced operations, and the steps of optimizers."""
+        if self._replicas is not None:
+            self._replicas.hook(self._patches)
         if not self._looks_at_tensors:
             return
         self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
@@ -125,6 +130,8 @@ class ObservedCalls:
 
     def unhook(self) -> None:
         """Stop following, and forget what has not ended."""
+        if self._replicas is not None:
+            self._replicas.unhook()
         while self._handles:
             self._handles.pop().remove()
         self.forget_all()
@@ -134,6 +141,8 @@ class ObservedCalls:
         for table in (self._pending, self._by_work, self._by_memory, self._blocks, self._wanted):
             table.clear()
         self._thread = _Thread()
+        if self._replicas is not None:
+            self._replicas.forget_steps()
 
     # --- kernels -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Final
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.model import NonFiniteInput, RankView, WorldSnapshot
-from otel_torchdist.world.values import CALM_STEPS
+from otel_torchdist.world.values import CALM_STEPS, PARAMETERS
 
 PASSES_APART_NS: Final = 1_000_000_000
 SETTLED_NS: Final = 5_000_000_000
@@ -56,11 +56,11 @@ class NonFinite:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Outputs that must be equal on all members, and are not.
+    """Outputs or parameters that must be equal on all members, and are not.
 
     Attributes:
-        operation_id: The operation.
-        operation: Its name.
+        operation_id: The operation, or what stands for it.
+        operation: Its name; `PARAMETERS` where those differ.
         group: Its group; None if it is not known.
         ranks: The minority, ascending; all that were compared if there is no majority.
         others: The majority; none if there is none.
@@ -73,6 +73,11 @@ class Diverged:
     ranks: tuple[int, ...]
     others: tuple[int, ...]
     step: int
+
+    @property
+    def is_of_parameters(self) -> bool:
+        """Whether parameters differ."""
+        return self.operation == PARAMETERS
 
 
 class ValueFinder:
@@ -159,7 +164,8 @@ class ValueFinder:
                 described[one.operation_id] = (one.operation, one.step)
         for operation_id, by_rank in checksums.items():
             operation, step = described[operation_id]
-            key = (operation_id.channel.group, step // CALM_STEPS)
+            persists = operation == PARAMETERS
+            key = (operation_id.channel.group, -1 if persists else step // CALM_STEPS)
             if len(set(by_rank.values())) < 2 or key in self._diverged:
                 continue
             self._diverged.add(key)

@@ -14,6 +14,7 @@ from otel_torchdist.tape.records import Operation
 
 MAX_AWAITED: Final = 256
 """Records whose outputs are awaited; those of operations that are never waited for must not accumulate."""
+_PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
 _AWAITED: Final = int(NumericsFlag.SAMPLED | NumericsFlag.COMPARABLE)
 
 
@@ -31,6 +32,9 @@ class Values:
 
     def add(self, number: int, fields: tuple[int, ...]) -> None:
         """Add a record; it replaces one of the same thread whose operation was not recorded."""
+        if fields[12] & _PARAMETERS:
+            self._await(number, fields)
+            return
         self._by_thread[fields[10]] = (number, fields)
 
     def take(self, tape: MappedTape, operation: Sequence[int], batch: Batch) -> Numerics | None:
@@ -50,10 +54,13 @@ class Values:
         numerics = numerics_of(number, fields, tape.ring_words(number) or ())
         batch.numerics.append(numerics)
         if int(numerics.flags) & _AWAITED == _AWAITED and numerics.output_checksum is None:
-            self._awaited[number] = fields
-            if len(self._awaited) > MAX_AWAITED:
-                del self._awaited[next(iter(self._awaited))]
+            self._await(number, fields)
         return numerics
+
+    def _await(self, number: int, fields: tuple[int, ...]) -> None:
+        self._awaited[number] = fields
+        if len(self._awaited) > MAX_AWAITED:
+            del self._awaited[next(iter(self._awaited))]
 
     def read_again(self, tape: MappedTape, batch: Batch) -> None:
         """Add to the batch what has become complete since the last poll, also to operations that have ended in it."""

@@ -30,8 +30,8 @@ def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
     jobs.clean_up()
 
 
-def findings(job: Job) -> list[NonFinite | Diverged]:
-    """What a judge finds at the end of a job."""
+def world_of(job: Job) -> WorldSnapshot:
+    """What is known of a job at its end."""
     views: dict[int, RankView] = {}
     for tape in job.tapes:
         reader = TapeReader(tape.path)
@@ -43,7 +43,12 @@ def findings(job: Job) -> list[NonFinite | Diverged]:
         views[view.rank] = view
         reader.close()
     now_ns = max(view.heartbeat_ns for view in views.values())
-    return ValueFinder().find(WorldSnapshot(1, now_ns, views), is_last=True)
+    return WorldSnapshot(1, now_ns, views)
+
+
+def findings(job: Job) -> list[NonFinite | Diverged]:
+    """What a judge finds at the end of a job."""
+    return ValueFinder().find(world_of(job), is_last=True)
 
 
 @pytest.mark.parametrize("bad_rank", range(RANKS))
