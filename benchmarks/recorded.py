@@ -13,7 +13,28 @@ from otel_torchdist.tape.records import Operation
 
 def operations_on_tapes(directory: Path) -> list[int]:
     """How many operations each tape of a directory has seen, whatever is still in its ring: sequences, summed."""
-    return [_operations(path) for path in tapes_in(directory)]
+    counted = OperationsOnTapes(directory)
+    counted.look()
+    return counted.counts
+
+
+class OperationsOnTapes:
+    """Counts the operations of tapes whose rings are lapped between kinds of operations that are counted apart."""
+
+    def __init__(self, directory: Path) -> None:
+        """Count those of the tapes in a directory."""
+        self._directory = directory
+        self._newest: dict[Path, Counter[tuple[int, ...]]] = {}
+
+    def look(self) -> None:
+        """See which sequences have been reached; needed once for each kind, while one of its records is in the ring."""
+        for path in tapes_in(self._directory):
+            _note_newest(path, self._newest.setdefault(path, Counter()))
+
+    @property
+    def counts(self) -> list[int]:
+        """How many operations each tape has seen."""
+        return [newest.total() for newest in self._newest.values()]
 
 
 def insist(expected: object, found: object, what: str) -> None:
@@ -26,8 +47,7 @@ def insist(expected: object, found: object, what: str) -> None:
         raise RuntimeError(f"{found} of {expected} {what}: the figures mean nothing")
 
 
-def _operations(path: Path) -> int:
-    newest: Counter[tuple[int, ...]] = Counter()
+def _note_newest(path: Path, newest: Counter[tuple[int, ...]]) -> None:
     tape = TapeReader(path)
     try:
         for operation in tape.poll().entered:
@@ -36,7 +56,6 @@ def _operations(path: Path) -> int:
                 newest[counted] = max(newest[counted], operation.sequence)
     finally:
         tape.close()
-    return newest.total()
 
 
 def _counted_with(operation: Operation) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from benchmarks.call_timers import call_timers, take_turns
 from benchmarks.native_library import library_folder, native_cache
 from benchmarks.orders import Calls, Conditions, Kind, Order, Timing, Variant
-from benchmarks.recorded import insist, operations_on_tapes
+from benchmarks.recorded import OperationsOnTapes, insist
 from benchmarks.span_sink import SpanSink
 
 Timings: TypeAlias = Mapping[str, Mapping[Variant, Sequence[Timing]]]
@@ -80,17 +80,19 @@ def time_calls(
         sink = stack.enter_context(SpanSink())
         conditions = Conditions(tapes, sink.endpoint, library, world.backend, world.size, world.calls)
         timers = stack.enter_context(call_timers(taken, conditions))
-        timings = {
-            name: take_turns(timers, extent.order(name, kind), extent.rounds)
-            for name, kind in timers[Variant.BARE].kinds.items()
-            if not names or name in names
-        }
+        recording = [variant for variant in (Variant.PYTHON, Variant.NATIVE) if variant in timers]
+        recorded = {variant: OperationsOnTapes(conditions.tapes_of(variant)) for variant in recording}
+        timings: dict[str, dict[Variant, list[Timing]]] = {}
+        for name, kind in timers[Variant.BARE].kinds.items():
+            if not names or name in names:
+                timings[name] = take_turns(timers, extent.order(name, kind), extent.rounds)
+                for counted in recorded.values():
+                    counted.look()
         native = timers.get(Variant.NATIVE)
         left = [name for name in timings if native is not None and native.runs_python(name)]
         if Variant.NAIVE in timers:
             insist(timers[Variant.NAIVE].operations, sink.received(), "spans were exported")
-        for variant in (Variant.PYTHON, Variant.NATIVE):
-            if variant in timers:
-                found = operations_on_tapes(conditions.tapes_of(variant))
-                insist([timers[variant].records], found, f"calls were recorded by the {variant.value}")
+        for variant, counted in recorded.items():
+            counted.look()  # at what was made to learn whether Python runs
+            insist([timers[variant].records], counted.counts, f"calls were recorded by the {variant.value}")
     return timings, left

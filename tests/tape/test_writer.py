@@ -136,6 +136,16 @@ def test_hanging_operation_outlives_a_lapped_reader(memory: Path) -> None:
         assert batch.lost == 10_001 - len(batch.entered)
 
 
+def test_a_lapped_reader_reads_what_is_left(memory: Path) -> None:
+    """One poll is enough, though more records are lost than it reads at most."""
+    writer = new_writer(memory, capacity=64)
+    for _ in range(1_000):
+        writer.complete(begin(writer), 1_000, 1_001, How.CALL)
+    batch = TapeReader.of_writer(writer).poll(limit=100)
+    assert batch.lost + len(batch.entered) == 1_000
+    assert len(batch.entered) > 32
+
+
 @contextlib.contextmanager
 def again_and_again(action: Callable[[], None]) -> Iterator[None]:
     """Run something repeatedly in a thread of its own."""

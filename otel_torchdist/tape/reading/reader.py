@@ -152,6 +152,7 @@ class TapeReader(MappedTape):
                 return True
             if newest >= self._next + self.capacity:
                 self._skip_lapped(batch, newest)
+                last = self._next + limit
                 continue
             if not self._gap_is_final():
                 return False
