@@ -382,6 +382,12 @@ class Config:
         return cls(**values)
 
     @property
+    def observes_tensors(self) -> bool:
+        """Whether a setting asks for something to look at the tensors of operations, or of the model."""
+        has_numerics = self.numerics is not NumericsMode.OFF or self.compare_parameters > 0
+        return has_numerics or self.synchronize or bool(self.hooks)
+
+    @property
     def switched_on(self) -> bool:
         """Whether the environment enables the instrumentation and nothing in it disables it."""
         forbidden = self.sdk_disabled or bool(self.disabled_instrumentations & {INSTRUMENTATION_NAME, "*"})

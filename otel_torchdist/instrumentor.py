@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from otel_torchdist.actions.perform import Callback
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
+    from otel_torchdist.capture.observers.choice import Observing
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.export.outputs import Outputs
 
 _logger = logging.getLogger("otel_torchdist")
+_HOOKS: Final = frozenset({"hooks", "before_operation", "after_operation"})
+"""Arguments of `instrument`."""
 
 
 class TorchDistInstrumentor(BaseInstrumentor):
@@ -82,11 +85,10 @@ class TorchDistInstrumentor(BaseInstrumentor):
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
         with guard.guarded("switching on"):
-            from otel_torchdist.capture.observers.choice import chosen_observers
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
 
-            observing = chosen_observers(config, given)
+            observing = _observing(config, given)
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
             capture = Capture(
@@ -94,7 +96,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 config.tape_records,
                 exchange_host,
                 config.abort_hooks,
-                chosen_library(config.capture) if observing.is_none else None,
+                chosen_library(config.capture) if observing is None or observing.is_none else None,
                 observing,
             )
             if config.reader is ReaderHome.THREAD:
@@ -164,6 +166,15 @@ def _outputs_of_providers(providers: dict[str, Any]) -> Outputs:
         meter_provider=providers.get("meter_provider"),
         logger_provider=providers.get("logger_provider"),
     )
+
+
+def _observing(config: Config, given: dict[str, Any]) -> Observing | None:
+    """What looks at tensors; nothing of it is imported where nothing does, to save memory."""
+    if not (config.observes_tensors or given.keys() & _HOOKS):
+        return None
+    from otel_torchdist.capture.observers.choice import chosen_observers
+
+    return chosen_observers(config, given)
 
 
 def _outputs_from_environment() -> Outputs:

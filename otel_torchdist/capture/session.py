@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed import ProcessGroup
@@ -28,8 +28,6 @@ from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
-from otel_torchdist.capture.observers.choice import Observing
-from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -52,6 +50,10 @@ from otel_torchdist.native.library import Library
 from otel_torchdist.process_end import ProcessEnd, uncaught_error
 from otel_torchdist.tape.layout import TapeState
 
+if TYPE_CHECKING:
+    from otel_torchdist.capture.observers.choice import Observing
+    from otel_torchdist.capture.observers.observed import ObservedCalls
+
 _logger = logging.getLogger("otel_torchdist")
 SWEEP_LIMIT: Final = 1024
 SETTLE_S: Final = 0.5
@@ -67,7 +69,7 @@ class Capture:
         exchange_host: str | None = None,
         has_abort_hooks: bool = False,
         library: Library | None = None,
-        observing: Observing = Observing(),  # noqa: B008  # it cannot change
+        observing: Observing | None = None,
     ) -> None:
         """Initialize the capture; nothing is patched until `install`.
 
@@ -78,7 +80,7 @@ class Capture:
                 automatically; None if the agents do not exchange data.
             has_abort_hooks: Whether backends should report that they abort; see `AbortHooks`.
             library: The native library; None to record in Python, as always where observers need the tensors.
-            observing: What looks at the tensors of operations.
+            observing: What looks at the tensors of operations; None for nothing.
         """
         self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
@@ -92,8 +94,8 @@ class Capture:
         self._expectations = Expectations()
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._observing = observing
-        self._observed = ObservedCalls(observing, self._meet, self._patches)
-        self._library = library = usable_library(library) if observing.is_none else None
+        self._observed = _observed_calls(observing, self._meet, self._patches)
+        self._library = library = usable_library(library) if observing is None or observing.is_none else None
         self._native = NativeKernels(library) if library is not None else None
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         if self._native is not None:
@@ -128,7 +130,8 @@ class Capture:
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)
         self._expectations.hook()
-        self._observed.hook()
+        if self._observed is not None:
+            self._observed.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
         Windows(self._one_sided).hook(self._patches)
         self._symmetric_memory = SymmetricMemory(self._one_sided)
@@ -153,7 +156,8 @@ class Capture:
         self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
         self._expectations.unhook()
-        self._observed.unhook()
+        if self._observed is not None:
+            self._observed.unhook()
         self._patches.restore()
         self._watch.stop(timeout_s=2.0)
         self._end_recorder(TapeState.FINISHED)
@@ -174,8 +178,8 @@ class Capture:
                 max(world_size, 1),
                 self._capacity,
                 self._library,
-                self._observing.synchronizes,
-                self._observing.checks_values,
+                self._observing is not None and self._observing.synchronizes,
+                self._observing is not None and self._observing.checks_values,
             )
         except TapeError as error:
             self._begins_tapes = False
@@ -279,7 +283,8 @@ class Capture:
             self._native.forget()
         self._hot_path.forget_threads()
         self._one_sided.forget_all()
-        self._observed.forget_all()
+        if self._observed is not None:
+            self._observed.forget_all()
         self._abort_hooks.detach_all()
         with guard.guarded("profile"):
             self._profiler.stop()
@@ -325,7 +330,8 @@ class Capture:
         if self._native is not None:
             self._native.forget()
         self._works.forget_all()
-        self._observed.forget_all()
+        if self._observed is not None:
+            self._observed.forget_all()
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
@@ -345,6 +351,16 @@ class Capture:
             else:
                 self._end_recorder(TapeState.FAILED, type(error))
             self._devices.stop(timeout_s=1.0)
+
+
+def _observed_calls(
+    observing: Observing | None, meet: Callable[[ProcessGroup], GroupState | None], patches: Patches
+) -> ObservedCalls | None:
+    if observing is None:  # nothing of it is imported, to save memory
+        return None
+    from otel_torchdist.capture.observers.observed import ObservedCalls
+
+    return ObservedCalls(observing, meet, patches)
 
 
 def _forget_in_child(capture: Capture | None) -> None:

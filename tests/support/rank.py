@@ -39,7 +39,7 @@ def world_size() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
-def start_capture(capacity: int = 4096, observing: Observing = Observing()) -> Capture:  # noqa: B008
+def start_capture(capacity: int = 4096, observing: Observing | None = None) -> Capture:
     """Capture, switched on without a reader; `observing` is an argument of `Capture`."""
     library = chosen_library(CaptureKernel(os.environ.get(OTEL_PYTHON_TORCHDIST_CAPTURE, "auto")))
     directory = Path(os.environ[TAPES])

@@ -49,7 +49,10 @@ class Observing:
 
 
 def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
-    """Return what the settings and the arguments of `instrument` ask for, and warn of what that excludes."""
+    """Return what the settings and the arguments of `instrument` ask for, and warn of what that excludes.
+
+    It need not be called, nor this module be imported, where they name nothing: see `Config.observes_tensors`.
+    """
     if config.synchronize:
         warn_of_distortion()
     is_off = config.numerics is NumericsMode.OFF
