@@ -1,6 +1,6 @@
 """Runs the configured actions on findings: each once per finding, at once, on a thread.
 
-A finding stalls nothing, so there is nothing to wait for. Nodes do not tell each other about findings: only the agent
+A finding stalls nothing, so there is nothing to wait for. Nodes do not report findings to each other: only the agent
 that has found something acts, on the ranks of its own node.
 """
 
@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.actions.perform import Act, is_first, perform, report
-from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.stall.attributes import describe_finding, of_finding
 from otel_torchdist.stall.events import Finding
@@ -45,7 +44,7 @@ class FindingActions:
             if len({tape.path.parent for tape in concerned}) != 1 or self._acted >= MAX_ACTED:
                 continue
             self._acted += 1
-            found = _described(finding, concerned)
+            found = stalled_run(finding.incident, of_finding(finding), describe_finding(finding), concerned)
             threading.Thread(target=self._act, args=(found,), name="torchdist-on-finding", daemon=True).start()
 
     def _act(self, found: StalledRun) -> None:
@@ -57,18 +56,3 @@ class FindingActions:
 
 def _nonces_of(finding: Finding) -> frozenset[int]:
     return frozenset(view.nonce for view in finding.world.ranks.values() if not view.is_remote)
-
-
-def _described(finding: Finding, tapes: list[TapeReader]) -> StalledRun:
-    attributes = of_finding(finding)
-    return StalledRun(
-        run=f"{finding.incident.run:032x}",
-        trace_id=f"{finding.incident.trace_id:032x}",
-        verdict=str(attributes.get(semconv.VERDICT, "")),
-        ranks=str(attributes.get(semconv.VERDICT_RANKS, "")),
-        text=describe_finding(finding),
-        attributes=attributes,
-        directory=tapes[0].path.parent,
-        nonces=frozenset(tape.identity.nonce for tape in tapes),
-        local_ranks=tuple(sorted(tape.identity.rank for tape in tapes)),
-    )

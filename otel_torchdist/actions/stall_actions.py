@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.actions.dump import objection_to
 from otel_torchdist.actions.perform import Callback, called, is_first, perform, report
-from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR
-from otel_torchdist.stall.events import OngoingStall, Ruling
+from otel_torchdist.stall.events import OngoingStall
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _logger = logging.getLogger("otel_torchdist")
@@ -82,7 +81,8 @@ class StallActions:
     def _begin(self, stall: OngoingStall, tapes: list[TapeReader]) -> None:
         if len({tape.path.parent for tape in tapes}) != 1:
             return  # no rank is on this node, or ranks of several jobs do not know their run yet
-        stalled = _stalled_run(stall.ruling, tapes)
+        ruling = stall.ruling
+        stalled = stalled_run(ruling.incident, ruling.attributes, ruling.text, tapes)
         due = [action for action in self._actions if action.is_local or stall.is_ours]
         threading.Thread(
             target=self._act, args=(stalled, due, stall.is_ours), name="torchdist-on-stall", daemon=True
@@ -128,18 +128,3 @@ def doable_here(actions: Iterable[Action], variable: str) -> list[Action]:
             variable, ",".join(undoable),
         )  # fmt: skip
     return [action for action in wanted if not action.is_local]
-
-
-def _stalled_run(ruling: Ruling, tapes: list[TapeReader]) -> StalledRun:
-    attributes: Mapping[str, object] = ruling.attributes
-    return StalledRun(
-        run=f"{ruling.incident.run:032x}",
-        trace_id=f"{ruling.incident.trace_id:032x}",
-        verdict=str(attributes.get(semconv.VERDICT, "")),
-        ranks=str(attributes.get(semconv.VERDICT_RANKS, "")),
-        text=ruling.text,
-        attributes=ruling.attributes,
-        directory=tapes[0].path.parent,
-        nonces=frozenset(tape.identity.nonce for tape in tapes),
-        local_ranks=tuple(sorted(tape.identity.rank for tape in tapes)),
-    )

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import semconv
+
+if TYPE_CHECKING:
+    from otel_torchdist.stall.events import Incident
+    from otel_torchdist.tape.reading.reader import TapeReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +67,27 @@ class StalledRun:
             "TORCHDIST_STALL_RANKS": self.ranks,
             "TORCHDIST_STALL_TEXT": self.text,
         }
+
+
+def stalled_run(
+    incident: Incident, attributes: Mapping[str, AttributeValue], text: str, tapes: Sequence[TapeReader]
+) -> StalledRun:
+    """Describe a stall, or a finding.
+
+    Args:
+        incident: Names its trace.
+        attributes: As in `StalledRun`.
+        text: As there.
+        tapes: Those of this node's ranks that it is about; at least one, all in one job directory.
+    """
+    return StalledRun(
+        run=f"{incident.run:032x}",
+        trace_id=f"{incident.trace_id:032x}",
+        verdict=str(attributes.get(semconv.VERDICT, "")),
+        ranks=str(attributes.get(semconv.VERDICT_RANKS, "")),
+        text=text,
+        attributes=attributes,
+        directory=tapes[0].path.parent,
+        nonces=frozenset(tape.identity.nonce for tape in tapes),
+        local_ranks=tuple(sorted(tape.identity.rank for tape in tapes)),
+    )

@@ -109,7 +109,12 @@ class CallSites:
 
 def describe_code(code: CodeType, instruction: int) -> CallSiteName:
     """The function and line of an instruction (`f_lasti`)."""
-    return CallSiteName(getattr(code, "co_qualname", code.co_name), code.co_filename, _line(code, instruction))
+    return site_of(code, _line(code, instruction))
+
+
+def site_of(code: CodeType, line: int | None) -> CallSiteName:
+    """The function of a code object, at a line; 0 if that is not known."""
+    return CallSiteName(getattr(code, "co_qualname", code.co_name), code.co_filename, line or 0)
 
 
 def _line(code: CodeType, instruction: int) -> int:

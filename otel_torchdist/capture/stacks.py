@@ -21,10 +21,10 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_torchdist.capture.call_sites import site_of
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.job.requests import SignalOffer, offer_path
 from otel_torchdist.job.stacks import ThreadStack, write_stacks
-from otel_torchdist.tape.records import CallSiteName
 
 if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter
@@ -94,11 +94,6 @@ def frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
     with contextlib.suppress(AttributeError, KeyError):  # None has no `f_back`; the thread has ended
         found.extend(map(_code_and_line, frames))
     return found
-
-
-def site_of(code: CodeType, line: int | None) -> CallSiteName:
-    """A frame by its name."""
-    return CallSiteName(getattr(code, "co_qualname", code.co_name), code.co_filename, line or 0)
 
 
 SIGNAL: Final = signal.SIGRTMIN + 5

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any, Final, TypeAlias
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.distributed import ReduceOp, Work, distributed_c10d
 from torch.optim import Optimizer
 
@@ -133,14 +134,19 @@ def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
     every optimizer has in its step. `after` comes behind that break.
     """
     return [
-        hook_before_optimizers(before),
+        _optimizers().register_optimizer_step_pre_hook(before),
         _optimizers().register_optimizer_step_post_hook(opaque_to_dynamo(after)),
     ]
 
 
-def hook_before_optimizers(before: OptimizerHook) -> Any:
-    """The first half of `hook_optimizers`; returns the handle."""
-    return _optimizers().register_optimizer_step_pre_hook(before)
+def hook_before_optimizers(before: Callable[[], object]) -> Any:
+    """Call a function before the step of every optimizer that is not compiled; returns the handle."""
+
+    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not is_dynamo_compiling():  # all that Dynamo may see of it
+            before()
+
+    return _optimizers().register_optimizer_step_pre_hook(hook)
 
 
 def _optimizers() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,8 +11,9 @@ from msgspec import Meta
 
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.files.others import read_regular, reason
+from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
+from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site, site_document
 from otel_torchdist.tape.records import CallSiteName
 
 MAX_BYTES: Final = 32 << 20
@@ -73,16 +73,13 @@ def write_profile(tape: Path, request: int, profile: Profile) -> None:
     body = {
         "request": request,
         "times_ns": profile.times_ns,
-        "sites": [{"function": one.function, "file": one.file, "line": one.line} for one in sites],
+        "sites": [site_document(one) for one in sites],
         "stacks": stacks,
         "threads": [{"thread": one.thread, "name": one.name, "stacks": one.stacks} for one in profile.threads],
         "is_cut": profile.is_cut,
     }
-    hidden = tape.with_suffix(".profile.new")
-    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "w") as stream:
-        stream.write(json.dumps(body, separators=(",", ":")))
-    hidden.replace(profile_path(tape))
+    content = json.dumps(body, separators=(",", ":")).encode()
+    replace_at_once(profile_path(tape), tape.with_suffix(".profile.new"), content)
 
 
 _Index = Annotated[int, Meta(ge=NOT_RUNNING, le=1 << 31)]

@@ -12,8 +12,9 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from otel_torchdist.files.others import is_gone, read_regular, reason
+from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
+from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site, site_document
 from otel_torchdist.tape.records import CallSiteName
 
 
@@ -43,18 +44,13 @@ def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    # Built by hand and encoded in one piece: `asdict` and `json.dump` take ten times as long, and hold the GIL.
+    # Encoded in one piece: `json.dump` takes ten times as long, and holds the GIL.
     body = json.dumps({"request": request, "threads": [_document(stack) for stack in stacks]})
-    hidden = tape.with_suffix(".stacks.new")
-    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "w") as stream:
-        stream.write(body)
-    hidden.replace(stacks_path(tape))
+    replace_at_once(stacks_path(tape), tape.with_suffix(".stacks.new"), body.encode())
 
 
 def _document(stack: ThreadStack) -> dict[str, object]:
-    frames = [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in stack.frames]
-    return {"thread": stack.thread, "name": stack.name, "frames": frames}
+    return {"thread": stack.thread, "name": stack.name, "frames": [site_document(frame) for frame in stack.frames]}
 
 
 _logger = logging.getLogger("otel_torchdist")

@@ -29,7 +29,7 @@ class _Seen:
     """A child in a system call.
 
     Attributes:
-        arguments: The call with its arguments, which tell it from the next one.
+        arguments: The call with its arguments, which distinguish it from the next one.
         since_ns: Since when it has been in that call.
     """
 

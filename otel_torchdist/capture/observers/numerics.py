@@ -94,22 +94,8 @@ class NumericsObserver:
             inputs: What it sends.
 
         Returns:
-            What to call with its outputs; None if nobody needs them.
+            What to call with its outputs; None if they are not needed.
         """
-        after = None
-        with guard.guarded("numerics"):
-            after = self._before(call, group, channel, tag, thread, inputs)
-        return after
-
-    def _before(
-        self,
-        call: OperationCall,
-        group: GroupState,
-        channel: Channel,
-        tag: int,
-        thread: int,
-        inputs: Sequence[torch.Tensor],
-    ) -> Callable[[OperationCall], object] | None:
         size = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
         is_sampled = is_chosen(call.sequence, self.every, size)
         is_comparable = is_sampled and makes_equal(call.operation) and group.name.aligned

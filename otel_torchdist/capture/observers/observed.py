@@ -17,7 +17,6 @@ from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.compiler import is_dynamo_compiling
 from torch.distributed import ProcessGroup, Work
 
 from otel_torchdist import guard
@@ -56,7 +55,7 @@ class _Pending:
     """An operation that has not ended for its observers.
 
     Attributes:
-        call: What hooks are told, without tensors.
+        call: What hooks receive, without tensors.
         hooks: Called when it has ended.
         outputs: References to what it writes to.
         in_backward: Whether a backward pass has issued it.
@@ -76,7 +75,7 @@ class _Described:
     """A call.
 
     Attributes:
-        known: What hooks are told, without tensors.
+        known: What hooks receive, without tensors.
         group: Its group.
         channel: Its channel.
         tag: Its tag; 0 for none.
@@ -126,7 +125,7 @@ class ObservedCalls:
             return
         self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
         skip_in_dynamo(ObservedCalls._settle.__code__, with_callees=False)
-        self._handles.append(hook_before_optimizers(self._before_step))
+        self._handles.append(hook_before_optimizers(self._settle))
 
     def unhook(self) -> None:
         """Stop following, and forget what has not ended."""
@@ -200,7 +199,9 @@ class ObservedCalls:
         if before:
             self._call(before, replace(known, inputs=inputs))
         if self._numerics is not None:
-            record = self._numerics.before(known, call.group, call.channel, call.tag, get_native_id(), inputs)
+            record = None
+            with guard.guarded("numerics"):
+                record = self._numerics.before(known, call.group, call.channel, call.tag, get_native_id(), inputs)
             after = after if record is None else (record, *after)
         return _Pending(known, after, roles.outputs(args, is_root)) if after else None
 
@@ -330,10 +331,6 @@ class ObservedCalls:
         for pending in several:
             if pending is not None:
                 self._ended(pending)
-
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():  # all that Dynamo may see of it
-            self._settle()
 
     def _settle(self) -> None:
         """End what backward passes have issued: their waits in C++ are over where an optimizer steps."""

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.compiler import is_dynamo_compiling
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import distributed as ddp
 
@@ -46,7 +45,7 @@ class Replicas:
         """Learn of models where they are wrapped, and compare before steps of optimizers."""
         patches.replace(ddp, _CHECKS_SHAPES, self._make_check)
         skip_in_dynamo(Replicas._compare_all.__code__, with_callees=False)
-        self._handles.append(hook_before_optimizers(self._before_step))
+        self._handles.append(hook_before_optimizers(self._compare_all))
 
     def unhook(self) -> None:
         """Compare no more."""
@@ -69,10 +68,6 @@ class Replicas:
     def _learn(self, process_group: Any, tensors: Any) -> None:
         if len(self._models) < MAX_MODELS:
             self._models.append((weakref.ref(process_group), tuple([weakref.ref(tensor) for tensor in tensors])))
-
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():  # all that Dynamo may see of it
-            self._compare_all()
 
     def _compare_all(self) -> None:
         with guard.guarded("replicas"):

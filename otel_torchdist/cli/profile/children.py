@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.evidence.live.py_spy import program
+from otel_torchdist.evidence.live.ranks import command_of
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.children import ChildView, children_of, look_at
 
@@ -18,6 +19,7 @@ MAX_SAMPLED: Final = 16
 """Children that py-spy samples at the same time, each by a process of its own."""
 LATE_S: Final = 5.0
 MAX_BYTES: Final = 16 << 20
+MAX_COMMAND: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Children:
             view: ChildView | None = look_at(child)
             if view is not None:
                 self._doing.setdefault(child, Counter())[view.doing] += 1
-                self._commands.setdefault(child, _command(child))
+                self._commands.setdefault(child, command_of(child)[:MAX_COMMAND])
 
     def end(self) -> list[ChildProfile]:
         """Return what was seen of each, in the order in which they were started."""
@@ -120,11 +122,3 @@ def _result(process: subprocess.Popen[bytes], out: Path) -> tuple[tuple[str, ...
         return tuple(readable(line) for line in lines), ""
     said = error.decode("utf-8", "replace").strip().partition("\n")[0]
     return (), f"py-spy: {readable(said, 200) or 'no stacks'}"
-
-
-def _command(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    return readable(b" ".join(words).decode("utf-8", "replace").strip(), 80)

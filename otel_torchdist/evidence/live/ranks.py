@@ -146,7 +146,7 @@ def _process(pid: int, parents: Mapping[int, int]) -> LiveProcess:
     return LiveProcess(
         pid=pid,
         parent=parents.get(pid, 0),
-        command=_command(pid),
+        command=command_of(pid),
         rank=rank,
         local_rank=_number(variables.get("LOCAL_RANK")),
         world_size=_number(variables.get("WORLD_SIZE")) or 0,
@@ -154,7 +154,8 @@ def _process(pid: int, parents: Mapping[int, int]) -> LiveProcess:
     )
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """Return how a process was started; '' if that cannot be read."""
     try:
         content = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:

@@ -17,7 +17,7 @@ from tests.support.warm_python import WarmPython
 
 WORKERS = Path(__file__).parents[1] / "workers"
 RANKS = 3
-NOBODY = -1
+NO_RANK = -1
 BAD_STEP = 3
 KINDS = ("ddp", "fsdp", "tensor_parallel", "pipeline")
 
@@ -66,7 +66,7 @@ def test_first_nan(jobs: Jobs, kind: str, bad_rank: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_healthy(jobs: Jobs, kind: str) -> None:
     """Without a bad value nothing is found, though every operation is looked at and every result is compared."""
-    job = jobs.run("numeric", RANKS, kind, str(NOBODY))
+    job = jobs.run("numeric", RANKS, kind, str(NO_RANK))
     assert findings(job) == []
     for tape in job.tapes:
         looked_at = [one.raw.numerics for one in tape.operations if one.raw.numerics is not None]
@@ -76,5 +76,5 @@ def test_healthy(jobs: Jobs, kind: str) -> None:
 
 def test_training_is_bit_identical(jobs: Jobs) -> None:
     """Parameters and random state after a training with dropout are those of a bare one."""
-    job = jobs.run("numeric", 2, "twice", str(NOBODY))
+    job = jobs.run("numeric", 2, "twice", str(NO_RANK))
     assert [done.line() for done in job.ranks] == [{"same": True}] * 2

@@ -16,7 +16,7 @@ from tests.support.warm_python import WarmPython
 
 WORKERS = Path(__file__).parents[1] / "workers"
 RANKS = 3
-NOBODY = -1
+NO_RANK = -1
 STEPS = 9
 """Optimizer steps of the first model: parameters are compared when the first optimizer steps that finds a new step."""
 
@@ -46,7 +46,7 @@ def test_flipped_bit(jobs: Jobs, kind: str) -> None:
 
 
 def test_no_majority(jobs: Jobs) -> None:
-    """Of two replicas nobody knows which is right."""
+    """Of two replicas it cannot be known which is right."""
     [found] = findings(jobs.run("replicas", 2, "adam", "1"))
     assert isinstance(found, Diverged)
     assert (found.ranks, found.others) == ((0, 1), ())
@@ -55,7 +55,7 @@ def test_no_majority(jobs: Jobs) -> None:
 @pytest.mark.parametrize("kind", ["adam", "two_models", "zero"])
 def test_healthy(jobs: Jobs, kind: str) -> None:
     """Nothing is found where replicas are equal at the start of each step, as with ZeRO, which distributes after it."""
-    job = jobs.run("replicas", RANKS, kind, str(NOBODY))
+    job = jobs.run("replicas", RANKS, kind, str(NO_RANK))
     assert findings(job) == []
     count = 2 * STEPS if kind == "two_models" else STEPS - 1
     for view in world_of(job).ranks.values():

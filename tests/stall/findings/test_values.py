@@ -135,7 +135,7 @@ def test_a_fast_job_that_stays_bad() -> None:
 
 
 def test_results_that_differ() -> None:
-    """The minority is named; of two halves, and of two ranks, nobody is blamed more than the other."""
+    """The minority is named; of two halves, and of two ranks, neither is blamed."""
     values = {rank: RankValues(outputs=(result(5, 1), result(9, 7 if rank == 3 else 2, 4))) for rank in range(4)}
     finder = ValueFinder()
     [found] = finder.find(world_of(values))
