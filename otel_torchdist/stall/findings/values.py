@@ -18,7 +18,7 @@ from otel_torchdist.world.values import CALM_STEPS, PARAMETERS
 
 PASSES_APART_NS: Final = 1_000_000_000
 SETTLED_NS: Final = 5_000_000_000
-"""How long members that have not been seen to enter an operation, or to end its step, are waited for."""
+"""How long members are waited for that have not entered an operation, not ended its step, or show no result of it."""
 SKIPS_IN_A_ROW: Final = 8
 """A gradient scaler that leaves out so many steps in a row does not recover."""
 MAX_REPORTED: Final = 16
@@ -95,7 +95,7 @@ class ValueFinder:
         if not is_last and world.taken_ns - self._compared_ns < PASSES_APART_NS:
             return []
         self._compared_ns = world.taken_ns
-        found: list[NonFinite | Diverged] = [*self._non_finite(world, is_last), *self._differing(world)]
+        found: list[NonFinite | Diverged] = [*self._non_finite(world, is_last), *self._differing(world, is_last)]
         found = found[: MAX_REPORTED - self._reported]
         self._reported += len(found)
         return found
@@ -123,14 +123,26 @@ class ValueFinder:
 
     def _is_settled(self, world: WorldSnapshot, fact: NonFiniteInput) -> bool:
         """Whether all members have entered an operation, and ended its step, or have been waited for long enough."""
-        since_ns = self._first_seen_ns.setdefault(fact.operation_id, world.taken_ns)
-        if world.taken_ns - since_ns >= SETTLED_NS:
+        if self._have_waited(world, fact.operation_id):
             return True
         channel = fact.operation_id.channel
         members = [view for view in world.ranks.values() if channel in view.progress and not view.is_over]
         return all(
             view.progress[channel].entered >= fact.operation_id.sequence and view.step > fact.step for view in members
         )
+
+    def _are_all_known(
+        self, world: WorldSnapshot, operation_id: OperationId, group: GroupView | None, by_rank: dict[int, int]
+    ) -> bool:
+        """Whether all members' results are known, or have been waited for: of the first two, none is the minority."""
+        if self._have_waited(world, operation_id) or group is None:
+            return True
+        members = [world.ranks[rank] for rank in group.members if rank in world.ranks]
+        return all(view.rank in by_rank or view.is_over for view in members)
+
+    def _have_waited(self, world: WorldSnapshot, operation_id: OperationId) -> bool:
+        """Whether an operation has been in question for so long that no member is waited for any more."""
+        return world.taken_ns - self._first_seen_ns.setdefault(operation_id, world.taken_ns) >= SETTLED_NS
 
     @staticmethod
     def _describe(world: WorldSnapshot, facts: list[tuple[RankView, NonFiniteInput]], skips: int) -> NonFinite:
@@ -155,7 +167,7 @@ class ValueFinder:
             skips=skips,
         )
 
-    def _differing(self, world: WorldSnapshot) -> Iterator[Diverged]:
+    def _differing(self, world: WorldSnapshot, is_last: bool) -> Iterator[Diverged]:
         checksums: dict[OperationId, dict[int, int]] = {}
         described: dict[OperationId, tuple[str, int]] = {}
         for view in world.ranks.values():
@@ -168,9 +180,12 @@ class ValueFinder:
             key = (operation_id.channel.group, -1 if persists else step // CALM_STEPS)
             if len(set(by_rank.values())) < 2 or key in self._diverged:
                 continue
-            self._diverged.add(key)
-            ranks, others = _minority(by_rank)
             group = next((view.groups.get(operation_id.channel.group) for view in world.in_order), None)
+            if not is_last and not self._are_all_known(world, operation_id, group, by_rank):
+                continue
+            self._diverged.add(key)
+            self._first_seen_ns.pop(operation_id, None)
+            ranks, others = _minority(by_rank)
             yield Diverged(operation_id, operation, group, ranks, others, step)
 
 

@@ -152,6 +152,22 @@ def test_results_that_differ() -> None:
     assert describe_values(found).startswith("ranks 0-3 have different results of all_reduce (sequence 9, default_pg)")
 
 
+def test_results_are_waited_for() -> None:
+    """As long as that of a member is missing, no rank is named for one that differs; but not longer than 5 s."""
+    missing = {0: RankValues(), **{rank: RankValues(outputs=(result(9, rank // 3),)) for rank in (2, 3)}}
+    known = {rank: RankValues(outputs=(result(9, rank // 3),)) for rank in range(4)}
+    finder = ValueFinder()
+    assert finder.find(world_of(missing, 10.0)) == []
+    [found] = finder.find(world_of(known, 12.0))
+    assert (found.ranks, found.others) == ((3,), (0, 1, 2))
+    finder = ValueFinder()
+    assert finder.find(world_of(missing, 10.0)) == []
+    [found] = finder.find(world_of(missing, 15.5))
+    assert (found.ranks, found.others) == ((2, 3), ())
+    [found] = ValueFinder().find(world_of(missing, 10.0), is_last=True)
+    assert found.ranks == (2, 3)
+
+
 def test_findings_are_bounded() -> None:
     """A run that goes wrong for days is not reported for ever."""
     finder, count = ValueFinder(), 0
