@@ -132,6 +132,12 @@ def test_one_slow_rank_in_uneven_data() -> None:
     assert {found.rank for found in Steps(uneven).run(300).found} == {2}
 
 
+def test_other_ranks_that_pause_now_and_then() -> None:
+    """Rank 2 loses a third of each step, and rank 0 writes for 2 s every 30 s: rank 2 is named, in half a minute."""
+    late_s = lambda step, rank: 0.05 if rank == 2 else 2.0 if rank == 0 and step % 200 == 20 else 0.0  # noqa: E731
+    assert {found.rank for found in Steps(late_s).run(30).found} == {2}
+
+
 def test_late_in_one_call_of_a_hundred() -> None:
     """Steps of a hundred calls, late in the first by a second: few calls at first, and found when there are enough."""
     steps = Steps(lambda _, rank: 0.0, calls=100)
