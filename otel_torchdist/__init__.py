@@ -58,6 +58,25 @@ when it has lasted another 30 s (``OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE``)::
 It runs on a thread in one rank of the node; what it raises is logged. Without code,
 ``OTEL_PYTHON_TORCHDIST_ON_STALL=callback:my_module:page`` has the agent call it.
 
+Rescue
+------
+
+Before a stalled run is ended, each rank that still answers can save its state, from which the restart goes on. The
+module ``otel_torchdist.rescue`` helps with that; with ``OTEL_PYTHON_TORCHDIST_ON_STALL=rescue:__main__:save,abort``::
+
+    from otel_torchdist import StalledRank, rescue
+
+    shards = rescue.LocalShards(model, optimizer)
+
+    def save(stalled: StalledRank) -> int:
+        copied = shards.copy()
+        rescue.save(copied, stalled, "/shared/rescue", step=copied["steps"])
+        return copied["steps"]
+
+    found = rescue.latest("/shared/rescue", dist.get_rank(), dist.get_world_size())
+    if found is not None:
+        shards.load(torch.load(found))
+
 Hooks
 -----
 
@@ -97,6 +116,7 @@ if TYPE_CHECKING:
     from otel_torchdist.actions.stalled_run import StalledRun
     from otel_torchdist.capture.expectations import expect_wait
     from otel_torchdist.capture.observers.hooks import Hooks, OperationCall
+    from otel_torchdist.capture.rescue import StalledRank
     from otel_torchdist.capture.steps import mark_step
     from otel_torchdist.config import Config
     from otel_torchdist.instrumentor import TorchDistInstrumentor
@@ -105,6 +125,7 @@ __all__ = [
     "Config",
     "Hooks",
     "OperationCall",
+    "StalledRank",
     "StalledRun",
     "TorchDistInstrumentor",
     "expect_wait",
@@ -117,6 +138,7 @@ _HOMES = {
     "Config": "otel_torchdist.config",
     "Hooks": "otel_torchdist.capture.observers.hooks",
     "OperationCall": "otel_torchdist.capture.observers.hooks",
+    "StalledRank": "otel_torchdist.capture.rescue",
     "StalledRun": "otel_torchdist.actions.stalled_run",
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
     "expect_wait": "otel_torchdist.capture.expectations",

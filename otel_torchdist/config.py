@@ -39,6 +39,8 @@ class ActionKind(enum.Enum):
     """Run a user's program."""
     CALLBACK = "callback"
     """Call a user's function."""
+    RESCUE = "rescue"
+    """Call a user's function in each rank, which saves its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,15 @@ class Action:
     @property
     def is_local(self) -> bool:
         """Whether every node performs it; other actions are performed once for the run."""
-        return self.kind in (ActionKind.DUMP, ActionKind.ABORT)
+        return self.kind in (ActionKind.DUMP, ActionKind.ABORT, ActionKind.RESCUE)
 
 
 def parse_actions(text: str) -> tuple[Action, ...]:
     """Read a list such as `dump,abort` or `callback:alarm:ring,command:/usr/bin/page --team training, infra`.
 
     Raises:
-        ValueError: A word is not an action, a callback is not `module:function`, or a command is empty.
+        ValueError: A word is not an action, a function is not `module:function`, a command is empty, or ranks would be
+            rescued after they have been ended.
     """
     actions: list[Action] = []
     rest = text.strip()
@@ -73,16 +76,31 @@ def parse_actions(text: str) -> tuple[Action, ...]:
         else:
             word, _, rest = (part.strip() for part in rest.partition(","))
         actions.append(_action(word))
+    kinds = [action.kind for action in actions]
+    if ActionKind.ABORT in kinds and ActionKind.RESCUE in kinds[kinds.index(ActionKind.ABORT) :]:
+        raise ValueError("rescue after abort")
     return tuple(dict.fromkeys(actions))
+
+
+def parse_finding_actions(text: str) -> tuple[Action, ...]:
+    """Read a list of actions on findings: as on stalls, but without `rescue`, for which ranks must wait.
+
+    Raises:
+        ValueError: As for `parse_actions`, or ranks should be rescued.
+    """
+    actions = parse_actions(text)
+    if any(action.kind is ActionKind.RESCUE for action in actions):
+        raise ValueError("rescue")
+    return actions
 
 
 def _action(word: str) -> Action:
     name, _, target = (part.strip() for part in word.partition(":"))
     kind = ActionKind(name)
-    takes_target = kind in (ActionKind.COMMAND, ActionKind.CALLBACK)
+    takes_target = kind in (ActionKind.COMMAND, ActionKind.CALLBACK, ActionKind.RESCUE)
     if takes_target != bool(target):
         raise ValueError(word)
-    if kind is ActionKind.CALLBACK and not _TARGET.fullmatch(target):
+    if kind in (ActionKind.CALLBACK, ActionKind.RESCUE) and not _TARGET.fullmatch(target):
         raise ValueError(word)
     return Action(kind, target)
 
@@ -258,7 +276,11 @@ def _trace_url() -> Accepted[str]:
 
 _BOOLEAN = _one_of({"true": True, "false": False})
 _TEXT = Accepted("text", str)
-_ACTIONS = Accepted("a list of log, dump, abort, callback:module:function and command:…", parse_actions)
+_ACTIONS = Accepted(
+    "a list of log, dump, rescue:module:function (before abort), abort, callback:module:function and command:…",
+    parse_actions,
+)
+_FINDING_ACTIONS = Accepted("a list of log, dump, abort, callback:module:function and command:…", parse_finding_actions)
 
 
 def _setting(variable: str, accepted: Accepted[T], default: str) -> T:
@@ -296,6 +318,7 @@ class Config:
         on_stall: Actions on a stall, in addition to a warning in the log.
         on_finding: Actions on a finding without a stall, in addition to a warning in the log.
         on_stall_grace: Seconds for which a verdict must have stood before they are run.
+        rescue_timeout: Seconds that the function of `rescue` may take.
         dump_dir: Directory of the bundles of evidence that the action `dump` writes.
         exchange: Whether agents of different nodes exchange data.
         exchange_host: Address on which an agent listens for its peers; '' to determine it automatically.
@@ -336,8 +359,9 @@ class Config:
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
     critical_path: bool = _setting(env.OTEL_PYTHON_TORCHDIST_CRITICAL_PATH, _BOOLEAN, "true")
     on_stall: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL, _ACTIONS, "log")
-    on_finding: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_FINDING, _ACTIONS, "log")
+    on_finding: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_FINDING, _FINDING_ACTIONS, "log")
     on_stall_grace: float = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE, _milliseconds(0), "30000")
+    rescue_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT, _milliseconds(1), "60000")
     dump_dir: Path = _setting(
         env.OTEL_PYTHON_TORCHDIST_DUMP_DIR, _absolute_path(), f"/tmp/otel-torchdist-{os.getuid()}"
     )

@@ -153,9 +153,10 @@ OTEL_PYTHON_TORCHDIST_ON_STALL = "OTEL_PYTHON_TORCHDIST_ON_STALL"
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL
 
 Actions on a stall in addition to a warning in the log, once per stall, when it has lasted for the grace period: a
-comma-separated list of ``dump`` (evidence from each node as a ``.tar.gz``), ``abort`` (the ranks end with exit code
-75, and with a message for torchelastic, which restarts them), ``callback:module:function`` and ``command:…`` (a
-command line, which takes the rest of the text). They are run in the order of the list.
+comma-separated list of ``dump`` (evidence from each node as a ``.tar.gz``), ``rescue:module:function`` (each rank calls
+a function of yours, which saves its state), ``abort`` (the ranks end with exit code 75, and with a message for
+torchelastic, which restarts them), ``callback:module:function`` and ``command:…`` (a command line, which takes the rest
+of the text). They are run in the order of the list.
 Default: "log"
 """
 
@@ -164,9 +165,9 @@ OTEL_PYTHON_TORCHDIST_ON_FINDING = "OTEL_PYTHON_TORCHDIST_ON_FINDING"
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_FINDING
 
 Actions on a finding that stalls nothing (calls that do not match, stragglers, values that are not finite, results that
-differ), in the form of OTEL_PYTHON_TORCHDIST_ON_STALL, at once and once per finding, at most 64 times. They run where
-the finding was made, ``dump`` and ``abort`` for the ranks of that node; nobody but you knows whether a NaN is fatal, so
-``abort`` is never a default.
+differ), in the form of OTEL_PYTHON_TORCHDIST_ON_STALL without ``rescue``, at once and once per finding, at most 64
+times. They run where the finding was made, ``dump`` and ``abort`` for the ranks of that node; nobody but you knows
+whether a NaN is fatal, so ``abort`` is never a default.
 Default: "log"
 """
 
@@ -176,6 +177,15 @@ OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE = "OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE"
 
 How long a verdict must have stood before the actions on a stall are run, in milliseconds.
 Default: "30000"
+"""
+
+OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT = "OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT
+
+How long the function of ``rescue`` in OTEL_PYTHON_TORCHDIST_ON_STALL may take in each rank, in milliseconds. What comes
+after it in the list waits as long.
+Default: "60000"
 """
 
 OTEL_PYTHON_TORCHDIST_DUMP_DIR = "OTEL_PYTHON_TORCHDIST_DUMP_DIR"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from otel_torchdist import guard
-from otel_torchdist.config import Config, ReaderHome
+from otel_torchdist.config import ActionKind, Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
 from otel_torchdist.job.directory import base_directory, clean_up, job_directory, job_key
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.observers.choice import Observing
+    from otel_torchdist.capture.rescue import RescuePlan
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.export.outputs import Outputs
 
@@ -111,6 +112,10 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 keeper = self._keeper = AgentKeeper()
                 capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
                 capture.on_beat(keeper.check)
+            if (plan := _rescue_plan(config)) is not None:
+                from otel_torchdist.capture.rescue import Rescuer
+
+                capture.on_beat(Rescuer(plan, capture.current_recorder).beat)
             self._capture = capture
             capture.install()
 
@@ -175,6 +180,16 @@ def _observing(config: Config, given: dict[str, Any]) -> Observing | None:
     from otel_torchdist.capture.observers.choice import chosen_observers
 
     return chosen_observers(config, given)
+
+
+def _rescue_plan(config: Config) -> RescuePlan | None:
+    """How ranks are rescued; None if they are not, or no agent could ask them to."""
+    target = next((action.target for action in config.on_stall if action.kind is ActionKind.RESCUE), "")
+    if not target or config.reader is ReaderHome.THREAD:
+        return None
+    from otel_torchdist.capture.rescue import RescuePlan
+
+    return RescuePlan(target, config.rescue_timeout, config.dump_dir / "rescue")
 
 
 def _outputs_from_environment() -> Outputs:

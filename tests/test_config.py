@@ -63,6 +63,7 @@ def test_defaults() -> None:
         "on_stall": ({"kind": ActionKind.LOG, "target": ""},),
         "on_finding": ({"kind": ActionKind.LOG, "target": ""},),
         "on_stall_grace": 30.0,
+        "rescue_timeout": 60.0,
         "dump_dir": Path(f"/tmp/otel-torchdist-{os.getuid()}"),
         "exchange": True,
         "exchange_host": "",

@@ -87,7 +87,7 @@ def test_public_names() -> None:
     """The public names are resolved at their first use, are listed before it, and an unknown one is an error."""
     code = """
 import otel_torchdist
-classes = {"Config", "Hooks", "OperationCall", "StalledRun", "TorchDistInstrumentor"}
+classes = {"Config", "Hooks", "OperationCall", "StalledRank", "StalledRun", "TorchDistInstrumentor"}
 assert classes | {"expect_wait", "mark_step"} == set(otel_torchdist.__all__)
 assert set(otel_torchdist.__all__) <= set(dir(otel_torchdist))
 for name in otel_torchdist.__all__:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.actions.dump import objection_to
 from otel_torchdist.actions.perform import Callback, called, is_first, perform, report
+from otel_torchdist.actions.rescue import rescue_ranks
 from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR
@@ -29,7 +30,12 @@ class StallActions:
     """Watches the ongoing stalls, and starts the actions that are due."""
 
     def __init__(
-        self, actions: Iterable[Action], grace_s: float, dump_dir: Path, callback: Callback | None = None
+        self,
+        actions: Iterable[Action],
+        grace_s: float,
+        dump_dir: Path,
+        callback: Callback | None = None,
+        rescue_timeout_s: float = 60.0,
     ) -> None:
         """Configure the actions.
 
@@ -38,6 +44,7 @@ class StallActions:
             grace_s: How long a verdict must have stood before an action starts, counting only time when the job ran.
             dump_dir: Where bundles of evidence go.
             callback: Called too, before any action.
+            rescue_timeout_s: How long a rank may take to save its state.
         """
         self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
         self._grace_s = grace_s
@@ -45,10 +52,11 @@ class StallActions:
         if any(action.kind is ActionKind.DUMP for action in self._actions) and (objection := objection_to(dump_dir)):
             _logger.warning("%s: `dump` cannot write evidence there: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection)
         self._callback = callback
+        self._rescue_timeout_s = rescue_timeout_s
         self._updated_at = time.monotonic()
         self._stood_s: dict[int, float] = {}
         self._acted: set[int] = set()
-        self._on: frozenset[int] = frozenset()
+        self._on: Mapping[int, OngoingStall] = {}
 
     def start_due(
         self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader], suspended: Collection[int] = ()
@@ -71,7 +79,7 @@ class StallActions:
             for trace_id in on
         }
         self._acted &= on.keys()
-        self._on = frozenset(on)
+        self._on = on
         for trace_id, stood_s in self._stood_s.items():
             if stood_s >= self._grace_s and trace_id not in self._acted:
                 self._acted.add(trace_id)
@@ -96,13 +104,15 @@ class StallActions:
             if is_first(stall, f"{position}-{action.kind.value}"):
                 report(_PREFIX, action.kind.value, lambda action=action: self._do(action, stall))
 
-    def _is_on(self, stall: StalledRun) -> bool:
-        return int(stall.trace_id, 16) in self._on
+    def _ongoing(self, stall: StalledRun) -> OngoingStall | None:
+        return self._on.get(int(stall.trace_id, 16))
 
     def _do(self, action: Action, stall: StalledRun) -> str:
-        if not self._is_on(stall):  # earlier actions may have taken long
+        if self._ongoing(stall) is None:  # earlier actions may have taken long
             return "skipped: the stall is over"
-        return perform(action, stall, self._dump_dir, lambda: self._is_on(stall))
+        if action.kind is ActionKind.RESCUE:
+            return rescue_ranks(stall, self._rescue_timeout_s, lambda: self._ongoing(stall))
+        return perform(action, stall, self._dump_dir, lambda: self._ongoing(stall) is not None)
 
 
 def suspended_among(ongoing: Iterable[OngoingStall]) -> frozenset[int]:

@@ -71,7 +71,9 @@ class Agent:
         self._steps = StepsOnRequest()
         self._peers = AgentPeers(self._steps.answer)
         self._paths = PathWatch(self._ask_for_steps) if config.critical_path else None
-        self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
+        self._actions = StallActions(
+            config.on_stall, config.on_stall_grace, config.dump_dir, rescue_timeout_s=config.rescue_timeout
+        )
         self._finding_actions = FindingActions(config.on_finding, config.dump_dir)
         self._verdicts = AgentsVerdicts()
         self._deaths = DeathWatch()

@@ -107,6 +107,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         death=view.death,
         child=view.child,
         values=replace(view.values, outputs=view.values.outputs[-MAX_OUTPUTS:]),
+        rescue=view.rescue,
     )
 
 
@@ -202,6 +203,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         is_remote=True,
         death=None if rank.death is None else _moved_death(rank.death, offset_ns),
         values=_moved_values(rank.values, offset_ns),
+        rescue=rank.rescue,
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
     )
 

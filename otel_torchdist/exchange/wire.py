@@ -16,6 +16,7 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
 
@@ -106,6 +107,7 @@ class WireRank:
     death: Death | None = None
     child: ChildWait | None = None
     values: RankValues = NO_VALUES
+    rescue: Rescue = NO_RESCUE
 
 
 @dataclass(frozen=True, slots=True)

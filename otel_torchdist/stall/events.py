@@ -18,7 +18,7 @@ from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,14 @@ class OngoingStall:
         is_ours: Whether this process gave that ruling.
         nonces: Tapes of the run's ranks that this process sees.
         stands_still: Whether no rank of the run shows any sign of life, as when the whole job is suspended.
+        ranks: The ranks of the run as this process sees them, those of other nodes included.
     """
 
     ruling: Ruling
     is_ours: bool
     nonces: frozenset[int] = frozenset()
     stands_still: bool = False
+    ranks: tuple[RankView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

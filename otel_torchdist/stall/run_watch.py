@@ -24,7 +24,7 @@ from otel_torchdist.verdict.rules import StallRules, expects, is_expected
 from otel_torchdist.verdict.standing import is_being_ended, outcome_of
 from otel_torchdist.verdict.waits import Wait, waits_of
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that these are known when it comes."""
@@ -76,6 +76,11 @@ class RunWatch:
         """Tapes of the run's ranks that this process reads itself, as of the last pass."""
         views = self._world.ranks.values() if self._world is not None else ()
         return frozenset(view.nonce for view in views if not view.is_remote)
+
+    @property
+    def ranks(self) -> tuple[RankView, ...]:
+        """The ranks of the run, as of the last pass."""
+        return tuple(self._world.ranks.values()) if self._world is not None else ()
 
     @property
     def stands_still(self) -> bool:

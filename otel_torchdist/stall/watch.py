@@ -206,7 +206,7 @@ class Detector:
     def ongoing(self) -> list[OngoingStall]:
         """The ongoing stalls that have been reported."""
         return [
-            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still)
+            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still, watch.ranks)
             for watch in self._runs.values()
             if watch.current is not None
         ]

@@ -30,7 +30,7 @@ import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 5
+VERSION: Final = 6
 
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
@@ -99,6 +99,7 @@ class LiveWord(enum.IntEnum):
     EXPORTED_BY_RANK = 144
     PROFILE_REQUEST = 145
     PROFILE_ANSWER = 146
+    RESCUE = 147
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -109,6 +110,7 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.EXPECTED_UNTIL_US,
     LiveWord.EXPORTED_BY_RANK,
     LiveWord.PROFILE_REQUEST,
+    LiveWord.RESCUE,
 )
 
 MAX_PROFILE_S: Final = 60.0

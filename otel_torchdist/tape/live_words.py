@@ -9,6 +9,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import clock_pair
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
 from otel_torchdist.tape.names import NamesWriter
+from otel_torchdist.tape.rescue import Rescue
 
 _MASK_64: Final = (1 << 64) - 1
 
@@ -110,6 +111,10 @@ class LiveWords:
     def answer_profile(self, request: ProfileRequest) -> None:
         """Report that there will be no more of a profile; usually it is available beside the tape."""
         self._words[LiveWord.PROFILE_ANSWER] = request.number
+
+    def set_rescue(self, rescue: Rescue) -> None:
+        """Publish how far this rank's rescue has come."""
+        self._words[LiveWord.RESCUE] = layout.seal_live(LiveWord.RESCUE, rescue.encode())
 
     def finish(self, state: TapeState, failure: int = 0) -> None:
         """Record how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""

@@ -19,6 +19,7 @@ from otel_torchdist.tape.live_words import ProfileRequest
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
 from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.records import TapeStatus
+from otel_torchdist.tape.rescue import Rescue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -125,6 +126,7 @@ class MappedTape:
             answer=_live(words, LiveWord.ANSWER),
             expects_until_ns=self._sealed(words, LiveWord.EXPECTED_UNTIL_US) * 1000,
             exported_by_rank=bool(self._sealed(words, LiveWord.EXPORTED_BY_RANK)),
+            rescue=Rescue.decode(self._sealed(words, LiveWord.RESCUE)),
         )
 
     def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:

@@ -10,6 +10,7 @@ import msgspec
 
 from otel_torchdist.tape.layout import Flag, How, Kernel, Phase, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.numerics import Numerics
+from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.tape.splits import Splits
 
 # Operators of IntFlag run in Python and are several times slower than those of int.
@@ -87,6 +88,7 @@ class TapeStatus:
         answer: Number of the last request that was answered.
         expects_until_ns: Until when the rank expects to wait, or others to wait for it; 0 for no such wait.
         exported_by_rank: Whether its own process exports the tape (`OTEL_PYTHON_TORCHDIST_READER=thread`).
+        rescue: How far its rescue has come.
     """
 
     run_id: int
@@ -105,6 +107,7 @@ class TapeStatus:
     answer: int
     expects_until_ns: int = 0
     exported_by_rank: bool = False
+    rescue: Rescue = NO_RESCUE
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

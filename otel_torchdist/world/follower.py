@@ -186,6 +186,7 @@ class TapeFollower:
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=stacks,
             values=self._values.shown,
+            rescue=status.rescue,
             child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
             ran_ns=self._process.ran_ns,

@@ -14,6 +14,7 @@ from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
 
 
@@ -145,6 +146,7 @@ class RankView:
         death: The end of its process as observed by its agent; None if none was observed.
         child: The child process that it waits for, if its stack shows that it waits for one; None if not.
         values: What the values in its tensors were like.
+        rescue: How far its rescue in a stall has come.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
     """
@@ -180,6 +182,7 @@ class RankView:
     death: Death | None = None
     child: ChildWait | None = None
     values: RankValues = NO_VALUES
+    rescue: Rescue = NO_RESCUE
     fell_silent: bool = False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.actions.stall_actions import doable_here
-from otel_torchdist.config import Action, ActionKind, parse_actions
+from otel_torchdist.config import Action, ActionKind, parse_actions, parse_finding_actions
 
 SETTING = "OTEL_PYTHON_TORCHDIST_ON_STALL"
 
@@ -32,12 +32,23 @@ def test_list_of_actions() -> None:
         "callback:alarm:ring()",
         "dump:now",
         "dump,,abort",
+        "rescue",
+        "rescue:save",
+        "abort,rescue:job:save",
     ],
 )
 def test_what_is_no_list_of_actions(text: str) -> None:
     """One bad word invalidates the whole setting: half of the requested actions may be worse than none."""
     with pytest.raises(ValueError):
         parse_actions(text)
+
+
+def test_rescue_is_for_stalls() -> None:
+    """Ranks are rescued before they are ended, and only where they wait."""
+    assert parse_actions("rescue:job:save,abort") == (Action(ActionKind.RESCUE, "job:save"), Action(ActionKind.ABORT))
+    assert parse_finding_actions("dump,abort") == parse_actions("dump,abort")
+    with pytest.raises(ValueError):
+        parse_finding_actions("rescue:job:save,abort")
 
 
 def test_dump_and_abort_need_an_agent(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from otel_torchdist.cli.text import captured, day_and_time, fates, length, time_
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
+from otel_torchdist.verdict.wording.rescued import describe_rescue, was_attempted
 from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_operation
 from otel_torchdist.world.calls import OperationView
 
@@ -95,6 +96,13 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     yield from (Text(f"  and    {one}") for one in more)
 
 
+def _rescue(diagnosis: Diagnosis) -> list[str]:
+    """What the ranks have saved, if they were asked to."""
+    views = [one.view for one in diagnosis.ranks]
+    attempted = was_attempted(view.rescue for view in views)
+    return [describe_rescue(views, diagnosis.run.world_size)] if attempted else []
+
+
 def conclusion_of(diagnosis: Diagnosis) -> list[str]:
     """What comes of it: `VERDICT` or another title, the sentence, and what there is to add."""
     found = diagnosis.found
@@ -102,7 +110,7 @@ def conclusion_of(diagnosis: Diagnosis) -> list[str]:
         return ["ended together", describe_together(found.ended_together, not found.unseen)]
     if found.has_verdict:
         hung = () if found.hung_ns is None else (f"the job was ended while it hung, after {found.hung_ns / 1e9:.1f} s",)
-        return [VERDICT, diagnosis.verdict_text, *hung, *_beyond_the_sentence(diagnosis)]
+        return [VERDICT, diagnosis.verdict_text, *hung, *_beyond_the_sentence(diagnosis), *_rescue(diagnosis)]
     if found.is_undecided:
         return ["undecided", diagnosis.undecided_text]
     waited = "longer than allowed" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"

@@ -1,0 +1,103 @@
+"""What the module `rescue` copies, refuses, writes and finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from otel_torchdist import StalledRank, rescue
+
+
+def trained(seed: int, steps: int, width: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer, rescue.LocalShards]:
+    """A model, its optimizer and its shards after some steps."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    shards = rescue.LocalShards(model, optimizer)
+    train(model, optimizer, range(steps))
+    return model, optimizer, shards
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    """Train some steps, each on a batch of its own."""
+    width = next(model.parameters()).shape[-1]
+    for step in steps:
+        optimizer.zero_grad()
+        model(torch.randn(8, width, generator=torch.Generator().manual_seed(step))).square().sum().backward()
+        optimizer.step()
+
+
+def stalled(rank: int, step: int, directory: Path) -> StalledRank:
+    """A rank of two."""
+    return StalledRank(
+        rank=rank, world_size=2, step=step, run="", verdict="", ranks="", text="", timeout=1.0, directory=directory
+    )
+
+
+def test_copy_goes_on_as_the_original(tmp_path: Path) -> None:
+    """A copy that was written, read without unpickling code, and put into a new model trains to the same bits."""
+    model, optimizer, shards = trained(seed=1, steps=5)
+    path = rescue.save(shards.copy(), stalled(0, 5, tmp_path))
+    other, others_optimizer, others_shards = trained(seed=2, steps=0)
+    others_shards.load(torch.load(path, weights_only=True))
+    assert (shards.steps, others_shards.steps) == (5, 5)
+    for one, its_optimizer in ((model, optimizer), (other, others_optimizer)):
+        train(one, its_optimizer, range(5, 9))
+    assert others_shards.steps == 9
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_copy_is_not_the_original() -> None:
+    """What is copied does not change when training goes on."""
+    model, optimizer, shards = trained(seed=1, steps=2)
+    copied = shards.copy()
+    before = copied["tensors"]["0.weight"].clone()
+    train(model, optimizer, range(2, 4))
+    assert torch.equal(copied["tensors"]["0.weight"], before)
+    assert not torch.equal(next(model.parameters()), before)
+
+
+def test_parameters_that_change_while_they_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that goes on in the middle of a copy has saved nothing that could be used."""
+    model, _, shards = trained(seed=1, steps=2)
+    plain: Any = shards._on_cpu
+    monkeypatch.setattr(shards, "_on_cpu", lambda value: (next(model.parameters()).add_(1), plain(value))[1])
+    with pytest.raises(RuntimeError, match="changed while they were copied"):
+        shards.copy()
+
+
+def test_copy_of_another_model() -> None:
+    """Nothing is changed by a copy that does not fit, and the error names what does not."""
+    model, _, shards = trained(seed=1, steps=2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"another model, or of other shards: 0\.bias, 0\.weight, 1\.bias"):
+        shards.load(trained(seed=1, steps=1, width=6)[2].copy())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_newest_that_is_whole(tmp_path: Path) -> None:
+    """What one rank did not finish, other sizes of the run and other files are passed over; steps count as numbers."""
+    assert rescue.latest(tmp_path / "nowhere", 0, 2) is None
+    for rank, step in ((0, 9), (1, 9), (0, 10), (1, 10), (0, 11)):
+        rescue.save({"step": step}, stalled(rank, step, tmp_path))
+    (tmp_path / "step-11" / "rank-1-of-2.pt.incomplete").touch()
+    (tmp_path / "step-12").mkdir()
+    (tmp_path / "notes").touch()
+    (tmp_path / "step-best").mkdir()
+    assert rescue.latest(tmp_path, 1, 2) == tmp_path / "step-10" / "rank-1-of-2.pt"
+    assert rescue.latest(tmp_path, 0, 4) is None
+
+
+def test_no_room(tmp_path: Path) -> None:
+    """A file that cannot be written whole is not found."""
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb", buffering=0) as full:
+        full.write(b"x")
+    (tmp_path / "step-3").mkdir()
+    (tmp_path / "step-3" / "rank-0-of-2.pt.incomplete").symlink_to("/dev/full")
+    with pytest.raises((OSError, RuntimeError)):
+        rescue.save(torch.zeros(1_000_000), stalled(0, 3, tmp_path))
+    assert not (tmp_path / "step-3" / "rank-0-of-2.pt").exists()
