@@ -17,7 +17,7 @@ from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.rescue_request import RescueRequest, request_rescue
 from otel_torchdist.stall.events import OngoingStall
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.rescue import RescueState
+from otel_torchdist.tape.rescue import NO_RESCUE, RescueState
 from otel_torchdist.verdict.wording.rescued import describe_rescue
 
 CHECK_S: Final = 0.2
@@ -39,11 +39,11 @@ def rescue_ranks(stall: StalledRun, timeout_s: float, ongoing: Callable[[], Ongo
     seen, over = ongoing(), ""
     if seen is None:
         return "skipped: the stall is over"
-    while not over and _may_come(seen, time.monotonic() - began, timeout_s):
+    while not over and _may_come(seen, world_size, time.monotonic() - began, timeout_s):
         time.sleep(CHECK_S)
         now = ongoing()
         seen, over = (now, "") if now is not None else (seen, "; the stall is over")
-    return f"asked {asked} ranks: {describe_rescue(seen.ranks, world_size)}{over}"
+    return f"asked {asked} ranks: {describe_rescue(seen.rescues, world_size)}{over}"
 
 
 def _ask(stall: StalledRun) -> tuple[int, int]:
@@ -58,9 +58,9 @@ def _ask(stall: StalledRun) -> tuple[int, int]:
     return asked, world_size
 
 
-def _may_come(seen: OngoingStall, passed_s: float, timeout_s: float) -> bool:
-    """Whether a rank may yet save its state."""
-    states = {view.rescue.state for view in seen.ranks if view.alive}
+def _may_come(seen: OngoingStall, world_size: int, passed_s: float, timeout_s: float) -> bool:
+    """Whether a rank may yet save its state; of those of other nodes it may take a moment to learn anything."""
+    states = {seen.rescues.get(rank, NO_RESCUE).state for rank in range(world_size)}
     if RescueState.NONE in states and passed_s < BEGIN_S:
         return True
     return RescueState.RUNNING in states and passed_s < BEGIN_S + timeout_s + MARGIN_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.exchange.client import Line, NoAnswerError
@@ -13,6 +13,7 @@ from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import RankView
 
@@ -79,10 +80,13 @@ class PeerAgent:
         ruling: Ruling | None,
         calls: Iterable[tuple[Channel, int]] = (),
         page: str = "",
+        rescues: Mapping[int, Rescue] | None = None,
     ) -> Question:
         """The next question, with all pending requests for stacks, which it clears."""
         wishes = tuple(self._stacks), tuple(self._signals)
-        question = Question(agent_id, is_hurried, tuple(ranks), wire_ruling(ruling), *wishes, tuple(calls), page)
+        question = Question(
+            agent_id, is_hurried, tuple(ranks), wire_ruling(ruling), *wishes, tuple(calls), page, dict(rescues or {})
+        )
         self._stacks, self._signals = set(), set()
         return question
 

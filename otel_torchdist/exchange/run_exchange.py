@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Final
@@ -25,6 +25,7 @@ from otel_torchdist.job.membership import of_this_attempt
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, JudgingAgent, Leads, Role, Undecided
+from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
@@ -97,6 +98,8 @@ class RunExchange:
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
         self._wanted_calls: tuple[tuple[Channel, int], ...] = ()
+        self._rescues: Mapping[int, Rescue] = {}
+        self._rescues_received: Mapping[int, Rescue] = {}
         self._shown: deque[WorldSnapshot] = deque(maxlen=MAX_SHOWN)
         self._stopping = False
         self.renew(peers)
@@ -136,14 +139,17 @@ class RunExchange:
             if self._judge(now) != self._own:
                 self._published = self._unsent = None
                 received, self._unread = self._unread or self._received, None
-                return Follows(received, now - self._asked_at < HURRIED_TRUST_S, self._judging_agent(now))
+                is_hurried = now - self._asked_at < HURRIED_TRUST_S
+                return Follows(received, is_hurried, self._judging_agent(now), self._rescues_received)
+            everybody = self._all_ranks(world)
+            self._rescues = everybody.rescues
             if self._suspects_since is None or self._judges_since is None:
-                return Leads(self._all_ranks(world), self._own)
+                return Leads(everybody, self._own)
             since = max(self._suspects_since, self._judges_since)
             is_in_doubt = any(other.is_in_doubt for other in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < HOLD_S:
                 return Undecided()
-            return Leads(self._all_ranks(world), self._own)
+            return Leads(everybody, self._own)
 
     def _judge(self, now: float) -> int:
         """The id of the agent that judges; one that has only now become it has no answers yet."""
@@ -261,6 +267,7 @@ class RunExchange:
             self._asked_at = now
         self._election.asked_by(question.agent_id, now, question.is_hurried)
         self._page_of_judge = question.page
+        self._rescues_received = question.rescues
         self._received = ruling_from(question.ruling, self._run)
         self._unread = self._received or self._unread  # it may be withdrawn before it is read
 
@@ -303,7 +310,8 @@ class RunExchange:
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
             ruling, calls, self._unsent = self._published or self._unsent, self._wanted_calls, None
-            questions = [other.question(self._own, is_hurried, own_ranks, ruling, calls, self.page) for other in due]
+            news = (ruling, calls, self.page, self._rescues)
+            questions = [other.question(self._own, is_hurried, own_ranks, *news) for other in due]
         answers = self._pool.map(functools.partial(PeerAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.agent_id for other in due), answers, strict=True))
         with self._changed:

@@ -5,7 +5,7 @@ Times are on the monotonic clock of the sender; the receiver converts them to it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
@@ -50,6 +50,7 @@ class Question:
         signals: Tapes whose ranks should be asked by a signal.
         calls: Windows of calls that it wants in full, by channel and number.
         page: Address of its live page; '' for none.
+        rescues: How far the rescue of each rank has come; empty if none has begun.
     """
 
     agent_id: int
@@ -60,6 +61,7 @@ class Question:
     signals: tuple[int, ...] = ()
     calls: tuple[tuple[Channel, int], ...] = ()
     page: str = ""
+    rescues: dict[int, Rescue] = field(default_factory=dict[int, Rescue])
 
 
 @dataclass(frozen=True, slots=True)

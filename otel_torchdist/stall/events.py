@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from opentelemetry.util.types import AttributeValue
@@ -13,12 +13,13 @@ from otel_torchdist.naming import stall_span_id, stall_trace_id
 from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
+from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +102,14 @@ class OngoingStall:
         is_ours: Whether this process gave that ruling.
         nonces: Tapes of the run's ranks that this process sees.
         stands_still: Whether no rank of the run shows any sign of life, as when the whole job is suspended.
-        ranks: The ranks of the run as this process sees them, those of other nodes included.
+        rescues: How far the rescue of each rank of the run has come, as far as it is known here.
     """
 
     ruling: Ruling
     is_ours: bool
     nonces: frozenset[int] = frozenset()
     stands_still: bool = False
-    ranks: tuple[RankView, ...] = ()
+    rescues: Mapping[int, Rescue] = field(default_factory=dict[int, Rescue])
 
 
 @dataclass(frozen=True, slots=True)

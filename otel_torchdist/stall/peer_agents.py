@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import WorldSnapshot
 
@@ -44,11 +46,13 @@ class Follows:
         ruling: Its ruling on the ongoing stall; None if there is none.
         is_hurried: Whether it asks at short intervals.
         judge: That agent.
+        rescues: How far the rescue of each rank has come, as it has last said; empty if none has begun.
     """
 
     ruling: Ruling | None
     is_hurried: bool = False
     judge: JudgingAgent = field(default=JudgingAgent("", ""), compare=False)
+    rescues: Mapping[int, Rescue] = field(default_factory=dict[int, Rescue])
 
 
 @dataclass(frozen=True, slots=True)

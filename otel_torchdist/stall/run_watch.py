@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist import semconv
@@ -16,6 +16,7 @@ from otel_torchdist.stall.numbering import MarkerClock
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.pending import UNSEEN_NS
 from otel_torchdist.stall.seen import RunSeen
+from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.roll_call import Standing
@@ -24,7 +25,7 @@ from otel_torchdist.verdict.rules import StallRules, expects, is_expected
 from otel_torchdist.verdict.standing import is_being_ended, outcome_of
 from otel_torchdist.verdict.waits import Wait, waits_of
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.model import WorldSnapshot
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that these are known when it comes."""
@@ -53,6 +54,7 @@ class RunWatch:
         self._seen_since_ns = 0
         self.agent_id = 0
         self.judging_agent: JudgingAgent | None = None
+        self.rescues_elsewhere: Mapping[int, Rescue] = {}
 
     @property
     def ruling(self) -> Ruling | None:
@@ -78,9 +80,9 @@ class RunWatch:
         return frozenset(view.nonce for view in views if not view.is_remote)
 
     @property
-    def ranks(self) -> tuple[RankView, ...]:
-        """The ranks of the run, as of the last pass."""
-        return tuple(self._world.ranks.values()) if self._world is not None else ()
+    def rescues(self) -> Mapping[int, Rescue]:
+        """How far the rescue of each rank has come, as of the last pass, or as the agent that judges has said."""
+        return {**self.rescues_elsewhere, **(self._world.rescues if self._world is not None else {})}
 
     @property
     def stands_still(self) -> bool:

@@ -206,7 +206,7 @@ class Detector:
     def ongoing(self) -> list[OngoingStall]:
         """The ongoing stalls that have been reported."""
         return [
-            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still, watch.ranks)
+            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still, watch.rescues)
             for watch in self._runs.values()
             if watch.current is not None
         ]
@@ -226,6 +226,7 @@ class Detector:
         if isinstance(role, Follows):
             self._undecided |= role.is_hurried
             watch.agent_id, watch.judging_agent = min(world.ranks), role.judge
+            watch.rescues_elsewhere = role.rescues
             return watch.follow(world, role.ruling)
         watch.agent_id, watch.judging_agent = role.agent_id, None
         events = watch.judge(role.world)

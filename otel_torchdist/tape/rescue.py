@@ -25,6 +25,8 @@ class RescueState(enum.IntEnum):
     """The rank did not wait any more by the end of it, so what was saved may be of two steps."""
     TOO_LATE = 6
     """It took longer than allowed."""
+    DEAD = 7
+    """The rank died before; no rank writes this itself."""
 
     @property
     def is_final(self) -> bool:

@@ -14,7 +14,7 @@ from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
+from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
 
 
@@ -204,6 +204,12 @@ class RankView:
         return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
 
     @property
+    def rescued(self) -> Rescue:
+        """How far its rescue has come: what is saved stays saved, and of a dead rank nothing more comes."""
+        is_over = not self.alive and not self.rescue.state.is_final
+        return Rescue(RescueState.DEAD, self.rescue.step) if is_over else self.rescue
+
+    @property
     def life(self) -> Lifetime:
         """When it lived, as far as a heartbeat, a pass that saw it, or its recorded death shows."""
         died_ns = self.death.at_ns if self.death is not None else 0
@@ -254,6 +260,12 @@ class WorldSnapshot:
     unreachable: Mapping[int, str] = field(default_factory=dict[int, str])
     source: str = ""
     is_foreign: bool = False
+
+    @property
+    def rescues(self) -> dict[int, Rescue]:
+        """How far the rescue of each rank has come; empty if none has begun."""
+        was_begun = any(view.rescue.state is not RescueState.NONE for view in self.ranks.values())
+        return {rank: view.rescued for rank, view in self.ranks.items()} if was_begun else {}
 
     @property
     def in_order(self) -> list[RankView]:

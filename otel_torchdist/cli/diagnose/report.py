@@ -17,8 +17,9 @@ from otel_torchdist.cli.diagnose.operation_lines import operation_lines, when
 from otel_torchdist.cli.text import captured, day_and_time, fates, length, time_of_day
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.tape.rescue import RescueState
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
-from otel_torchdist.verdict.wording.rescued import describe_rescue, was_attempted
+from otel_torchdist.verdict.wording.rescued import describe_rescue
 from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_operation
 from otel_torchdist.world.calls import OperationView
 
@@ -98,9 +99,9 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
 
 def _rescue(diagnosis: Diagnosis) -> list[str]:
     """What the ranks have saved, if they were asked to."""
-    views = [one.view for one in diagnosis.ranks]
-    attempted = was_attempted(view.rescue for view in views)
-    return [describe_rescue(views, diagnosis.run.world_size)] if attempted else []
+    rescues = {one.view.rank: one.view.rescued for one in diagnosis.ranks}
+    was_begun = any(rescue.state not in (RescueState.NONE, RescueState.DEAD) for rescue in rescues.values())
+    return [describe_rescue(rescues, diagnosis.run.world_size)] if was_begun else []
 
 
 def conclusion_of(diagnosis: Diagnosis) -> list[str]:

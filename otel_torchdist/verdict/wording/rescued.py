@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.tape.rescue import Rescue, RescueState
-from otel_torchdist.world.model import RankView
 
 _WHY: Final = {
     RescueState.NONE: "did not answer",
@@ -17,24 +16,24 @@ _WHY: Final = {
     RescueState.RAISED: "failed, as its log shows",
     RescueState.WENT_ON: "went on meanwhile",
     RescueState.TOO_LATE: "took too long",
+    RescueState.DEAD: "died before",
 }
 
 
-def describe_rescue(views: Iterable[RankView], world_size: int) -> str:
+def describe_rescue(rescues: Mapping[int, Rescue], world_size: int) -> str:
     """State which ranks are rescued, and whether a restart can use that.
 
     Args:
-        views: The ranks that report, of any node.
+        rescues: By rank, of any node.
         world_size: Number of ranks of the run.
 
     Returns:
         `rescued: ranks 0-7 at step 1200`, or `rescued, but not usable: …` with what is wrong.
     """
-    by_rank = {view.rank: view.rescue for view in views}
     steps: dict[int, list[int]] = defaultdict(list)
     others: dict[str, list[int]] = defaultdict(list)
-    for rank in sorted({*range(world_size), *by_rank}):
-        rescue = by_rank.get(rank)
+    for rank in sorted({*range(world_size), *rescues}):
+        rescue = rescues.get(rank)
         if rescue is not None and rescue.state is RescueState.SAVED:
             steps[rescue.step].append(rank)
         else:
@@ -46,8 +45,3 @@ def describe_rescue(views: Iterable[RankView], world_size: int) -> str:
     left = [f"{name_ranks(ranks)} {why}" for why, ranks in others.items()]
     title = "rescued" if len(steps) == 1 and not others else "rescued, but not usable" if steps else "not rescued"
     return f"{title}: {'; '.join([*saved, *left])}"
-
-
-def was_attempted(rescues: Iterable[Rescue]) -> bool:
-    """Whether any rank was asked to save its state."""
-    return any(rescue.state is not RescueState.NONE for rescue in rescues)

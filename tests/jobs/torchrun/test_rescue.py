@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -9,10 +10,36 @@ import pytest
 
 from tests.jobs.torchrun.test_abort import ON_STALL, TWO_RANKS
 from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
+from tests.jobs.torchrun.test_two_nodes import launched
 from tests.support.launch import Torchrun
+from tests.support.memory import memory_directory
+from tests.support.nodes import nodes, why_not
+from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython
 
 SCRIPT = WORKERS / "rescued.py"
+RESCUE = {"PYTHONHASHSEED": "0", "OTEL_PYTHON_TORCHDIST_ON_STALL": "rescue:__main__:save,abort"}
+WHY_NOT = why_not()
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_nodes_wait_for_each_other(warm_python: WarmPython, tmp_path: Path) -> None:
+    """Rank 0 takes 6 s to save: the other node's agent does not end its rank meanwhile, and knows of both ranks."""
+    arguments = ("ddp", str(tmp_path / "rescue"), "asleep", "6")
+    with contextlib.ExitStack() as stack:
+        base = stack.enter_context(memory_directory())
+        two = stack.enter_context(nodes(2))
+        receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
+        settings = {**ON_STALL, **RESCUE, "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "5000"}
+        jobs = stack.enter_context(
+            launched(warm_python, two, receiver, base, *arguments, worker=SCRIPT, settings=settings, ranks=1)
+        )
+        done = [job.end() for job in jobs]
+        logs = [text for path in base.glob("*/job-*/agent.log") if "on stall" in (text := path.read_text())]
+    assert [one.code for one in done] == [0, 0], done
+    assert sum(one.out.count("begins at step 7") for one in done) == 2
+    assert len(logs) == 2
+    assert any("on stall: rescue asked 1 ranks: rescued: ranks 0-1 at step 7\n" in log for log in logs), logs
 
 
 def ends(out: str) -> list[str]:
@@ -23,8 +50,7 @@ def ends(out: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_training_goes_on_from_the_rescue(warm_python: WarmPython, tmp_path: Path, kind: str) -> None:
     """Rank 1 hangs at step 7: both ranks are saved and ended, and the restart trains from there to the same weights."""
-    rescued = {**ON_STALL, "PYTHONHASHSEED": "0", "OTEL_PYTHON_TORCHDIST_ON_STALL": "rescue:__main__:save,abort"}
-    environ = switched_on(tmp_path / "tapes") | rescued
+    environ = switched_on(tmp_path / "tapes") | ON_STALL | RESCUE
     command = [*TWO_RANKS, "--max-restarts=1", SCRIPT, kind, tmp_path / "rescue", "asleep"]
     stalled = Torchrun(warm_python, tmp_path / "two", command, environ)
     undisturbed = Torchrun(warm_python, tmp_path / "one", [*TWO_RANKS, SCRIPT, kind, tmp_path / "none"], environ).end()

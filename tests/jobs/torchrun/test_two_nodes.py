@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -30,10 +31,17 @@ STARTUP_S = 60.0
 
 @contextlib.contextmanager
 def launched(
-    python: WarmPython, two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str
+    python: WarmPython,
+    two: Nodes,
+    receiver: OtlpReceiver,
+    base: Path,
+    *arguments: str,
+    worker: Path = WORKER,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    ranks: int = 2,
 ) -> Iterator[list[Torchrun]]:
     """A torchrun on each node; nothing of it is left after the block."""
-    options = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=1", "--rdzv-backend=c10d")
+    options = ("--nnodes=2", f"--nproc-per-node={ranks}", "--max-restarts=1", "--rdzv-backend=c10d")
     environ = {
         **QUIET,
         "GLOO_SOCKET_IFNAME": INTERFACE,
@@ -45,11 +53,12 @@ def launched(
         "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
         "OTEL_PYTHON_TORCHDIST_READER": "agent",
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
+        **settings,
     }
     launchers: list[Torchrun] = []
     for node, (name, address) in enumerate(zip(two.names, two.addresses, strict=True)):
         rendezvous = f"--rdzv-endpoint={two.addresses[0]}:29400", f"--rdzv-conf=is_host={int(node == 0)}"
-        command = [*options, *rendezvous, f"--local-addr={address}", WORKER, *arguments]
+        command = [*options, *rendezvous, f"--local-addr={address}", worker, *arguments]
         place = {NAMESPACE_VARIABLE: two.path(node), "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base / name)}
         launchers.append(Torchrun(python, base / f"{name}.output", command, environ | place))
     try:

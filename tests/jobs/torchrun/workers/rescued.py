@@ -1,4 +1,7 @@
-"""Trains 12 steps; in the first attempt rank 1 hangs at the eighth: `rescued.py ddp|fsdp DIRECTORY [asleep]`."""
+"""Trains 12 steps; in the first attempt rank 1 hangs at the eighth, and rank 0 takes some seconds to save.
+
+`rescued.py ddp|fsdp DIRECTORY [asleep [SECONDS]]`
+"""
 
 import os
 import sys
@@ -19,6 +22,7 @@ STEPS, HANGS_AT = 12, 7
 def save(stalled: StalledRank) -> int:
     """Save this rank's part, as `OTEL_PYTHON_TORCHDIST_ON_STALL=rescue:__main__:save` calls it."""
     assert stalled.verdict == "absent" and stalled.ranks == "1", stalled
+    time.sleep(float(sys.argv[4]) * (rank == 0) if len(sys.argv) > 4 else 0)
     copied = shards.copy()
     rescue.save(copied, stalled, directory, step=copied["steps"])
     return copied["steps"]
