@@ -12,6 +12,7 @@ import enum
 import logging
 import os
 import re
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -254,6 +255,20 @@ def _list_of_patterns() -> Accepted[tuple[str, ...]]:
     return Accepted("a comma-separated list", parse)
 
 
+def _list_of_signals() -> Accepted[frozenset[signal.Signals]]:
+    def parse(text: str) -> frozenset[signal.Signals]:
+        return frozenset(_signal(name) for name in _list_of_patterns().parse(text))
+
+    return Accepted("a comma-separated list of signals such as SIGTERM", parse)
+
+
+def _signal(name: str) -> signal.Signals:
+    known = {one.name: one for one in signal.Signals}
+    if name not in known:
+        raise ValueError(name)
+    return known[name]
+
+
 def _list_of_targets() -> Accepted[tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         targets = _list_of_patterns().parse(text)
@@ -319,6 +334,7 @@ class Config:
         on_finding: Actions on a finding without a stall, in addition to a warning in the log.
         on_stall_grace: Seconds for which a verdict must have stood before they are run.
         rescue_timeout: Seconds that the function of `rescue` may take.
+        preemption_signals: Signals that announce the end of the job.
         dump_dir: Directory of the bundles of evidence that the action `dump` writes.
         exchange: Whether agents of different nodes exchange data.
         exchange_host: Address on which an agent listens for its peers; '' to determine it automatically.
@@ -362,6 +378,9 @@ class Config:
     on_finding: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_FINDING, _FINDING_ACTIONS, "log")
     on_stall_grace: float = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE, _milliseconds(0), "30000")
     rescue_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT, _milliseconds(1), "60000")
+    preemption_signals: frozenset[signal.Signals] = _setting(
+        env.OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS, _list_of_signals(), ""
+    )
     dump_dir: Path = _setting(
         env.OTEL_PYTHON_TORCHDIST_DUMP_DIR, _absolute_path(), f"/tmp/otel-torchdist-{os.getuid()}"
     )

@@ -188,6 +188,17 @@ after it in the list waits as long.
 Default: "60000"
 """
 
+OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS = "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS
+
+Signals by which a scheduler announces that it will end the job, such as ``SIGTERM,SIGUSR1``, a comma-separated list. If
+your program has a handler for one of them, its arrival is recorded at once, even while the handler waits for a
+collective to return; a death after it is then no fault of the rank. It uses the interpreter's wakeup descriptor
+(``signal.set_wakeup_fd``), of which there is one in a process.
+Default: ""
+"""
+
 OTEL_PYTHON_TORCHDIST_DUMP_DIR = "OTEL_PYTHON_TORCHDIST_DUMP_DIR"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_DUMP_DIR

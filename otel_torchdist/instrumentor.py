@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.observers.choice import Observing
+    from otel_torchdist.capture.preemption import PreemptionWatch
     from otel_torchdist.capture.rescue import RescuePlan
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.export.outputs import Outputs
@@ -50,6 +51,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
     _capture: Capture | None = None
     _thread: ReaderThread | None = None
     _keeper: AgentKeeper | None = None
+    _preemption: PreemptionWatch | None = None
     _cancel: Callable[[], object] | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -116,6 +118,11 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 from otel_torchdist.capture.rescue import Rescuer
 
                 capture.on_beat(Rescuer(plan, capture.current_recorder).beat)
+            if config.preemption_signals:
+                from otel_torchdist.capture.preemption import PreemptionWatch
+
+                self._preemption = PreemptionWatch(config.preemption_signals, capture.current_recorder)
+                self._preemption.start()
             self._capture = capture
             capture.install()
 
@@ -131,7 +138,10 @@ class TorchDistInstrumentor(BaseInstrumentor):
         capture, self._capture = self._capture, None
         thread, self._thread = self._thread, None
         keeper, self._keeper = self._keeper, None
+        preemption, self._preemption = self._preemption, None
         with guard.guarded("switching off"):
+            if preemption is not None:
+                preemption.stop()
             if capture is not None:
                 capture.uninstall()
             if thread is not None:

@@ -64,6 +64,7 @@ def test_defaults() -> None:
         "on_finding": ({"kind": ActionKind.LOG, "target": ""},),
         "on_stall_grace": 30.0,
         "rescue_timeout": 60.0,
+        "preemption_signals": frozenset(),
         "dump_dir": Path(f"/tmp/otel-torchdist-{os.getuid()}"),
         "exchange": True,
         "exchange_host": "",

@@ -108,6 +108,8 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         child=view.child,
         values=replace(view.values, outputs=view.values.outputs[-MAX_OUTPUTS:]),
         rescue=view.rescue,
+        asked_signal=view.asked_signal,
+        asked_ns=view.asked_ns,
     )
 
 
@@ -204,6 +206,8 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         death=None if rank.death is None else _moved_death(rank.death, offset_ns),
         values=_moved_values(rank.values, offset_ns),
         rescue=rank.rescue,
+        asked_signal=rank.asked_signal,
+        asked_ns=rank.asked_ns + offset_ns if rank.asked_signal else 0,
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
     )
 

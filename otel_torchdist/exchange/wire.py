@@ -110,6 +110,8 @@ class WireRank:
     child: ChildWait | None = None
     values: RankValues = NO_VALUES
     rescue: Rescue = NO_RESCUE
+    asked_signal: int = 0
+    asked_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

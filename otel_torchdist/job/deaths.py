@@ -36,6 +36,8 @@ class Death:
         stopped_since_ns: Since when it was in that state; 0 if it was running.
         ran_ns: When it was last seen to run without a heartbeat, according to the kernel; 0 for never.
         error: Type and first line of the exception that ended it, from torchelastic's error file; '' if not known.
+        asked: The signal that had asked it to end before; 0 for none that was recorded. Not in the file.
+        asked_ns: When that came.
     """
 
     at_ns: int
@@ -46,6 +48,8 @@ class Death:
     stopped_since_ns: int = 0
     ran_ns: int = 0
     error: str = ""
+    asked: int = 0
+    asked_ns: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -60,15 +64,20 @@ class Death:
     @property
     def signal_name(self) -> str:
         """The name of that signal, such as `SIGKILL`; '' when no signal killed it."""
-        try:
-            return signal.Signals(self.signal).name if self.signal else ""
-        except ValueError:
-            return f"signal {self.signal}"
+        return name_signal(self.signal) if self.signal else ""
 
     @property
     def exit_code(self) -> int | None:
         """The code with which it exited; None when it did not exit, or when that is not known."""
         return os.WEXITSTATUS(self.status) if self.status is not None and os.WIFEXITED(self.status) else None
+
+
+def name_signal(number: int) -> str:
+    """The name of a signal, such as `SIGKILL`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def death_path(tape: Path) -> Path:

@@ -71,6 +71,8 @@ MAX_COUNT: Final = (1 << 31) - 1
 MAX_RANKS: Final = 1 << 20
 """Upper bound of ranks and world sizes: readers list the ranks of a job that are not there."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
+ASKED_TIME_BITS: Final = 45
+"""Of a request to end: microseconds of more than a year. The signal's number is above them."""
 
 
 class LiveWord(enum.IntEnum):
@@ -100,6 +102,7 @@ class LiveWord(enum.IntEnum):
     PROFILE_REQUEST = 145
     PROFILE_ANSWER = 146
     RESCUE = 147
+    ASKED = 148
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -111,6 +114,7 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.EXPORTED_BY_RANK,
     LiveWord.PROFILE_REQUEST,
     LiveWord.RESCUE,
+    LiveWord.ASKED,
 )
 
 MAX_PROFILE_S: Final = 60.0

@@ -116,6 +116,12 @@ class LiveWords:
         """Publish how far this rank's rescue has come."""
         self._words[LiveWord.RESCUE] = layout.seal_live(LiveWord.RESCUE, rescue.encode())
 
+    def mark_asked(self, signal: int, monotonic_ns: int) -> None:
+        """Publish that a signal has asked this process to end; the first one counts."""
+        if not layout.unseal_live(LiveWord.ASKED, self._words[LiveWord.ASKED]):
+            value = signal << layout.ASKED_TIME_BITS | monotonic_ns // 1000 & ((1 << layout.ASKED_TIME_BITS) - 1)
+            self._words[LiveWord.ASKED] = layout.seal_live(LiveWord.ASKED, value)
+
     def finish(self, state: TapeState, failure: int = 0) -> None:
         """Record how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
         self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)

@@ -109,6 +109,7 @@ class MappedTape:
         """
         run_id, run_id_state, words = self._run_id()
         heartbeat_ns = self._sealed(words, LiveWord.HEARTBEAT_US) * 1000
+        asked = self._sealed(words, LiveWord.ASKED)
         return TapeStatus(
             run_id=run_id,
             run_id_state=run_id_state,
@@ -127,6 +128,8 @@ class MappedTape:
             expects_until_ns=self._sealed(words, LiveWord.EXPECTED_UNTIL_US) * 1000,
             exported_by_rank=bool(self._sealed(words, LiveWord.EXPORTED_BY_RANK)),
             rescue=Rescue.decode(self._sealed(words, LiveWord.RESCUE)),
+            asked_signal=asked >> layout.ASKED_TIME_BITS,
+            asked_ns=(asked & ((1 << layout.ASKED_TIME_BITS) - 1)) * 1000,
         )
 
     def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:

@@ -89,6 +89,8 @@ class TapeStatus:
         expects_until_ns: Until when the rank expects to wait, or others to wait for it; 0 for no such wait.
         exported_by_rank: Whether its own process exports the tape (`OTEL_PYTHON_TORCHDIST_READER=thread`).
         rescue: How far its rescue has come.
+        asked_signal: The signal that has asked the process to end; 0 for none that was recorded.
+        asked_ns: When it came.
     """
 
     run_id: int
@@ -108,6 +110,8 @@ class TapeStatus:
     expects_until_ns: int = 0
     exported_by_rank: bool = False
     rescue: Rescue = NO_RESCUE
+    asked_signal: int = 0
+    asked_ns: int = 0
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

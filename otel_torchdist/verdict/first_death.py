@@ -83,7 +83,7 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
     is_seen = all(view.death is not None for view in dead)
     return FirstDeath(
         ranks=tuple(sorted(view.rank for view in chosen)),
-        deaths={view.rank: view.death for view in chosen if view.death is not None},
+        deaths={view.rank: end for view in chosen if (end := view.end) is not None},
         together=_ended_together(causes, dead) if is_seen else _vanished_together(chosen, dead),
         may_follow=all(_may_follow(view, views) for view in chosen),
         is_inferred=len(tied) > 1 or (len(dead) > 1 and not all(_is_exact(view) for view in causes)),
@@ -149,7 +149,8 @@ def _was_asked(view: RankView) -> bool:
     """Whether the rank was asked to end, as launchers and schedulers do."""
     if has_raised(view):
         return False
-    return _was_interrupted(view) or (view.death is not None and view.death.signal in _ASKED)
+    by_signal = view.asked_signal or (view.death is not None and view.death.signal in _ASKED)
+    return bool(by_signal) or _was_interrupted(view)
 
 
 def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
@@ -163,7 +164,7 @@ def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
 
 
 def _was_struck(view: RankView) -> bool:
-    return view.death is not None and view.death.signal != 0 and view.death.signal not in _ASKED
+    return view.death is not None and view.death.signal != 0 and not _was_asked(view)
 
 
 def _died_ns(view: RankView) -> int:

@@ -187,6 +187,8 @@ class TapeFollower:
             stacks=stacks,
             values=self._values.shown,
             rescue=status.rescue,
+            asked_signal=status.asked_signal,
+            asked_ns=status.asked_ns,
             child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
             ran_ns=self._process.ran_ns,

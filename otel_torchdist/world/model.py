@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.job.deaths import Death
@@ -147,6 +147,8 @@ class RankView:
         child: The child process that it waits for, if its stack shows that it waits for one; None if not.
         values: What the values in its tensors were like.
         rescue: How far its rescue in a stall has come.
+        asked_signal: The signal that has asked its process to end, if such signals are recorded; 0 for none.
+        asked_ns: When it came.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
     """
@@ -183,6 +185,8 @@ class RankView:
     child: ChildWait | None = None
     values: RankValues = NO_VALUES
     rescue: Rescue = NO_RESCUE
+    asked_signal: int = 0
+    asked_ns: int = 0
     fell_silent: bool = False
 
     @property
@@ -202,6 +206,13 @@ class RankView:
         """Whether its process exited with code 0, outside of any operation: by `os._exit`, which leaves no record."""
         is_zero = self.death is not None and self.death.exit_code == 0
         return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
+
+    @property
+    def end(self) -> Death | None:
+        """Its death, with the signal before it."""
+        if self.death is None or not self.asked_signal:
+            return self.death
+        return replace(self.death, asked=self.asked_signal, asked_ns=self.asked_ns)
 
     @property
     def rescued(self) -> Rescue:

@@ -141,7 +141,7 @@ def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
     if len(alike) > 1:
         ranks = [one.view.rank for one in alike]
         yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
-    way = describe_way(view.death) if view.death is not None else ""
+    way = describe_way(view.end) if view.end is not None else ""
     ended = f"  {way} {when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
     yield Text.assemble(
         (f"rank {view.rank}", "bold"), "  ", (life, _STYLES[account.life]),
@@ -176,7 +176,7 @@ def _doing(account: RankAccount) -> tuple[Hashable, ...]:
     frame = account.stack.frame if account.stack is not None else None
     waits = tuple((_shown_alike(one), one.record.is_blocking) for one in account.open)
     last = (_shown_alike(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
-    way = describe_way(view.death) if view.death is not None else ""
+    way = describe_way(view.end) if view.end is not None else ""
     return account.life, view.failure, way, view.step, waits, last, frame
 
 

@@ -41,6 +41,7 @@ constexpr int LIVE_EXPORTED_BY_RANK = 144;
 constexpr int LIVE_PROFILE_REQUEST = 145;
 constexpr int LIVE_PROFILE_ANSWER = 146;
 constexpr int LIVE_RESCUE = 147;
+constexpr int LIVE_ASKED = 148;
 constexpr int WORD_RETURNED = 0;
 constexpr int WORD_WAIT_ENTERED = 1;
 constexpr int WORD_WAIT_RETURNED = 2;

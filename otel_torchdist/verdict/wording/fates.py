@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.job.deaths import BY_CGROUP, Death
+from otel_torchdist.job.deaths import BY_CGROUP, Death, name_signal
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Verdict
@@ -27,8 +27,15 @@ def describe_way(death: Death, failure: str = "") -> str:
     if failure:
         return f"ended with {failure}"
     if death.signal:
-        return f"was killed by {death.signal_name}"
-    return f"exited with code {death.exit_code}" if death.exit_code is not None else ""
+        return f"was killed by {death.signal_name}{_after(death)}"
+    return f"exited with code {death.exit_code}{_after(death, ',')}" if death.exit_code is not None else ""
+
+
+def _after(death: Death, separator: str = "") -> str:
+    """` 30.0 s after SIGTERM`."""
+    if not death.asked or death.asked == death.signal:
+        return ""
+    return f"{separator} {max(death.at_ns - death.asked_ns, 0) / 1e9:.1f} s after {name_signal(death.asked)}"
 
 
 def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
