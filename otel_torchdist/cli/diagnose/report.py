@@ -176,7 +176,7 @@ def _doing(account: RankAccount) -> tuple[Hashable, ...]:
     frame = account.stack.frame if account.stack is not None else None
     waits = tuple((_shown_alike(one), one.record.is_blocking) for one in account.open)
     last = (_shown_alike(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
-    way = describe_way(view.end) if view.end is not None else ""
+    way = describe_way(view.death) if view.death is not None else ""
     return account.life, view.failure, way, view.step, waits, last, frame
 
 
