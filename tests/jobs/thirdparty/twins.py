@@ -143,7 +143,9 @@ class TwinRunner:
                 environs = [{**common, **rank} for rank in places(ranks)] or [common]
                 files = folder / "files"
                 done = self._python.run(WORKERS / f"{worker}.py", environs, folder, [str(files), *arguments], JOB_S)
-                trouble = "\n".join(f"rank {rank}: exit code {one.code}\n{one.err}" for rank, one in enumerate(done))
+                which = "with us" if is_with_us else "without us"
+                ends = (f"{which}, rank {rank}: exit code {one.code}\n{one.err}" for rank, one in enumerate(done))
+                trouble = "\n".join(ends)
                 assert {one.code for one in done} == {0}, trouble
                 runs.append(observed.trained(done))
         return Twins(*runs)
