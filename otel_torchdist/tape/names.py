@@ -23,9 +23,9 @@ from otel_torchdist import guard
 from otel_torchdist.files.others import is_gone, read_part, reason
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, ParameterNames, SignatureName
 
-Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | str
+Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | ParameterNames | str
 
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""
@@ -39,6 +39,8 @@ SPARE_OF_CALL_SITES: Final = MAX_NAMES // 32
 MAX_TEXT: Final = 512
 MAX_FRAMES: Final = 64
 """Frames of a call path."""
+MAX_PARAMETERS: Final = 4096
+"""Parameters whose names are one name."""
 
 
 class NamesWriter:
@@ -115,11 +117,12 @@ class NamesWriter:
             self._file = -1
 
 
-_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName]]] = {
+_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | ParameterNames]]] = {
     "group": GroupName,
     "signature": SignatureName,
     "call_site": CallSiteName,
     "call_path": CallPathName,
+    "parameters": ParameterNames,
 }
 
 
@@ -175,6 +178,11 @@ class _CallPath:
 
 
 @dataclass(frozen=True, slots=True)
+class _Parameters:
+    names: Annotated[tuple[str, ...], Meta(max_length=MAX_PARAMETERS)]
+
+
+@dataclass(frozen=True, slots=True)
 class _Line:
     id: _Identity
     text: str | None = None
@@ -182,6 +190,7 @@ class _Line:
     signature: _Signature | None = None
     call_site: CallSiteRead | None = None
     call_path: _CallPath | None = None
+    parameters: _Parameters | None = None
 
 
 class Names:
@@ -231,6 +240,11 @@ class Names:
         """Return the ids of a call site's path and of the frames in it; empty if it is not known."""
         path = self.call_path(call_site)
         return () if path is None else (self._paths[call_site], *path.frames)
+
+    def parameters(self, identity: int) -> tuple[str, ...]:
+        """Return the names of parameters with this id; empty if they are not known."""
+        name = self.get(identity)
+        return name.names if isinstance(name, ParameterNames) else ()
 
     def text(self, identity: int) -> str | None:
         """Return the label or exception type with this id."""
@@ -320,4 +334,6 @@ def _name(line: _Line) -> Name | None:
         return SignatureName(operation, reduce_op, one.shapes, dtypes, device, one.tensors)
     if line.call_path is not None:
         return CallPathName(line.call_path.call_site, line.call_path.frames, line.call_path.varies)
+    if line.parameters is not None:
+        return ParameterNames(tuple(map(readable, line.parameters.names)))
     return None if line.call_site is None else shown_site(line.call_site)

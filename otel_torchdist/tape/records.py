@@ -245,6 +245,7 @@ class StepMark:
         step: The step that ended.
         sequence: Collectives that the rank had issued in the default group by then, on all of its backends.
         skipped: Whether a gradient scaler has left out the optimizer's step, because of an overflow.
+        scale: The scale of the gradient scaler that was used last, as float32; None if it is not known.
     """
 
     number: int
@@ -252,6 +253,7 @@ class StepMark:
     step: int
     sequence: int
     skipped: bool = False
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,17 @@ class CallPathName:
     call_site: int
     frames: tuple[int, ...]
     varies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterNames:
+    """The names of parameters that are compared between replicas.
+
+    Attributes:
+        names: By their place, for as many as there is room for.
+    """
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from otel_torchdist.tape.names import (
     NamesWriter,
 )
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, ParameterNames, SignatureName
 from tests.support.tapes import new_writer
 
 _Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | SignatureName)
@@ -58,6 +58,7 @@ _NAMES = st.one_of(
         frames=st.lists(st.integers(1, MAX_NAMES), max_size=MAX_FRAMES).map(tuple),
         varies=st.booleans(),
     ),
+    st.builds(ParameterNames, names=st.lists(_TEXT, max_size=9).map(tuple)),
 )
 
 
@@ -68,6 +69,8 @@ def as_shown(name: Name) -> Name:
     if isinstance(name, SignatureName):
         dtypes = tuple(map(readable, name.dtypes))
         return dataclasses.replace(_with_shown_texts(name), dtypes=dtypes)
+    if isinstance(name, ParameterNames):
+        return ParameterNames(tuple(map(readable, name.names)))
     return _with_shown_texts(name)
 
 
@@ -86,6 +89,8 @@ def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
     if isinstance(name, CallPathName):
         found = names.get(identity)  # `call_path` returns the newest for a call site
         return found if isinstance(found, CallPathName) else None
+    if isinstance(name, ParameterNames):
+        return ParameterNames(names.parameters(identity))
     return names.call_site(identity) if isinstance(name, CallSiteName) else names.text(identity)
 
 
