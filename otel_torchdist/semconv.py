@@ -114,6 +114,8 @@ INPUT_MAX: Final = "torchdist.input.max"
 """The largest number in the inputs."""
 INPUT_ABSMAX: Final = "torchdist.input.absmax"
 """The largest magnitude in the inputs."""
+INPUT_HEADROOM: Final = "torchdist.input.headroom"
+"""How often that could be doubled before it overflowed its type: log2 of the type's largest number divided by it."""
 INPUT_MEAN: Final = "torchdist.input.mean"
 """Mean of the inputs; of halves, that of a sample of 65,536 elements."""
 INPUT_NORM: Final = "torchdist.input.norm"
@@ -122,6 +124,8 @@ INPUT_ZERO_SHARE: Final = "torchdist.input.zero_share"
 """Share of zeros in a sample of 65,536 elements."""
 INPUT_SUBNORMAL_SHARE: Final = "torchdist.input.subnormal_share"
 """Share of subnormal numbers in that sample."""
+INPUT_SATURATED_SHARE: Final = "torchdist.input.saturated_share"
+"""Share of numbers in that sample that are the largest of their type, to which casts clip; only of float8."""
 INPUT_NON_FINITE: Final = "torchdist.input.non_finite"
 """True if an input is infinite or not a number, false if the inputs were looked at and are finite."""
 INPUT_CHECKSUM: Final = "torchdist.input.checksum"
@@ -186,6 +190,8 @@ DIVERGED: Final = "diverged"
 """The verdict of a finding: ranks have different results or parameters where all must have the same."""
 DIVERGENCE_OF: Final = "torchdist.divergence.of"
 """What differs between ranks: `output`, the result of an operation, or `parameters` of replicas."""
+DIVERGENCE_PARAMETERS: Final = "torchdist.divergence.parameters"
+"""Which parameters of replicas differ: the only one, or the first and the last that may."""
 STRAGGLER: Final = "straggler"
 """The verdict of a finding: a rank repeatedly comes last."""
 STRAGGLER_SHARE: Final = "torchdist.straggler.share"
@@ -283,8 +289,12 @@ OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
 SAMPLED_OPERATIONS: Final = "torchdist_sampled_operations_total"
 NON_FINITE_OPERATIONS: Final = "torchdist_non_finite_operations_total"
 AMP_SKIPPED_STEPS: Final = "torchdist_amp_skipped_steps_total"
+AMP_SCALE: Final = "torchdist_amp_scale"
+PARAMETERS_COMPARED: Final = "torchdist_parameter_checksums_total"
+REPLICAS_LEFT_OUT: Final = "torchdist_replicas_left_out"
 INPUT_NORM_METRIC: Final = "torchdist_input_norm"
 INPUT_ABSMAX_METRIC: Final = "torchdist_input_absmax"
+INPUT_HEADROOM_METRIC: Final = "torchdist_input_headroom"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
 PATH_SECONDS: Final = "torchdist_critical_path_seconds"
@@ -327,8 +337,12 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     SAMPLED_OPERATIONS: "torchdist.sampled_operations",
     NON_FINITE_OPERATIONS: "torchdist.non_finite_operations",
     AMP_SKIPPED_STEPS: "torchdist.amp.skipped_steps",
+    AMP_SCALE: "torchdist.amp.scale",
+    PARAMETERS_COMPARED: "torchdist.parameter_checksums",
+    REPLICAS_LEFT_OUT: "torchdist.replicas.left_out",
     INPUT_NORM_METRIC: "torchdist.input.norm",
     INPUT_ABSMAX_METRIC: "torchdist.input.absmax",
+    INPUT_HEADROOM_METRIC: "torchdist.input.headroom",
     SPANS_DROPPED: "torchdist.spans.dropped",
     ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
     PATH_SECONDS: "torchdist.critical_path",

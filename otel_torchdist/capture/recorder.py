@@ -113,15 +113,16 @@ class Recorder:
         self._group_counts[ranks] += 1
         return nth
 
-    def end_step(self, now_ns: int, sequence: int, skipped: bool = False) -> None:
+    def end_step(self, now_ns: int, sequence: int, skipped: bool = False, scale: float | None = None) -> None:
         """End the current step.
 
         Args:
             now_ns: The time.
             sequence: How many collectives the default group has issued so far.
             skipped: Whether a gradient scaler has left out the optimizer's step.
+            scale: The scale of the gradient scaler that was used last; None if it is not known.
         """
-        self.tape.step_ended(self.step, now_ns, sequence, skipped)
+        self.tape.step_ended(self.step, now_ns, sequence, skipped, scale)
         self.step += 1
 
     def warn_of_names(self) -> None:

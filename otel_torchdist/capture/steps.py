@@ -20,6 +20,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
+from otel_torchdist.capture.loss_scale import LossScales
 from otel_torchdist.capture.optimizer_steps import OptimizerSteps, is_step, is_within_step
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.torch_api import GRAD_SCALER, hook_optimizers, is_hooked, skip_in_dynamo
@@ -83,6 +84,7 @@ class Steps:
         self.recorder: Recorder | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._others: Counter[int] = Counter()
+        self._scales = LossScales()
         self._window = 0
         self._thread = _Thread()
         self._handles: list[Any] = []
@@ -95,6 +97,7 @@ class Steps:
             skip_in_dynamo(ours.__code__)
         self._handles += hook_optimizers(self._before_step, self._after_step)
         patches.replace(GRAD_SCALER, "_maybe_opt_step", self._make_scaled_step, is_traced=True)
+        self._scales.hook(patches)
 
     def unhook(self) -> None:
         """Stop watching optimizers and handling `mark_step`."""
@@ -148,22 +151,25 @@ class Steps:
         # always called, and never get here.
         def maybe_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._thread.stepped = False
+            with guard.guarded("gradient scaler"):
+                self._scales.steps(scaler)
             result = original(scaler, optimizer, *args, **kwargs)
             try:
-                if not self._thread.stepped:
-                    self._left_out(optimizer)
+                has_stepped = self._thread.stepped
+                known = None if has_stepped else _hooked(optimizer)
+                self._scales.stepped(scaler, None if known is None and not has_stepped else not has_stepped)
+                if known is not None:
+                    self._left_out(known)
             except Exception as error:
                 guard.report("gradient scaler", error)
             return result
 
         return maybe_step
 
-    def _left_out(self, given: Any) -> None:
-        """Count a step of an optimizer, possibly wrapped in others, that a scaler skipped because of an overflow."""
-        while given is not None and not is_hooked(given):
-            given = getattr(given, "optimizer", None)
-        if given is not None and self._is_candidate(given) and not _is_nested():
-            self._end_by(given, skipped=True)
+    def _left_out(self, optimizer: Any) -> None:
+        """Count a step of an optimizer that a scaler skipped because of an overflow."""
+        if self._is_candidate(optimizer) and not _is_nested():
+            self._end_by(optimizer, skipped=True)
 
     def mark(self) -> None:
         """End a step because the user called `mark_step`."""
@@ -184,7 +190,14 @@ class Steps:
         if source is not self.source and self.recorder.native is not None:
             self.recorder.native.stop_windows()
         self.source = source
-        self.recorder.end_step(time.monotonic_ns(), self._issued(), skipped)
+        self.recorder.end_step(time.monotonic_ns(), self._issued(), skipped, self._scales.newest)
+
+
+def _hooked(given: Any) -> Any:
+    """The optimizer within others that calls hooks; None if there is none."""
+    while given is not None and not is_hooked(given):
+        given = getattr(given, "optimizer", None)
+    return given
 
 
 def _is_nested() -> bool:

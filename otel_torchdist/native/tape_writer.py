@@ -70,9 +70,11 @@ class NativeTapeWriter(TapeWriter):
         """Record that an operation has ended; see `TapeWriter`."""
         return bool(self.library.tape_complete(self.session, number, entered_ns, ended_ns, how, failure))
 
-    def step_ended(self, step: int, ended_ns: int, sequence: int, skipped: bool = False) -> None:
+    def step_ended(
+        self, step: int, ended_ns: int, sequence: int, skipped: bool = False, scale: float | None = None
+    ) -> None:
         """Record that `step` has ended; see `TapeWriter`."""
-        super().step_ended(step, ended_ns, sequence, skipped)
+        super().step_ended(step, ended_ns, sequence, skipped, scale)
         self.library.set_step(self.session, step + 1)
 
     def open_numbers(self) -> list[int]:

@@ -25,6 +25,7 @@ unprotected: damage there means a wrong count in a metric, or stacks written onc
 from __future__ import annotations
 
 import enum
+import math
 import struct
 import zlib
 from typing import Final
@@ -211,6 +212,9 @@ class How(enum.IntEnum):
 
 
 _HOW: Final = {int(how): how for how in How}
+_FLOAT: Final = struct.Struct("=f")
+_BITS: Final = struct.Struct("=I")
+_LARGEST_FLOAT: Final = 3.4028234663852886e38
 
 
 class RunIdState(enum.IntEnum):
@@ -267,6 +271,17 @@ def payload_checksum(number: int, payload: bytes | memoryview) -> int:
 def run_id_seal(run_id: int, state: int) -> int:
     """The RUN_ID_STATE word: the state, with a checksum over the id beside it."""
     return (zlib.crc32(run_id.to_bytes(16, "little"), state) << 8) | state
+
+
+def float_bits(value: float) -> int:
+    """The bits of a number as float32, to whose range finite ones are clipped."""
+    clipped = max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT)) if math.isfinite(value) else value
+    return _BITS.unpack(_FLOAT.pack(clipped))[0]
+
+
+def float_of(bits: int) -> float:
+    """The number with these bits as float32."""
+    return _FLOAT.unpack(_BITS.pack(bits))[0]
 
 
 def seal(number: int, value: int, how: int) -> int:

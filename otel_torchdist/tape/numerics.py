@@ -5,17 +5,19 @@ become known, those of the inputs before the operation is entered, the checksum 
 
     0  smallest input as float32, and in the upper 16 bits the share of zeros
     1  largest input as float32, and the share of subnormal numbers
-    2  mean of the inputs as float32
+    2  mean of the inputs as float32, and the share of saturated numbers
     3  their L2 norm as float32
     4  checksum of the inputs
     5  checksum of the outputs
+
+A record of parameters that replicas share belongs to no operation. Its last word is their checksum, and those before it
+show which of them differ: see `parameters`.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,10 +25,9 @@ import msgspec
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.number_formats import headroom
+from otel_torchdist.tape.parameters import WORDS, Parameters
 
-_FLOAT: Final = struct.Struct("=f")
-_BITS: Final = struct.Struct("=I")
-_LARGEST_FLOAT: Final = 3.4028234663852886e38
 SHARE_STEPS: Final = 0xFFFE
 _NO_SHARE: Final = 0xFFFF
 CHECKSUM_BITS: Final = 48
@@ -57,6 +58,9 @@ class NumericsFlag(enum.IntFlag):
     """It belongs to no operation: its last word is the checksum of parameters that must be equal on all members."""
 
 
+_PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
+
+
 class Numerics(msgspec.Struct, frozen=True, gc=False):
     """The values in one operation's tensors, of one rank.
 
@@ -79,6 +83,9 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
         subnormal_share: Share of subnormal numbers, in a sample.
         input_checksum: Checksum of the inputs' bits.
         output_checksum: Checksum of the outputs' bits.
+        parameters: What else is known of parameters; None if it is the record of an operation.
+        number_format: The type of the inputs; see `NumberFormat`.
+        saturated_share: Share of numbers that are the largest of their type, in a sample; only of float8.
     """
 
     number: int
@@ -99,6 +106,9 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
     subnormal_share: float | None = None
     input_checksum: int | None = None
     output_checksum: int | None = None
+    parameters: Parameters | None = None
+    number_format: int = 0
+    saturated_share: float | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -112,20 +122,47 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
             return None
         return math.nan if math.isnan(self.smallest) else max(abs(self.smallest), abs(self.largest))
 
+    @property
+    def headroom(self) -> float | None:
+        """How often the largest magnitude could be doubled before it overflowed its type; None if it is not known."""
+        absmax = self.absmax
+        return None if absmax is None else headroom(self.number_format, absmax)
+
 
 def pack_numerics(
-    taken_ns: int, step: int, sequence: int, group: int, peer: int, tag: int, thread: int, elements: int, flags: int
+    taken_ns: int,
+    step: int,
+    sequence: int,
+    group: int,
+    peer: int,
+    tag: int,
+    thread: int,
+    elements: int,
+    flags: int,
+    number_format: int = 0,
 ) -> bytes:
     """Pack the payload of a record; arguments as in `Numerics`."""
-    tail = layout.PAYLOAD_TAIL.pack(elements, group, 0, 0, 0, peer, tag, thread, RecordKind.NUMERICS, flags, 0, 0)
+    tail = layout.PAYLOAD_TAIL.pack(
+        elements, group, number_format, 0, 0, peer, tag, thread, RecordKind.NUMERICS, flags, 0, 0
+    )
+    return layout.PAYLOAD_HEAD.pack(taken_ns, step, sequence) + tail
+
+
+def pack_parameters(
+    taken_ns: int, step: int, sequence: int, group: int, thread: int, elements: int, parameters: Parameters
+) -> bytes:
+    """Pack the payload of a record of parameters; arguments as in `Numerics`."""
+    tail = layout.PAYLOAD_TAIL.pack(
+        elements, group, parameters.left_out, 0, parameters.names, -1, parameters.count, thread,
+        RecordKind.NUMERICS, _PARAMETERS, 0, 0,
+    )  # fmt: skip
     return layout.PAYLOAD_HEAD.pack(taken_ns, step, sequence) + tail
 
 
 def float_word(value: float, share: float | None = None) -> int:
     """Return what a word holds: a float32, to whose range finite values are clipped, and a share between 0 and 1."""
-    clipped = max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT)) if math.isfinite(value) else value
     steps = _NO_SHARE if share is None else round(max(0.0, min(share, 1.0)) * SHARE_STEPS)
-    return _BITS.unpack(_FLOAT.pack(clipped))[0] | steps << 32
+    return layout.float_bits(value) | steps << 32
 
 
 def checksum_word(checksum: int) -> int:
@@ -141,10 +178,13 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         fields: The fields of its payload.
         words: Its words; one that is empty or damaged is not known. Empty if none of them is.
     """
-    taken_ns, step, sequence, elements, group, _, _, _, peer, tag, thread, _, flags, _, _ = fields
+    taken_ns, step, sequence, elements, group, number_format, _, _, peer, tag, thread, _, flags, _, _ = fields
     values = [layout.unseal(number, word) if word else None for word in words or layout.NO_WORDS]
+    if flags & _PARAMETERS:
+        return _of_parameters(number, fields, values)
     smallest, zero_share = _float_and_share(values[NumericsWord.SMALLEST])
     largest, subnormal_share = _float_and_share(values[NumericsWord.LARGEST])
+    mean, saturated_share = _float_and_share(values[NumericsWord.MEAN])
     return Numerics(
         number=number,
         taken_ns=taken_ns,
@@ -158,12 +198,33 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         flags=NumericsFlag(flags & 15),
         smallest=smallest,
         largest=largest,
-        mean=_float_and_share(values[NumericsWord.MEAN])[0],
+        mean=mean,
         norm=_float_and_share(values[NumericsWord.NORM])[0],
         zero_share=zero_share,
         subnormal_share=subnormal_share,
         input_checksum=_value(values[NumericsWord.INPUT_CHECKSUM]),
         output_checksum=_value(values[NumericsWord.OUTPUT_CHECKSUM]),
+        number_format=number_format,
+        saturated_share=saturated_share,
+    )
+
+
+def _of_parameters(number: int, fields: Sequence[int], values: Sequence[tuple[int, layout.How] | None]) -> Numerics:
+    taken_ns, step, sequence, elements, group, left_out, _, names, peer, count, thread, _, flags, _, _ = fields
+    sums = tuple([word[0] for word in values[:WORDS] if word is not None])
+    return Numerics(
+        number=number,
+        taken_ns=taken_ns,
+        step=step,
+        sequence=sequence,
+        group=group,
+        peer=peer,
+        tag=0,
+        thread=thread,
+        elements=elements,
+        flags=NumericsFlag(flags & 15),
+        output_checksum=_value(values[NumericsWord.OUTPUT_CHECKSUM]),
+        parameters=Parameters(count, names, left_out, sums),
     )
 
 
@@ -176,4 +237,4 @@ def _float_and_share(word: tuple[int, layout.How] | None) -> tuple[float | None,
         return None, None
     content = word[0]
     steps = content >> 32 & 0xFFFF
-    return _FLOAT.unpack(_BITS.pack(content & 0xFFFF_FFFF))[0], None if steps == _NO_SHARE else steps / SHARE_STEPS
+    return layout.float_of(content & 0xFFFF_FFFF), None if steps == _NO_SHARE else steps / SHARE_STEPS

@@ -298,9 +298,12 @@ class TapeWriter(Refuge, LiveWords):
         if refuge > 0:
             self._leave_refuge(refuge)
 
-    def step_ended(self, step: int, ended_ns: int, sequence: int, skipped: bool = False) -> None:
+    def step_ended(
+        self, step: int, ended_ns: int, sequence: int, skipped: bool = False, scale: float | None = None
+    ) -> None:
         """Record that `step` has ended and that the next one runs; arguments as in `StepMark`."""
-        fields = (ended_ns, step, sequence, 0, 0, 0, 0, 0, -1, 0, 0, RecordKind.STEP, int(skipped), 0, 0)
+        bits = layout.float_bits(scale or 0.0)
+        fields = (ended_ns, step, sequence, 0, bits, 0, 0, 0, -1, 0, 0, RecordKind.STEP, int(skipped), 0, 0)
         self._append(_pack(*fields), _EMPTY_WORDS)
         self._words[LiveWord.STEP] = layout.seal_live(LiveWord.STEP, step + 1)
 

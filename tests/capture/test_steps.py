@@ -6,6 +6,14 @@ import pytest
 
 from tests.support.jobs import Jobs
 
+SCALES = {
+    "scaled": [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],
+    "scaled_by_fsdp": [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],
+    "scaled_and_wrapped": [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],
+    "scaled_and_fused": [None, 32768.0, 32768.0, 16384.0, 16384.0],
+}
+"""Each other step overflows, beginning with the first. Fused optimizers are called without asking the scaler."""
+
 
 @pytest.mark.parametrize(
     ("way", "sequences"),
@@ -31,10 +39,12 @@ from tests.support.jobs import Jobs
     ],
 )
 def test_steps(jobs: Jobs, way: str, sequences: list[int]) -> None:
-    """Each way of training gives the expected steps, each with the default group's sequence at its end."""
+    """Each way of training gives the expected steps, each with sequence and loss scale at its end."""
     [tape] = jobs.run("steps", 1, way).tapes
     assert [(mark.step, mark.sequence) for mark in tape.steps] == list(enumerate(sequences))
     assert tape.status.step == len(sequences)
+    scales = SCALES.get(way, [None] * len(sequences))
+    assert [mark.scale for mark in tape.steps] == scales
     for operation in tape.operations:
         assert operation.raw.step == sum(mark.number < operation.raw.number for mark in tape.steps)
         assert operation.raw.step == sum(mark.sequence < operation.raw.sequence for mark in tape.steps)

@@ -19,7 +19,9 @@ from otel_torchdist.tape.numerics import (
     float_word,
     numerics_of,
     pack_numerics,
+    pack_parameters,
 )
+from otel_torchdist.tape.parameters import Parameters, mixed, summed
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.fake_tape import FakeTape
@@ -117,6 +119,35 @@ def test_outputs_that_are_never_known(writer: TapeWriter) -> None:
     for number in numbers:
         tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, 7, How.CALL)
     assert [one.sequence for one in reader.poll().numerics] == list(range(145, 401))
+
+
+def test_parameters(writer: TapeWriter) -> None:
+    """They belong to no operation, and are read as a whole once their checksum is known."""
+    reader = TapeReader.of_writer(writer)
+    total, sums = summed([mixed(nth, nth) for nth in range(100)])
+    payload = pack_parameters(1_000, 300, 300 << 32 | 5, 9, 7, 4_096, Parameters(100, 3, 2, ()))
+    number = writer.write_numerics(payload, dict(enumerate(sums)))
+    assert reader.poll().numerics == []
+    enter(writer, 11)
+    writer.mark(number, NumericsWord.OUTPUT_CHECKSUM, total, How.CALL)
+    batch = reader.poll()
+    assert batch.numerics == [
+        Numerics(
+            number,
+            1_000,
+            300,
+            300 << 32 | 5,
+            9,
+            -1,
+            0,
+            7,
+            4_096,
+            NumericsFlag.PARAMETERS,
+            output_checksum=total,
+            parameters=Parameters(100, 3, 2, sums),
+        )
+    ]
+    assert [one.numerics for one in batch.entered] == [None]
 
 
 @given(

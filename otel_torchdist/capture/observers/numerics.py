@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.capture.observers.statistics import checksum_of, described, extremes_of, moments_of
+from otel_torchdist.capture.observers.statistics import checksum_of, described, extremes_of, format_of, moments_of
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.numerics import NumericsFlag, NumericsWord, checksum_word, float_word, pack_numerics
@@ -117,7 +117,16 @@ class NumericsObserver:
                 words = _statistics(tensors, extremes.smallest, extremes.largest, is_sampled)
         tape = group.recorder.tape
         payload = pack_numerics(
-            time.monotonic_ns(), call.step, call.sequence, channel.name_id, call.peer, tag, thread, elements, int(flags)
+            taken_ns=time.monotonic_ns(),
+            step=call.step,
+            sequence=call.sequence,
+            group=channel.name_id,
+            peer=call.peer,
+            tag=tag,
+            thread=thread,
+            elements=elements,
+            flags=int(flags),
+            number_format=format_of(tensors),
         )
         number = tape.write_numerics(payload, words)
 
@@ -139,7 +148,7 @@ def _statistics(tensors: Sequence[torch.Tensor], smallest: float, largest: float
     return {
         NumericsWord.SMALLEST: float_word(smallest, moments.zero_share),
         NumericsWord.LARGEST: float_word(largest, moments.subnormal_share),
-        NumericsWord.MEAN: float_word(moments.mean),
+        NumericsWord.MEAN: float_word(moments.mean, moments.saturated_share),
         NumericsWord.NORM: float_word(moments.norm),
         NumericsWord.INPUT_CHECKSUM: checksum_word(checksum_of(tensors)),
     }

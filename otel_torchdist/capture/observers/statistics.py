@@ -14,8 +14,11 @@ from typing import Any, Final
 
 import torch
 
+from otel_torchdist.capture.observers.float8 import FLOAT8, extremes_of_float8, histogram_of
+from otel_torchdist.tape.number_formats import NumberFormat
+
 FLOATING: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-"""Types that `aminmax` takes and that can be infinite or not a number; others are described by nothing."""
+"""Types that `aminmax` takes and that can be infinite or not a number; but for these and `FLOAT8`, nothing is known."""
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 SAMPLE: Final = 65_536
 BLOCK: Final = 1_024
@@ -58,12 +61,14 @@ class Moments:
         norm: Their L2 norm; of float16, extrapolated from the sample.
         zero_share: Share of zeros in the sample.
         subnormal_share: Share of subnormal numbers in the sample.
+        saturated_share: Share of numbers in the sample that are the largest of their type, if they are float8.
     """
 
     mean: float
     norm: float
     zero_share: float
     subnormal_share: float
+    saturated_share: float | None = None
 
 
 def described(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -71,7 +76,10 @@ def described(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [
         tensor
         for tensor in tensors
-        if tensor.dtype in FLOATING and tensor.layout is torch.strided and tensor.is_cpu and tensor.numel()
+        if (tensor.dtype in FLOATING or tensor.dtype in FLOAT8)
+        and tensor.layout is torch.strided
+        and tensor.is_cpu
+        and tensor.numel()
     ]
 
 
@@ -80,18 +88,39 @@ def extremes_of(tensors: Sequence[torch.Tensor]) -> Extremes:
     smallest, largest, elements = math.inf, -math.inf, 0
     is_nan = False
     for tensor in tensors:
-        low, high = (float(one) for one in torch.aminmax(tensor))
+        low, high = _extremes(tensor)
         is_nan = is_nan or math.isnan(low) or math.isnan(high)
         smallest, largest, elements = min(smallest, low), max(largest, high), elements + tensor.numel()
     return Extremes(math.nan, math.nan, elements) if is_nan else Extremes(smallest, largest, elements)
 
 
+def _extremes(tensor: torch.Tensor) -> tuple[float, float]:
+    if tensor.dtype in FLOAT8:
+        return extremes_of_float8(tensor)
+    low, high = torch.aminmax(tensor)
+    return float(low), float(high)
+
+
+def format_of(tensors: Sequence[torch.Tensor]) -> NumberFormat:
+    """The type of such tensors, if it is one."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    name = str(dtypes.pop()).removeprefix("torch.").upper() if len(dtypes) == 1 else ""
+    return NumberFormat[name] if name in NumberFormat.__members__ else NumberFormat.UNKNOWN
+
+
 def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
     """What else is known of such tensors."""
     squares, total, elements = 0.0, 0.0, 0
-    zeros, subnormals, sampled = 0, 0, 0
+    zeros, subnormals, saturated, sampled = 0, 0, 0, 0
     for tensor in tensors:
         count, is_half, sample = tensor.numel(), tensor.dtype in _HALVES, sample_of(tensor)
+        sampled, elements = sampled + sample.numel(), elements + count
+        if tensor.dtype in FLOAT8:
+            found = histogram_of(sample)
+            squares, total = squares + found.mean_square * count, total + found.mean * count
+            zeros, subnormals = zeros + found.zeros, subnormals + found.subnormals
+            saturated += found.saturated
+            continue
         if tensor.dtype is torch.float16:  # whose own norm may be infinite, and in float32 takes 40 times as long
             squares += float(sample.float().square().mean()) * count
         else:
@@ -101,8 +130,14 @@ def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
         none = int(torch.count_nonzero(magnitude == 0))
         zeros += none
         subnormals += int(torch.count_nonzero(magnitude < torch.finfo(tensor.dtype).tiny)) - none
-        sampled, elements = sampled + sample.numel(), elements + count
-    return Moments(total / elements, math.sqrt(squares), zeros / sampled, subnormals / sampled)
+    is_float8 = all(tensor.dtype in FLOAT8 for tensor in tensors)
+    return Moments(
+        mean=total / elements,
+        norm=math.sqrt(squares),
+        zero_share=zeros / sampled,
+        subnormal_share=subnormals / sampled,
+        saturated_share=saturated / sampled if is_float8 else None,
+    )
 
 
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:

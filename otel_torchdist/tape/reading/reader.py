@@ -33,6 +33,8 @@ _KIND: Final = 13
 _FLAGS: Final = 14
 """Positions in a whole record."""
 _FLAGS_FIELD: Final = 12
+_SCALE_FIELD: Final = 4
+"""Of the end of a step; a group in other records."""
 """Position in a payload."""
 _UNEVEN: Final = int(Flag.UNEVEN)
 _OPERATION: Final = int(RecordKind.OPERATION)
@@ -293,7 +295,8 @@ class TapeReader(MappedTape):
         fields = layout.PAYLOAD.unpack_from(data, layout.PAYLOAD_OFFSET)
         kind = RecordKind(fields[11])
         if kind is RecordKind.STEP:
-            batch.steps.append(StepMark(number, fields[0], fields[1], fields[2], bool(fields[_FLAGS_FIELD])))
+            scale = layout.float_of(fields[_SCALE_FIELD]) if fields[_SCALE_FIELD] else None
+            batch.steps.append(StepMark(number, fields[0], fields[1], fields[2], bool(fields[_FLAGS_FIELD]), scale))
             return
         if kind is RecordKind.LATE_COMPLETION:
             self._open.end_late(fields, data, batch)

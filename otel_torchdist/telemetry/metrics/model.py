@@ -38,6 +38,7 @@ class Unit(Enum):
     RECORDS = "{record}"
     NAMES = "{name}"
     SPANS = "{span}"
+    CHECKSUMS = "{checksum}"
 
 
 @dataclass(frozen=True, slots=True)

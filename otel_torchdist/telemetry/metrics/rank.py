@@ -144,6 +144,9 @@ class RankMetrics:
                 self._count_ended(operation)
             for mark in batch.steps:
                 self._count_step(mark)
+            for numerics in batch.numerics:
+                if numerics.parameters is not None:
+                    self._totals.count_parameters(numerics.parameters)
             # A rank that has ended is no longer inside any call.
             still_open = self._tape.open_operations() if is_running else ()
             self._shares.consume(batch.ended, still_open, now_ns)
@@ -270,7 +273,7 @@ class RankMetrics:
         return size, timed
 
     def _count_step(self, mark: StepMark) -> None:
-        self._totals.skipped_steps += mark.skipped
+        self._totals.count_step(mark)
         previous, self._last_step = self._last_step, mark
         if previous is None or mark.step != previous.step + 1:
             return

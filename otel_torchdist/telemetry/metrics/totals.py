@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.numerics import Numerics, NumericsFlag
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.parameters import Parameters
+from otel_torchdist.tape.records import Operation, StepMark
 
 _SAMPLED = int(NumericsFlag.SAMPLED)
 
@@ -26,6 +27,9 @@ class RankTotals:
         sampled: Operations whose tensors' statistics were taken.
         non_finite: Operations with an input that was infinite or not a number.
         skipped_steps: Steps that a gradient scaler has left out.
+        loss_scale: The newest scale of a gradient scaler; None if it is not known.
+        compared_parameters: Checksums of parameters that replicas share.
+        replicas_left_out: Models and optimizers whose parameters are not compared, because there are too many.
     """
 
     untracked: int = 0
@@ -33,6 +37,9 @@ class RankTotals:
     sampled: int = 0
     non_finite: int = 0
     skipped_steps: int = 0
+    loss_scale: float | None = None
+    compared_parameters: int = 0
+    replicas_left_out: int = 0
 
     def count_ended(self, operation: Operation) -> None:
         """Count an operation that has ended, in whatever way."""
@@ -43,6 +50,16 @@ class RankTotals:
         """Count an operation whose tensors were looked at."""
         self.sampled += bool(int(numerics.flags) & _SAMPLED)
         self.non_finite += not numerics.is_finite
+
+    def count_step(self, mark: StepMark) -> None:
+        """Count a step that has ended."""
+        self.skipped_steps += mark.skipped
+        self.loss_scale = mark.scale
+
+    def count_parameters(self, parameters: Parameters) -> None:
+        """Count a checksum of parameters."""
+        self.compared_parameters += 1
+        self.replicas_left_out = parameters.left_out
 
     def copy(self) -> RankTotals:
         """Return an independent copy."""

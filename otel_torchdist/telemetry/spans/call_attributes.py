@@ -125,10 +125,12 @@ def _values(numerics: Numerics) -> dict[str, AttributeValue]:
         semconv.INPUT_MIN: numerics.smallest,
         semconv.INPUT_MAX: numerics.largest,
         semconv.INPUT_ABSMAX: numerics.absmax,
+        semconv.INPUT_HEADROOM: numerics.headroom,
         semconv.INPUT_MEAN: numerics.mean,
         semconv.INPUT_NORM: numerics.norm,
         semconv.INPUT_ZERO_SHARE: numerics.zero_share,
         semconv.INPUT_SUBNORMAL_SHARE: numerics.subnormal_share,
+        semconv.INPUT_SATURATED_SHARE: numerics.saturated_share,
     }
     values: dict[str, AttributeValue] = {
         name: value for name, value in found.items() if value is not None and math.isfinite(value)

@@ -69,7 +69,7 @@ def test_what_is_not_described() -> None:
     """Types and layouts without extremes are left out, and nothing raises."""
     others = [
         torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.complex64),
-        torch.ones(3).to(torch.float8_e4m3fn), torch.empty(0), torch.ones(3, device="meta"),
+        torch.ones(3).to(torch.float8_e8m0fnu), torch.empty(0), torch.ones(3, device="meta"),
         torch.eye(3).to_sparse(), torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
     ]  # fmt: skip
     with torch.inference_mode():

@@ -147,8 +147,12 @@ WHERE_SOMETHING_WAS_FOUND = (
     semconv.SAMPLED_OPERATIONS,
     semconv.NON_FINITE_OPERATIONS,
     semconv.AMP_SKIPPED_STEPS,
+    semconv.AMP_SCALE,
+    semconv.PARAMETERS_COMPARED,
+    semconv.REPLICAS_LEFT_OUT,
     semconv.INPUT_NORM_METRIC,
     semconv.INPUT_ABSMAX_METRIC,
+    semconv.INPUT_HEADROOM_METRIC,
 )
 
 

@@ -8,6 +8,9 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, Kernel, RecordKind, TapeState, Word
 from otel_torchdist.tape.names import MAX_NAMES
+from otel_torchdist.tape.number_formats import NumberFormat
+from otel_torchdist.tape.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
+from otel_torchdist.tape.parameters import Parameters
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
 from tests.support.fake_tape import RUN, SECOND, WORLD, FakeTape, signature
@@ -233,6 +236,47 @@ def test_unknown_names_are_other(node: Node) -> None:
     node.poll()
     assert node.values(semconv.OPERATIONS) == {(RUN, "0", "other", "other"): 1}
     assert node.values(semconv.GROUPS_FOLDED) == {(RUN, "0"): 0}
+
+
+def test_loss_scale(node: Node) -> None:
+    """The newest scale of a gradient scaler, and how often it has left out a step; nothing where there is none."""
+    scaled, plain = node.add(0), node.add(1)
+    for rank in (scaled, plain):
+        rank.run()
+    plain.writer.step_ended(0, SECOND, 1)
+    scaled.writer.step_ended(0, SECOND, 1, scale=65_536.0)
+    scaled.writer.step_ended(1, 2 * SECOND, 1, skipped=True, scale=32_768.0)
+    node.poll()
+    assert node.values(semconv.AMP_SCALE) == {(RUN, "0"): 32_768.0}
+    assert node.values(semconv.AMP_SKIPPED_STEPS) == {(RUN, "0"): 1}
+
+
+def test_parameters_of_replicas(node: Node) -> None:
+    """Each checksum is counted once, when it is known, and how many models and optimizers are left out."""
+    rank = node.add(0)
+    rank.run()
+    for step, left_out in ((100, 2), (200, 3)):
+        payload = pack_parameters(SECOND, step, step << 32, 1, 7, 10, Parameters(4, 0, left_out, ()))
+        number = rank.writer.write_numerics(payload, {})
+        node.poll()
+        assert node.values(semconv.PARAMETERS_COMPARED) == ({(RUN, "0"): 1} if step == 200 else {})
+        rank.writer.mark(number, NumericsWord.OUTPUT_CHECKSUM, 0xABC, How.CALL)
+        node.poll()
+    assert node.values(semconv.PARAMETERS_COMPARED) == {(RUN, "0"): 2}
+    assert node.values(semconv.REPLICAS_LEFT_OUT) == {(RUN, "0"): 3}
+
+
+def test_headroom(node: Node) -> None:
+    """How often the largest magnitude of the newest sampled operation could be doubled within its type."""
+    rank = node.add(0)
+    for nth, (number_format, magnitude) in enumerate([(NumberFormat.FLOAT16, 32_752.0), (0, 1.0)]):
+        payload = pack_numerics(SECOND, 0, 1 + nth, rank.writer.names.intern(WORLD), -1, 0, 1, 4, 1, number_format)
+        words = {which: float_word(-magnitude) for which in range(4)}
+        rank.writer.write_numerics(payload, words)
+        rank.run(sequence=1 + nth)
+        node.poll()
+        expected = {(RUN, "0", WORLD.key, "all_reduce"): pytest.approx(1.0)} if number_format else {}
+        assert node.values(semconv.INPUT_HEADROOM_METRIC) == expected
 
 
 def test_steps(node: Node) -> None:

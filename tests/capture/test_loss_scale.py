@@ -1,0 +1,114 @@
+"""The scale of gradient scalers on a device, which nobody may read: followed by what the host knows, it is exact."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from otel_torchdist.capture.loss_scale import LossScales
+from otel_torchdist.capture.steps import Steps
+from otel_torchdist.capture.torch_api import Patches
+
+
+@pytest.fixture
+def scales() -> Iterator[LossScales]:
+    """Follows scalers on the CPU as if they were on a device; what torch computes there is what is expected."""
+    steps, patches = Steps(lambda: 0), Patches()
+    steps._scales = scales = LossScales(reads_cpu=False)
+    steps.hook(patches)
+    yield scales
+    patches.restore()
+    steps.unhook()
+
+
+def optimizer(fused: bool = False) -> torch.optim.Optimizer:
+    """One with a parameter."""
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, fused=fused)
+
+
+def step(scaler: torch.amp.GradScaler, *optimizers: torch.optim.Optimizer, overflows: bool) -> None:
+    """Step, with an overflow in the gradients of the last one or none."""
+    scaler.scale(torch.ones(1))
+    for one in optimizers:
+        value = math.inf if overflows and one is optimizers[-1] else 1.0
+        one.param_groups[0]["params"][0].grad = torch.full((2,), value)
+        scaler.step(one)
+    scaler.update()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_followed_scale_is_exact(scales: LossScales, seed: int) -> None:
+    """Whatever overflows: one or two optimizers, growth, backoff by odd factors, and what float32 cannot hold."""
+    generator = random.Random(seed)
+    scaler = torch.amp.GradScaler(
+        "cpu",
+        init_scale=generator.choice([1.0, 65_536.0, 1e38]),
+        growth_factor=generator.choice([2.0, 1.7]),
+        backoff_factor=generator.choice([0.5, 0.3]),
+        growth_interval=generator.choice([1, 2, 3]),
+    )
+    optimizers = [optimizer() for _ in range(generator.choice([1, 2]))]
+    for _ in range(60):
+        step(scaler, *optimizers, overflows=generator.random() < 0.3)
+        assert scales.newest == scaler.get_scale()
+
+
+def test_loaded_and_given_scales(scales: LossScales) -> None:
+    """A checkpoint of a scaler, and a scale that the program sets, are on the host."""
+    scaler, one = torch.amp.GradScaler("cpu", growth_interval=2), optimizer()
+    step(scaler, one, overflows=False)
+    saved = scaler.state_dict()
+    step(scaler, one, overflows=True)
+    scaler.load_state_dict(saved)
+    step(scaler, one, overflows=False)
+    assert scales.newest == scaler.get_scale() == 131_072.0
+    scaler.scale(torch.ones(1))
+    scaler.update(77.7)
+    assert scales.newest == scaler.get_scale()
+    restored = torch.amp.GradScaler("cpu")
+    restored.load_state_dict(saved)
+    step(restored, one, overflows=True)
+    assert scales.newest == restored.get_scale() == 32_768.0
+
+
+def test_what_is_not_known_is_not_said(scales: LossScales) -> None:
+    """Fused optimizers that ask nobody, gradients that are only unscaled, scales in tensors, and disabled scalers."""
+    fused = torch.amp.GradScaler("cpu")
+    step(fused, optimizer(fused=True), overflows=True)
+    assert scales.newest is None
+    unscaled, one = torch.amp.GradScaler("cpu"), optimizer()
+    step(unscaled, one, overflows=False)
+    assert scales.newest == 65_536.0
+    unscaled.scale(torch.ones(1))
+    one.param_groups[0]["params"][0].grad = torch.full((2,), math.inf)
+    unscaled.unscale_(one)
+    unscaled.update()
+    assert scales.newest is None
+    given = torch.amp.GradScaler("cpu")
+    step(given, one, overflows=False)
+    given.scale(torch.ones(1))
+    given.update(torch.full((), 8.0))
+    assert scales.newest is None
+    step(given, one, overflows=False)
+    assert scales.newest is None
+    disabled = torch.amp.GradScaler("cpu", enabled=False)
+    disabled.update()
+    assert scales.newest is None
+
+
+def test_scalers_from_before(scales: LossScales) -> None:
+    """The scale of one that was used before recording began is not guessed; FSDP1's has rules of its own."""
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    scaler, one = torch.amp.GradScaler("cpu"), optimizer()
+    scaler._scale, scaler._growth_tracker = torch.full((), 8.0), torch.full((), 0, dtype=torch.int32)
+    step(scaler, one, overflows=False)
+    assert scales.newest is None
+    sharded = ShardedGradScaler("cpu", process_group=None)
+    sharded.scale(torch.ones(1))
+    scales.steps(sharded)
+    assert scales.newest is None
