@@ -94,7 +94,7 @@ class Capture:
         self._expectations = Expectations()
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._observing = observing
-        self._observed = _observed_calls(observing, self._meet, self._patches)
+        self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder)
         self._library = library = usable_library(library) if observing is None or observing.is_none else None
         self._native = NativeKernels(library) if library is not None else None
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
@@ -354,13 +354,16 @@ class Capture:
 
 
 def _observed_calls(
-    observing: Observing | None, meet: Callable[[ProcessGroup], GroupState | None], patches: Patches
+    observing: Observing | None,
+    meet: Callable[[ProcessGroup], GroupState | None],
+    patches: Patches,
+    current: Callable[[], Recorder | None],
 ) -> ObservedCalls | None:
     if observing is None:  # nothing of it is imported, to save memory
         return None
     from otel_torchdist.capture.observers.observed import ObservedCalls
 
-    return ObservedCalls(observing, meet, patches)
+    return ObservedCalls(observing, meet, patches, current)
 
 
 def _forget_in_child(capture: Capture | None) -> None:

@@ -139,12 +139,12 @@ def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
     ]
 
 
-def hook_before_optimizers(before: Callable[[], object]) -> Any:
+def hook_before_optimizers(before: Callable[[Optimizer], object]) -> Any:
     """Call a function before the step of every optimizer that is not compiled; returns the handle."""
 
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not is_dynamo_compiling():  # all that Dynamo may see of it
-            before()
+            before(optimizer)
 
     return _optimizers().register_optimizer_step_pre_hook(hook)
 

@@ -12,7 +12,7 @@ from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireR
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress, Window
-from otel_torchdist.world.model import RankValues, RankView, WorldSnapshot
+from otel_torchdist.world.model import OutputChecksum, RankValues, RankView, WorldSnapshot
 
 MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
@@ -81,6 +81,9 @@ class _Groups:
 
 def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
     channels = _channels_that_matter(view)
+    outputs = view.values.outputs[-MAX_OUTPUTS:]
+    for key in {one.operation_id.channel.group for one in outputs}:
+        groups.place_of(view.groups.get(key))
     return WireRank(
         rank=view.rank,
         nonce=view.nonce,
@@ -106,7 +109,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         windows={},
         death=view.death,
         child=view.child,
-        values=replace(view.values, outputs=view.values.outputs[-MAX_OUTPUTS:]),
+        values=replace(view.values, outputs=tuple(map(_without_names, outputs))),
         rescue=view.rescue,
         asked_signal=view.asked_signal,
         asked_ns=view.asked_ns,
@@ -140,6 +143,13 @@ def _channels_that_matter(view: RankView) -> set[Channel]:
 def _without_needless(channel: Channel, progress: Progress) -> Progress:
     """Drop the calls of sends and receives, which are not compared."""
     return progress._replace(recent=()) if channel.is_point_to_point else progress
+
+
+def _without_names(output: OutputChecksum) -> OutputChecksum:
+    """Drop the names of parameters: they are many, and members on the other node have the same."""
+    if output.parameters is None or not output.parameters.names:
+        return output
+    return replace(output, parameters=replace(output.parameters, names=()))
 
 
 def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:

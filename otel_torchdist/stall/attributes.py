@@ -99,7 +99,9 @@ def _of_values(event: ValuesFound) -> Attributes:
     }
     if isinstance(found, Diverged) and found.is_of_parameters:
         of_group = _of_group(found.group) if found.group is not None else {}
-        return attributes | of_group | {semconv.DIVERGENCE_OF: "parameters"}
+        which = found.parameters
+        named: Attributes = {} if which is None else {semconv.DIVERGENCE_PARAMETERS: which.text}
+        return attributes | of_group | {semconv.DIVERGENCE_OF: "parameters"} | named
     attributes |= _of_operation_id(found.operation, found.group, found.operation_id)
     if isinstance(found, Diverged):
         return attributes | {semconv.DIVERGENCE_OF: "output"}

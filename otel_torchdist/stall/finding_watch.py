@@ -18,7 +18,7 @@ from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.verdict.judge import ended_well
-from otel_torchdist.world.calls import Channel, GroupView, OperationId
+from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
@@ -142,7 +142,7 @@ def _takes_part(view: RankView, operation_id: OperationId) -> bool:
 def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, agent_id: int) -> MismatchFound:
     # With the time, since a restarted agent may find it again.
     name = f"calls {incident_name(found.operation_id)} {world.taken_ns}"
-    return MismatchFound(Incident(run, name, agent_id), found, _group_of(world, found.operation_id), world)
+    return MismatchFound(Incident(run, name, agent_id), found, world.group(found.operation_id.channel.group), world)
 
 
 def _values(found: Iterable[NonFinite | Diverged], world: WorldSnapshot, run: int, agent_id: int) -> list[Event]:
@@ -152,11 +152,6 @@ def _values(found: Iterable[NonFinite | Diverged], world: WorldSnapshot, run: in
         name = f"values {kind} {incident_name(one.operation_id)} {world.taken_ns}"
         events.append(ValuesFound(Incident(run, name, agent_id), one, world))
     return events
-
-
-def _group_of(world: WorldSnapshot, operation_id: OperationId) -> GroupView | None:
-    groups = (view.groups.get(operation_id.channel.group) for view in world.in_order)
-    return next((group for group in groups if group is not None), None)
 
 
 def incident_name(operation_id: OperationId) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.stall.findings.values import Diverged, NonFinite
+from otel_torchdist.stall.findings.values import DifferingParameters, Diverged, NonFinite
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
 
 
@@ -42,7 +42,19 @@ def _diverged(found: Diverged) -> str:
 def _parted(found: Diverged) -> str:
     of = f"of {found.group.label} " if found.group is not None else ""
     when = f"in step {found.step}, since then or earlier"
+    which = _which(found.parameters)
     if not found.others:
-        return f"{name_ranks(found.ranks)} have different parameters {of}{when}: replicas must be equal"
+        return f"{name_ranks(found.ranks)} have different parameters {of}{when}: replicas must be equal{which}"
     had = f"{have(found.ranks)} other parameters {of}than {name_ranks(found.others)}"
-    return f"{name_ranks(found.ranks)} {had} {when}: replicas must be equal"
+    return f"{name_ranks(found.ranks)} {had} {when}: replicas must be equal{which}"
+
+
+def _which(parameters: DifferingParameters | None) -> str:
+    if parameters is None:
+        return ""
+    if parameters.candidates == 1:
+        only = f", the only one of {parameters.count:,} that differs" if parameters.count > 1 else ""
+        return f"; it is {parameters.first}{only}"
+    if parameters.candidates == parameters.count:
+        return f"; several of all {parameters.count:,} differ"
+    return f"; several of the {parameters.candidates:,} from {parameters.text} differ"

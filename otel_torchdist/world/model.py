@@ -57,6 +57,21 @@ class NonFiniteInput:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedParameters:
+    """Which parameters a checksum is of.
+
+    Attributes:
+        count: How many.
+        sums: Shows which of them differ; see `tape.parameters`.
+        names: Their names, by their place, as far as they are known; not sent to other agents.
+    """
+
+    count: int
+    sums: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class OutputChecksum:
     """The outputs of an operation that must be equal on all members.
 
@@ -65,12 +80,14 @@ class OutputChecksum:
         operation: Its name.
         step: The rank's step.
         checksum: Checksum of their bits.
+        parameters: Which parameters it is of; None if it is of outputs.
     """
 
     operation_id: OperationId
     operation: str
     step: int
     checksum: int
+    parameters: ComparedParameters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +299,10 @@ class WorldSnapshot:
     def in_order(self) -> list[RankView]:
         """The ranks, ascending."""
         return [self.ranks[rank] for rank in sorted(self.ranks)]
+
+    def group(self, key: str) -> GroupView | None:
+        """A group by its key, as the first of its members sees it; None if it is not known."""
+        return next((view.groups[key] for view in self.in_order if key in view.groups), None)
 
 
 def life_in(view: RankView) -> RankLife:

@@ -125,6 +125,10 @@ class ResolvedNames:
         self.groups = MappingProxyType({**self.groups, view.key: view})
         return view
 
+    def parameters(self, identity: int) -> tuple[str, ...]:
+        """The names of parameters; empty if the dictionary does not contain them."""
+        return self._names.parameters(identity) if identity else ()
+
     def _name(self, operation: Operation) -> str:
         signature = self._names.signature(operation.signature)
         if signature is not None:

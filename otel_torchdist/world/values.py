@@ -11,7 +11,7 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.numerics import Numerics, NumericsFlag
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankValues
+from otel_torchdist.world.model import ComparedParameters, NonFiniteInput, OutputChecksum, RankValues
 from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_NON_FINITE: Final = 32
@@ -55,7 +55,7 @@ class ValueLog:
             known = self._parameters(one) or self._awaited.get(one.number)
             if known is not None and one.output_checksum is not None:
                 self._awaited.pop(one.number, None)
-                self._outputs.append(OutputChecksum(*known, one.output_checksum))
+                self._outputs.append(OutputChecksum(*known, one.output_checksum, self._compared(one)))
                 has_changed = True
         for mark in steps:
             if mark.skipped:
@@ -73,6 +73,10 @@ class ValueLog:
             return None
         channel = Channel(RecordKind.NUMERICS, group.key)
         return OperationId(channel, numerics.sequence), PARAMETERS, numerics.step
+
+    def _compared(self, numerics: Numerics) -> ComparedParameters | None:
+        of = numerics.parameters
+        return None if of is None else ComparedParameters(of.count, of.sums, self._resolved.parameters(of.names))
 
     def _entered(self, operation: Operation, numerics: Numerics) -> bool:
         view = self._resolved.operation(operation)

@@ -21,7 +21,14 @@ from otel_torchdist.tape.records import CallSiteName, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView, Progress, Window
-from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
+from otel_torchdist.world.model import (
+    ComparedParameters,
+    OutputChecksum,
+    RankValues,
+    RankView,
+    Stacks,
+    WorldSnapshot,
+)
 from tests.support.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict
 
@@ -85,6 +92,19 @@ def test_all_that_matters_arrives() -> None:
     groups = {EVERYBODY.key: EVERYBODY, PAIR.key: PAIR}
     assert groups.items() <= dict(views[0].groups).items()
     assert views[0].groups == views[3].groups
+
+
+def test_checksums_arrive() -> None:
+    """With the groups that they are of, and without the names of parameters, which are many."""
+    world = snapshot(eventful_world())
+    of_pair = OperationId(Channel(RecordKind.NUMERICS, PAIR.key), 7)
+    compared = ComparedParameters(2, (1, 2, 3, 4, 5), ("weight", "bias"))
+    values = RankValues(outputs=(OutputChecksum(of_pair, "parameters", 6, 1 << 47, compared),))
+    view = dataclasses.replace(world.ranks[3], values=values, groups={PAIR.key: PAIR})
+    [arrived] = sent(dataclasses.replace(world, ranks={3: view}))
+    assert arrived.groups[PAIR.key] == PAIR
+    [output] = arrived.values.outputs
+    assert output == dataclasses.replace(values.outputs[0], parameters=dataclasses.replace(compared, names=()))
 
 
 def test_types_arrive() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed import ProcessGroup, Work
+from torch.optim import Optimizer
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Channel, GroupState
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.observers.choice import Observing
+    from otel_torchdist.capture.recorder import Recorder
 
 MAX_PENDING: Final = 1_024
 """Operations whose end is awaited; those that are never waited for must not accumulate."""
@@ -91,7 +93,11 @@ class ObservedCalls:
     """Puts observers in front of the kernels."""
 
     def __init__(
-        self, observing: Observing, meet: Callable[[ProcessGroup], GroupState | None], patches: Patches
+        self,
+        observing: Observing,
+        meet: Callable[[ProcessGroup], GroupState | None],
+        patches: Patches,
+        current: Callable[[], Recorder | None],
     ) -> None:
         """Initialize the observers.
 
@@ -99,13 +105,14 @@ class ObservedCalls:
             observing: What looks at tensors.
             meet: Finds or registers a group; returns None if nothing is recorded.
             patches: Replaces methods, and restores them later.
+            current: Returns the recorder in use; None if there is none.
         """
         self._hooks = observing.hooks
         self._numerics = observing.numerics
         self._looks_at_tensors = observing.looks_at_tensors
         self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
         every = observing.compare_parameters
-        self._replicas = Replicas(every, meet) if every else None
+        self._replicas = Replicas(every, meet, current) if every else None
         self._meet = meet
         self._patches = patches
         self._patched: set[type] = set()
@@ -332,7 +339,7 @@ class ObservedCalls:
             if pending is not None:
                 self._ended(pending)
 
-    def _settle(self) -> None:
+    def _settle(self, optimizer: Optimizer) -> None:
         """End what backward passes have issued: their waits in C++ are over where an optimizer steps."""
         for pending in [one for one in self._pending if one.in_backward]:
             self._ended(pending)

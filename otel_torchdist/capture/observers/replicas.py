@@ -1,51 +1,72 @@
-"""Checksums of the parameters that DDP's replicas share, before some steps: agents compare them, without a collective.
+"""Checksums of the parameters that replicas share, before some steps: agents compare them, without a collective.
 
 Divergence persists, so comparing one step in a hundred delays the finding and misses nothing. DDP checks its parameters
-once where a model is wrapped, by a function that is given both the group and the parameters. They are compared before a
-step, not after it: ZeRO's optimizers distribute what one rank has updated only after the step of the inner optimizer.
+once where a model is wrapped, by a function that is given both the group and the parameters; DTensors are found in the
+optimizers that update them. They are compared before a step, not after it: ZeRO's optimizers distribute what one rank
+has updated only after the step of the inner optimizer.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import distributed as ddp
+from torch.optim import Optimizer
 
 from otel_torchdist import guard
+from otel_torchdist.capture.observers.replica_sets import ParameterSet, ReplicatedTensors, WrappedModels
 from otel_torchdist.capture.observers.statistics import checksum_of
 from otel_torchdist.capture.torch_api import Patches, hook_before_optimizers, skip_in_dynamo
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.numerics import NumericsFlag, NumericsWord, checksum_word, pack_numerics
+from otel_torchdist.tape.names import MAX_PARAMETERS, SPARE_OF_SHAPES
+from otel_torchdist.tape.numerics import NumericsWord, pack_parameters
+from otel_torchdist.tape.parameters import MAX_PARAMETERS as MAX_COMPARED
+from otel_torchdist.tape.parameters import Parameters, mixed, summed
+from otel_torchdist.tape.records import ParameterNames
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.recorder import Recorder
 
 _CHECKS_SHAPES: Final = "_verify_param_shape_across_processes"
-MAX_MODELS: Final = 64
+_LOW_32: Final = (1 << 32) - 1
+MAX_LETTERS: Final = 32_768
+"""Letters of a set's names; parameters beyond have a number."""
+MAX_NAMED: Final = 256
+"""Sets whose names are known to be written."""
 
 
 class Replicas:
     """The parameters of this process that have replicas in others."""
 
-    def __init__(self, every: int, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
-        """Compare before each `every`-th step; `meet` finds or registers a group."""
+    def __init__(
+        self,
+        every: int,
+        meet: Callable[[ProcessGroup], GroupState | None],
+        current: Callable[[], Recorder | None],
+    ) -> None:
+        """Compare before each `every`-th step; `meet` finds or registers a group, `current` is the recorder in use."""
         self._every = every
         self._meet = meet
-        self._models: list[tuple[weakref.ref[Any], tuple[weakref.ref[torch.Tensor], ...]]] = []
-        self._compared: dict[int, int] = {}
+        self._current = current
+        self._models = WrappedModels()
+        self._tensors = ReplicatedTensors()
+        self._compared_step = 0
+        self._awaits_tensors = False
+        self._named: dict[tuple[str, ...], int] = {}
         self._handles: list[Any] = []
 
     def hook(self, patches: Patches) -> None:
         """Learn of models where they are wrapped, and compare before steps of optimizers."""
         patches.replace(ddp, _CHECKS_SHAPES, self._make_check)
-        skip_in_dynamo(Replicas._compare_all.__code__, with_callees=False)
-        self._handles.append(hook_before_optimizers(self._compare_all))
+        skip_in_dynamo(Replicas._before_step.__code__, with_callees=False)
+        self._handles.append(hook_before_optimizers(self._before_step))
 
     def unhook(self) -> None:
         """Compare no more."""
@@ -54,51 +75,78 @@ class Replicas:
 
     def forget_steps(self) -> None:
         """Forget what was compared, because the tape ends; models may outlive it."""
-        self._compared.clear()
+        self._compared_step = 0
+        self._named.clear()
 
     def _make_check(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def check(process_group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(process_group, tensors, *args, **kwargs)
             with guard.guarded("replicas"):
-                self._learn(process_group, tensors)
+                # It is called by the constructor of the wrapper, which is not among its arguments.
+                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
+                self._models.learn(caller.f_locals.get("self"), process_group, tensors)
             return result
 
         return check
 
-    def _learn(self, process_group: Any, tensors: Any) -> None:
-        if len(self._models) < MAX_MODELS:
-            self._models.append((weakref.ref(process_group), tuple([weakref.ref(tensor) for tensor in tensors])))
-
-    def _compare_all(self) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         with guard.guarded("replicas"):
-            for place, (group, parameters) in enumerate(list(self._models)):
-                self._compare(place, group(), parameters)
+            recorder = self._current()
+            if recorder is not None and recorder.step > 0 and recorder.step % self._every == 0:
+                self._compare(recorder)
+            self._tensors.learn(optimizer)
 
-    def _compare(self, place: int, process_group: Any, references: tuple[weakref.ref[torch.Tensor], ...]) -> None:
-        """Record the checksum of a model's parameters, once in each step that is due."""
-        group = self._meet(process_group) if process_group is not None else None
-        if group is None or not group.name.aligned:
+    def _compare(self, recorder: Recorder) -> None:
+        """Take checksums before the first step of an optimizer in a training step, of DTensors as soon as possible."""
+        if recorder.step != self._compared_step:
+            self._compared_step = recorder.step
+            for model in self._models.sets():
+                self._record(recorder, model)
+        elif not (self._awaits_tensors and self._tensors.are_even):
             return
-        recorder = group.recorder
-        step = recorder.step
-        if not step or step % self._every or self._compared.get(place) == step:
-            return
-        self._compared[place] = step
-        parameters = [tensor for reference in references if (tensor := reference()) is not None]
-        if len(parameters) != len(references) or not all(one.is_cpu for one in parameters):
+        tensors = self._tensors.sets()
+        self._awaits_tensors = tensors is None
+        for found in tensors or ():
+            self._record(recorder, found)
+
+    def _record(self, recorder: Recorder, found: ParameterSet) -> None:
+        group = self._meet(found.process_group)
+        if group is None or not group.name.aligned or not 0 < len(found.tensors) <= MAX_COMPARED:
             return
         with torch.no_grad():
-            checksum = checksum_word(checksum_of(parameters))
-        payload = pack_numerics(
+            pairs = zip(found.tensors, found.salts, strict=True)
+            checksum, sums = summed([mixed(checksum_of([tensor]), salt) for tensor, salt in pairs])
+        step = recorder.step
+        payload = pack_parameters(
             taken_ns=time.monotonic_ns(),
             step=step,
-            sequence=step * MAX_MODELS + place,
+            sequence=(step & _LOW_32) << 32 | found.number,
             group=group.name_id,
-            peer=-1,
-            tag=0,
             thread=threading.get_native_id(),
-            elements=sum(one.numel() for one in parameters),
-            flags=int(NumericsFlag.PARAMETERS),
+            elements=sum(tensor.numel() for tensor in found.tensors),
+            parameters=Parameters(
+                count=len(found.tensors),
+                names=self._name(recorder, found.names),
+                left_out=self._models.left_out + self._tensors.left_out,
+                sums=sums,
+            ),
         )
-        number = recorder.tape.write_numerics(payload, {})
+        number = recorder.tape.write_numerics(payload, dict(enumerate(sums)))
         recorder.tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, checksum, How.CALL)
+
+    def _name(self, recorder: Recorder, given: Sequence[str]) -> int:
+        """Id of the names of parameters, of as many as there is room for."""
+        names = tuple(given)
+        known = self._named.get(names)
+        if known is not None:
+            return known
+        room, shown = MAX_LETTERS, list[str]()
+        for name in names[:MAX_PARAMETERS]:
+            room -= len(name)
+            if room < 0:
+                break
+            shown.append(name)
+        if len(self._named) >= MAX_NAMED:
+            self._named.clear()
+        self._named[names] = found = recorder.tape.names.find_room(ParameterNames(tuple(shown)), SPARE_OF_SHAPES)
+        return found

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.tape.parameters import Places, differing_places
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.calls import GroupView, OperationId
-from otel_torchdist.world.model import NonFiniteInput, RankView, WorldSnapshot
+from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankView, WorldSnapshot
 from otel_torchdist.world.values import CALM_STEPS, PARAMETERS
 
 PASSES_APART_NS: Final = 1_000_000_000
@@ -55,6 +56,28 @@ class NonFinite:
 
 
 @dataclass(frozen=True, slots=True)
+class DifferingParameters:
+    """Which of the compared parameters differ.
+
+    Attributes:
+        first: Name of the first one that may.
+        last: Name of the last one that may; the same as `first` if it is known that only that one differs.
+        candidates: How many there are from the first to the last.
+        count: How many were compared.
+    """
+
+    first: str
+    last: str
+    candidates: int
+    count: int
+
+    @property
+    def text(self) -> str:
+        """The only one, or the range that they are in."""
+        return self.first if self.candidates == 1 else f"{self.first} to {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
 class Diverged:
     """Outputs or parameters that must be equal on all members, and are not.
 
@@ -65,6 +88,7 @@ class Diverged:
         ranks: The minority, ascending; all that were compared if there is no majority.
         others: The majority; none if there is none.
         step: The step.
+        parameters: Which parameters differ; None if that is not known, and of outputs.
     """
 
     operation_id: OperationId
@@ -73,6 +97,7 @@ class Diverged:
     ranks: tuple[int, ...]
     others: tuple[int, ...]
     step: int
+    parameters: DifferingParameters | None = None
 
     @property
     def is_of_parameters(self) -> bool:
@@ -135,8 +160,10 @@ class ValueFinder:
         self, world: WorldSnapshot, operation_id: OperationId, group: GroupView | None, by_rank: dict[int, int]
     ) -> bool:
         """Whether all members' results are known, or have been waited for: of the first two, none is the minority."""
-        if self._have_waited(world, operation_id) or group is None:
+        if self._have_waited(world, operation_id):
             return True
+        if group is None:  # whose members' agent has not described it
+            return False
         members = [world.ranks[rank] for rank in group.members if rank in world.ranks]
         return all(view.rank in by_rank or view.is_over for view in members)
 
@@ -168,25 +195,25 @@ class ValueFinder:
         )
 
     def _differing(self, world: WorldSnapshot, is_last: bool) -> Iterator[Diverged]:
-        checksums: dict[OperationId, dict[int, int]] = {}
-        described: dict[OperationId, tuple[str, int]] = {}
+        outputs: dict[OperationId, dict[int, OutputChecksum]] = {}
         for view in world.ranks.values():
             for one in view.values.outputs:
-                checksums.setdefault(one.operation_id, {})[view.rank] = one.checksum
-                described[one.operation_id] = (one.operation, one.step)
-        for operation_id, by_rank in checksums.items():
-            operation, step = described[operation_id]
+                outputs.setdefault(one.operation_id, {})[view.rank] = one
+        for operation_id, by_member in outputs.items():
+            operation, step = next((one.operation, one.step) for one in by_member.values())
+            by_rank = {rank: one.checksum for rank, one in by_member.items()}
             persists = operation == PARAMETERS
             key = (operation_id.channel.group, -1 if persists else step // CALM_STEPS)
             if len(set(by_rank.values())) < 2 or key in self._diverged:
                 continue
-            group = next((view.groups.get(operation_id.channel.group) for view in world.in_order), None)
+            group = world.group(operation_id.channel.group)
             if not is_last and not self._are_all_known(world, operation_id, group, by_rank):
                 continue
             self._diverged.add(key)
             self._first_seen_ns.pop(operation_id, None)
             ranks, others = _minority(by_rank)
-            yield Diverged(operation_id, operation, group, ranks, others, step)
+            which = _which_parameters(by_member, others or ranks) if persists else None
+            yield Diverged(operation_id, operation, group, ranks, others, step, which)
 
 
 def _skips(view: RankView, step: int) -> int:
@@ -215,6 +242,28 @@ def _with_finite(world: WorldSnapshot, operation_id: OperationId) -> tuple[int, 
             and operation_id not in {one.operation_id for one in view.values.non_finite}
         )
     )
+
+
+def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, ...]) -> DifferingParameters | None:
+    """Where the parameters of some ranks differ from those of the first of others."""
+    right = by_rank[reference[0]]
+    of = right.parameters
+    if of is None:
+        return None
+    found: Places | None = None
+    for one in by_rank.values():
+        if one.checksum == right.checksum or one.parameters is None:
+            continue
+        here, there = (one.checksum, one.parameters.sums), (right.checksum, of.sums)
+        places = differing_places(here, there, of.count)
+        if places is None or one.parameters.count != of.count:
+            return None
+        found = places if found is None else found.joined(places)
+    names = next((one.parameters.names for one in by_rank.values() if one.parameters and one.parameters.names), ())
+    if found is None:
+        return None
+    first, last = (names[place] if place < len(names) else f"parameter {place}" for place in (found.first, found.last))
+    return DifferingParameters(first, last, 1 if found.are_exact else found.last - found.first + 1, of.count)
 
 
 def _minority(checksums: dict[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

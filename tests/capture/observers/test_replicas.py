@@ -41,7 +41,7 @@ def test_flipped_bit(jobs: Jobs, kind: str) -> None:
     assert (found.is_of_parameters, found.ranks, found.others, found.step) == (True, (1,), (0, 2), step)
     assert describe_values(found) == (
         f"rank 1 has other parameters of default_pg than ranks 0,2 in step {step}, since then or earlier:"
-        " replicas must be equal"
+        " replicas must be equal; it is 2.weight, the only one of 4 that differs"
     )
 
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.parameters import mixed, summed
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankValues, WorldSnapshot
+from otel_torchdist.world.model import ComparedParameters, NonFiniteInput, OutputChecksum, RankValues, WorldSnapshot
+from otel_torchdist.world.values import PARAMETERS
 from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 GROUP = group_of(0, 1, 2, 3, description="default_pg")
@@ -166,6 +168,63 @@ def test_results_are_waited_for() -> None:
     assert (found.ranks, found.others) == ((2, 3), ())
     [found] = ValueFinder().find(world_of(missing, 10.0), is_last=True)
     assert found.ranks == (2, 3)
+
+
+def test_results_of_other_ranks_are_waited_for() -> None:
+    """The same where the first rank is no member and does not know the group, and where no agent has described it."""
+    missing = {rank: RankValues(outputs=(result(9, rank // 3),)) for rank in (2, 3)}
+    for knows in ((1, 2, 3), ()):
+        world = world_of({**missing, 0: RankValues(), 1: RankValues()})
+        ranks = {
+            rank: dataclasses.replace(view, groups=view.groups if rank in knows else {})
+            for rank, view in world.ranks.items()
+        }
+        world = dataclasses.replace(world, ranks=ranks)
+        finder = ValueFinder()
+        assert finder.find(world) == []
+        [found] = finder.find(dataclasses.replace(world, taken_ns=world.taken_ns + 6 * SECOND))
+        assert isinstance(found, Diverged)
+        assert (found.ranks, found.group) == ((2, 3), GROUP if knows else None)
+
+
+def parted(checksums: Mapping[int, tuple[int, ...]], names: tuple[str, ...] = ()) -> Diverged:
+    """What is found where ranks have parameters with these checksums."""
+    values: dict[int, RankValues] = {}
+    for rank, given in checksums.items():
+        total, sums = summed([mixed(one, nth) for nth, one in enumerate(given)])
+        compared = ComparedParameters(len(given), sums, names if rank == 2 else ())
+        operation_id = OperationId(Channel(RecordKind.NUMERICS, GROUP.key), 5)
+        values[rank] = RankValues(outputs=(OutputChecksum(operation_id, PARAMETERS, 5, total, compared),))
+    [found] = ValueFinder().find(world_of(values))
+    assert isinstance(found, Diverged)
+    return found
+
+
+def test_parameters_that_differ_are_named() -> None:
+    """One by its name, several by the range that they are in; where names are not known, by their place."""
+    names, same = ("a", "b", "c", "d", "e"), (1, 2, 3, 4, 5)
+    sentence = (
+        "rank 3 has other parameters of default_pg than ranks 0-2 in step 5, since then or earlier:"
+        " replicas must be equal; "
+    )
+    one = parted({0: same, 1: same, 2: same, 3: (1, 2, 3, 9, 5)}, names)
+    assert describe_values(one) == sentence + "it is d, the only one of 5 that differs"
+    unknown = parted({0: same, 1: same, 2: same, 3: (1, 2, 3, 9, 5)})
+    assert describe_values(unknown) == sentence + "it is parameter 3, the only one of 5 that differs"
+    two = parted({0: same, 1: same, 2: same, 3: (1, 2, 9, 9, 5)}, names)
+    assert describe_values(two) == sentence + "several of the 2 from c to d differ"
+    every = parted({0: same, 1: same, 2: same, 3: (9, 9, 9, 9, 9)}, names)
+    assert describe_values(every) == sentence + "several of all 5 differ"
+    single = parted({0: (1,), 1: (1,), 2: (1,), 3: (2,)}, ("a",))
+    assert describe_values(single) == sentence + "it is a"
+
+
+def test_ranks_with_different_parameters_that_differ() -> None:
+    """If two ranks differ from the others in another parameter each, none is named as the only one."""
+    same = (1, 2, 3, 4)
+    found = parted({0: same, 1: (9, 2, 3, 4), 2: same, 3: (1, 2, 9, 4)}, ("a", "b", "c", "d"))
+    assert (found.ranks, found.others) == ((0, 1, 2, 3), ())
+    assert describe_values(found).endswith("; several of the 3 from a to c differ")
 
 
 def test_findings_are_bounded() -> None:
