@@ -20,7 +20,8 @@ def sections() -> list[Section]:
     """The dashboard's rows."""
     return [
         Section("Findings", (_non_finite(), _sampled(), _skipped(), _findings())),
-        Section("Values", (_norms("norm"), _norms("absmax"), _outliers(), _skips_over_time())),
+        Section("Values", (_norms("norm"), _norms("absmax"), _outliers(), _headroom())),
+        Section("Loss scaling", (_skips_over_time(), _scale())),
     ]
 
 
@@ -127,6 +128,32 @@ def _outliers() -> Panel:
         ],
         sort="Times the median",
         span=HALF,
+    )
+
+
+def _headroom() -> Panel:
+    return lines(
+        About(
+            "Headroom",
+            "How often the largest input of the newest sampled operation could be doubled before it overflowed its "
+            "type, of the rank with least. Below 1 the next sum of two such numbers may be infinite.",
+            "short",
+            _OFF,
+        ),
+        [Query(f"min by (operation) (torchdist_input_headroom{{{OF_MEMBERS_OPERATIONS}}})", "{{operation}}")],
+    )
+
+
+def _scale() -> Panel:
+    return lines(
+        About(
+            "Loss scale",
+            "The scale of gradient scalers, of the rank with the smallest. It grows slowly and is halved by overflows; a "
+            "line that goes on falling is bad.",
+            "short",
+            "no gradient scaler was used, or its scale is not known",
+        ),
+        [Query(f"min(torchdist_amp_scale{{{OF_RANKS}}})", "smallest scale")],
     )
 
 

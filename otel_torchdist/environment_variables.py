@@ -91,8 +91,9 @@ OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS = "OTEL_PYTHON_TORCHDIST_COMPARE_PARAME
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS
 
-Checksums of the parameters of DistributedDataParallel's replicas are compared between ranks before each so-many-th
-step, without a collective; 0 for never. Must be the same on all ranks. Tensors on the CPU only, so far.
+Checksums of the parameters that replicas must have alike (models of DistributedDataParallel, replicated DTensors) are
+compared between ranks before each so-many-th step, without a collective; 0 for never. Must be the same on all ranks.
+Tensors on the CPU only, so far.
 Default: "0"
 """
 

@@ -189,8 +189,14 @@ class ReplicatedTensors:
 
 
 def _number(salts: Iterable[int], steps_of: Mapping[int, int]) -> int:
-    """The number of a set of DTensors that were updated so often."""
-    return _OF_TENSORS | zlib.crc32(repr([(salt, steps_of[salt]) for salt in sorted(salts)]).encode()) & _NUMBERS
+    """The number of a set of DTensors that were updated so often.
+
+    Only how much more often one was than others: a rank that has left out a step must still meet the others.
+    """
+    least = min(steps_of.values())
+    return (
+        _OF_TENSORS | zlib.crc32(repr([(salt, steps_of[salt] - least) for salt in sorted(salts)]).encode()) & _NUMBERS
+    )
 
 
 def _parameters_of(optimizer: Optimizer) -> Iterator[tuple[int, Any, str]]:
@@ -241,7 +247,7 @@ def _group_along(mesh: Any, dimension: int) -> Any:
         return None
     try:
         return mesh.get_group(dimension)
-    except (AssertionError, KeyError, RuntimeError, ValueError):  # not made for this mesh
+    except (AssertionError, KeyError, RuntimeError, TypeError, ValueError):  # not made for this mesh, or destroyed
         return None
 
 

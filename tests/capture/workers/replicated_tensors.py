@@ -1,6 +1,6 @@
 """Trains with DTensors that are replicated along a dimension of a mesh: `replicated_tensors.py KIND RANK`.
 
-A bit of what RANK holds of one parameter is flipped after a step.
+A bit of what RANK holds of one parameter is flipped after a step; in `one_skips` it leaves out that step instead.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def four_replicas() -> tuple[nn.Module, list[Any]]:
     return model, [torch.optim.AdamW(list(model.named_parameters()), lr=0.01)]
 
 
+def one_skips() -> tuple[nn.Module, list[Any]]:
+    """The same."""
+    return four_replicas()
+
+
 def with_tensor_parallel() -> tuple[nn.Module, list[Any]]:
     """Two replicas, each of which computes with its layers in two parts."""
     mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("replicate", "shard", "tensor"))
@@ -87,7 +92,7 @@ def reordered() -> tuple[nn.Module, list[Any]]:
 
 
 KINDS: dict[str, Callable[[], tuple[nn.Module, list[Any]]]] = {
-    one.__name__: one for one in (hsdp, four_replicas, with_tensor_parallel, plain, reordered)
+    one.__name__: one for one in (hsdp, four_replicas, one_skips, with_tensor_parallel, plain, reordered)
 }
 
 
@@ -108,10 +113,12 @@ def main() -> None:
     flipped: Any = list(model.parameters())[2]
     for nth in range(STEPS):
         (model(batch(kind, nth)) ** 2).mean().backward()
+        is_bad = nth == FLIPPED_AFTER and rank() == bad_rank
         for optimizer in optimizers:
-            optimizer.step()
+            if not (is_bad and kind == "one_skips"):
+                optimizer.step()
             optimizer.zero_grad()
-        if nth == FLIPPED_AFTER and rank() == bad_rank:
+        if is_bad and kind != "one_skips":
             flipped._local_tensor.view(torch.int32).view(-1)[3] ^= 1 << 3
     dist.destroy_process_group()
 
