@@ -148,8 +148,8 @@ def _scale() -> Panel:
     return lines(
         About(
             "Loss scale",
-            "The scale of gradient scalers, of the rank with the smallest. It grows slowly and is halved by overflows; a "
-            "line that goes on falling is bad.",
+            "The scale of gradient scalers, of the rank with the smallest. It grows slowly and is halved by overflows; "
+            "a line that goes on falling is bad.",
             "short",
             "no gradient scaler was used, or its scale is not known",
         ),
