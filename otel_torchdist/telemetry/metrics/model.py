@@ -38,6 +38,11 @@ class Unit(Enum):
     RECORDS = "{record}"
     NAMES = "{name}"
     SPANS = "{span}"
+    THREADS = "{thread}"
+    ERRORS = "{error}"
+    PACKETS = "{packet}"
+    WATTS = "W"
+    BYTES_PER_SECOND = "By/s"
 
 
 @dataclass(frozen=True, slots=True)
