@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -18,6 +19,7 @@ SILENT_S: Final = 30.0
 """A process that has written nothing for so long hangs in the driver."""
 RETRY_S: Final = 60.0
 LONGEST_RETRY_S: Final = 3_600.0
+STOP_S: Final = 0.5
 _MAX_LINE: Final = 1 << 20
 _BOOT: Final = "import sys; sys.path[:] = sys.argv[2:]; from otel_torchdist.machine.nvml import main; main()"
 
@@ -83,11 +85,15 @@ class GpuProcess:
         return found
 
     def stop(self) -> None:
-        """End the process, without waiting for one that is stuck."""
-        if self._process is not None:
-            self._process.kill()
-            self._is_given_up = True
+        """End the process, without waiting for one that is stuck in the kernel."""
         self._is_wanted = False
+        if self._process is None:
+            return
+        self._is_given_up = True
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+            self._forget(0.0)
 
     def _start(self, now_s: float) -> None:
         command = [sys.executable, "-c", _BOOT, str(self._interval_s), *sys.path]

@@ -69,10 +69,13 @@ class MachineWatch:
         return reading.symptoms_of(nonce) if reading is not None else ()
 
     def stop(self) -> None:
-        """End the thread, unless a device keeps it from ending."""
+        """End the thread, unless a device keeps it from ending; idempotent."""
+        if self._is_stopping:
+            return
         self._is_stopping = True
         os.eventfd_write(self._wake, 1)
-        self._thread.join(STOP_S)
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
         self._gpus.stop()
         if not self._thread.is_alive():
             os.close(self._wake)
