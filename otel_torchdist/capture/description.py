@@ -65,7 +65,15 @@ def own_job(describes_launch: bool) -> JobDescription:
         return job
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     start = Path(main).resolve().parent if main else Path.cwd()
-    return replace(job, git_commit=git_commit(start), command=without_secrets(sys.orig_argv))
+    return replace(job, git_commit=git_commit(start), command=without_secrets(_command_line()))
+
+
+def _command_line() -> list[str]:
+    """The command line with the interpreter's options; a process that was forked has that of another program."""
+    script, *arguments = sys.argv or [""]
+    own = sys.orig_argv
+    is_own = own[len(own) - len(arguments) :] == arguments and (script in own or "-m" in own or "-c" in own)
+    return own if is_own else [sys.executable, script, *arguments]
 
 
 def gpu_uuid(device: int) -> str:
