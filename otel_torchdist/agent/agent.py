@@ -81,7 +81,7 @@ class Agent:
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
-        self._machine = MachineWatch().start() if config.machine else None
+        self._machine = _machine_watch() if config.machine else None
         watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths, self._machine)
         held = dataclasses.replace(built, sink=self._sink)
         self._feed = live_feed(config)
@@ -256,6 +256,15 @@ class Agent:
         snapshot = self.reader.metrics.snapshot()
         self.scrapes += 1
         return snapshot
+
+
+def _machine_watch() -> MachineWatch | None:
+    """Begin to read the machine; an agent without a descriptor or a thread for that does without."""
+    try:
+        return MachineWatch().start()
+    except (OSError, RuntimeError) as error:
+        _logger.warning("the machine is not read: %s", error)
+        return None
 
 
 def _is_own(directory: Path) -> bool:

@@ -135,6 +135,20 @@ def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
     assert pushed.otel_samples() == pytest.approx(expected)
 
 
+def test_one_snapshot_for_a_collection(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All metrics of a collection show the same moment, and cost one snapshot; the next collection shows a newer one."""
+    simulated, counted = pushed.add(0)
+    taken = []
+    snapshot = pushed.node.snapshot
+    monkeypatch.setattr(pushed.node, "snapshot", lambda: taken.append(1) or snapshot())
+    before = pushed.otel_samples()
+    assert len(taken) == 1
+    simulated.run(sequence=10)
+    counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
+    assert pushed.otel_samples() != before
+    assert len(taken) == 2
+
+
 def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
     """OpenTelemetry's rules for Prometheus (dots, unit, `_total`) give our names, so one dashboard serves both."""
     units = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes", Unit.WATTS: "_watts"}
