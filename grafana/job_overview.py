@@ -230,12 +230,17 @@ def _memory() -> Panel:
     return lines(
         About(
             "Memory in use, by node",
-            f"Share of a node's memory that programs could not get any more, of the {_NODES} nodes with the most in use. "
-            "Near 100 % the kernel kills a process, perhaps a rank.",
+            f"Share of a node's memory that programs could not get any more, of the {_NODES} nodes with the most in "
+            "use. Near 100 % the kernel kills a process, perhaps a rank.",
             "percentunit",
             _NO_DATA,
         ),
-        [Query(worst_in_range(_NODES, f"job_run_host_name:torchdist_memory_used_share:max{{{RUN}}}", "host_name"), "{{host_name}}")],
+        [
+            Query(
+                worst_in_range(_NODES, f"job_run_host_name:torchdist_memory_used_share:max{{{RUN}}}", "host_name"),
+                "{{host_name}}",
+            )
+        ],
         Limits(warn=None, bad=0.95),
     )
 
@@ -244,12 +249,17 @@ def _memory_pressure() -> Panel:
     return lines(
         About(
             "Memory pressure, by node",
-            "Share of time in which nothing went on for lack of memory, on the node or in the container of the ranks (the "
-            f"kernel's PSI, full), of the {_NODES} worst nodes. Above the line at 10 % is bad.",
+            "Share of time in which nothing went on for lack of memory, on the node or in the container of the ranks "
+            f"(the kernel's PSI, full), of the {_NODES} worst nodes. Above the line at 10 % is bad.",
             "percentunit",
             _NO_DATA,
         ),
-        [Query(worst_in_range(_NODES, f"job_run_host_name:torchdist_memory_pressure:rate1m{{{RUN}}}", "host_name"), "{{host_name}}")],
+        [
+            Query(
+                worst_in_range(_NODES, f"job_run_host_name:torchdist_memory_pressure:rate1m{{{RUN}}}", "host_name"),
+                "{{host_name}}",
+            )
+        ],
         Limits(warn=None, bad=0.1),
     )
 

@@ -28,7 +28,7 @@ def whole_machine(
     """A machine on which the ranks with these tapes run, all on the first GPU."""
     rank = RankFigures(ProcessFigures(4096, 8192, 1.5, 0.5, 25), CgroupFigures(7000, 8000, PRESSURE), GPU)
     gpu = Gpu(GPU, "NVIDIA H100", False, 70, 80, 612.5, ("hardware_thermal",), 7, 2, 1024, 2048)
-    errors = dict.fromkeys(("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_discards"), 3)
+    errors: dict[str, int] = dict.fromkeys(("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_discards"), 3)
     return MachineReading(
         "node-1",
         Memory(1000, 300, {"used": 600, "free": 100, "buffers": 50, "cached": 250}, 100),

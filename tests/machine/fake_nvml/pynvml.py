@@ -22,6 +22,7 @@ class NVMLError(Exception):
     """An error, of the class of its number."""
 
     classes: ClassVar[dict[int, type]] = {}
+    value: int
 
     def __new__(cls, value):
         """Make an error of the class for this number."""

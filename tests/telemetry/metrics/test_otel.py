@@ -136,7 +136,7 @@ def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
 
 
 def test_one_snapshot_for_a_collection(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All metrics of a collection show the same moment, and cost one snapshot; the next collection shows a newer one."""
+    """All metrics of a collection show one moment, and cost one snapshot; the next collection shows a newer one."""
     simulated, counted = pushed.add(0)
     taken = []
     snapshot = pushed.node.snapshot
