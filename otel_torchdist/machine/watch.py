@@ -117,6 +117,11 @@ class MachineWatch:
         poll.register(self._wake, select.POLLIN)
         if self._gpus.descriptor >= 0:
             poll.register(self._gpus.descriptor, select.POLLIN)
-        ready = dict(poll.poll(max(due_s - time.monotonic(), 0) * 1e3))
+        left_s = max(due_s - time.monotonic(), 0)
+        try:
+            ready = dict(poll.poll(left_s * 1e3))
+        except OSError:  # the limit on descriptors was lowered to fewer than these
+            time.sleep(min(left_s, STOP_S))
+            return
         if self._wake in ready:
             os.eventfd_read(self._wake)
