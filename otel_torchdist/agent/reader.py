@@ -138,7 +138,7 @@ class Reader:
         if exported:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
             metrics = self.metrics.track(tape)
-            describe = partial(described_beyond, self._outputs.resource, tape)
+            describe = partial(described_beyond, self._outputs.resource, self._outputs.is_of_one_job, tape)
             spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links, metrics.exemplify, describe)
         rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics)
         if exported and self._archive is not None:

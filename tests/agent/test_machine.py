@@ -91,6 +91,8 @@ def test_job_and_its_machine(train: Callable[..., Training], tmp_path: Path) -> 
     assert resource["k8s.pod.name"] == "mine"
     assert "steps.py" in " ".join(resource["process.command_args"])
     assert "geheim" not in str(resource)
+    steps = [span for span in spans if span.name.startswith("step (")]
+    assert not any(name.startswith(("k8s.", "torchdist.slurm.", "process.command")) for name in steps[0].attributes)
 
 
 def test_service_for_several_jobs(

@@ -53,12 +53,23 @@ def attributes_of_attempt(job: JobDescription) -> dict[str, AttributeValue]:
     return attributes_of_job(job) | counts
 
 
-def described_beyond(resource: Mapping[str, AttributeValue], tape: TapeReader) -> dict[str, AttributeValue]:
-    """What a rank's description says and the resource does not, because it is that of an agent of several jobs."""
+def described_beyond(
+    resource: Mapping[str, AttributeValue], is_of_one_job: bool, tape: TapeReader
+) -> dict[str, AttributeValue]:
+    """What a rank's description says, and the resource does not.
+
+    Args:
+        resource: Attributes of the resource.
+        is_of_one_job: Whether it is that of the rank's job. Then it is right, for a user may have set it; else it is
+            that of an agent, which may run in a pod of its own.
+        tape: The tape of the rank.
+    """
     found = read_description(tape.path, tape.owner)
     if found is None:
         return {}
     attributes = attributes_of_attempt(found.job)
+    if is_of_one_job:
+        return {name: value for name, value in attributes.items() if name not in resource}
     return {name: value for name, value in attributes.items() if not _says(resource, name, value)}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from opentelemetry._logs import Logger, LoggerProvider, NoOpLoggerProvider, get_logger_provider
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import TracerProvider, get_tracer_provider
 from opentelemetry.util.types import AttributeValue
@@ -42,6 +43,7 @@ class Outputs:
         serves_metrics: Whether the reader serves `/metrics` itself.
         closers: Called in order when the reader is done; each flushes its own output.
         resource: Attributes of the resource that all of it comes from; empty if that is not known.
+        is_of_one_job: Whether that is the resource of the only job that is exported there.
     """
 
     sink: SpanSink
@@ -52,6 +54,7 @@ class Outputs:
     serves_metrics: bool
     closers: tuple[Callable[[], object], ...] = ()
     resource: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    is_of_one_job: bool = False
 
 
 def outputs_of_providers(
@@ -69,6 +72,8 @@ def outputs_of_providers(
         events=events,
         meter_provider=meter_provider or get_meter_provider(),
         serves_metrics=False,
+        resource=tracers.resource.attributes if isinstance(tracers, SdkTracerProvider) else {},
+        is_of_one_job=True,
     )
 
 
@@ -95,4 +100,5 @@ def outputs_from_environment(resource: Resource | None = None, job: JobDescripti
         serves_metrics=True,
         closers=tuple(closers),
         resource=resource.attributes,
+        is_of_one_job=job is not None,
     )
