@@ -24,6 +24,8 @@ _LONG_WAIT_S: Final = 5
 """An operation in flight for this long puts its rank at the top of the heat map."""
 _STALL_TIMEOUT_S: Final = 10
 """The default age at which an open operation may be a stall: the hottest color of a cell."""
+_NODES: Final = 8
+"""Nodes that have a line of their own."""
 _NO_DATA: Final = "no data"
 _NO_STEPS: Final = "no steps yet"
 
@@ -41,6 +43,7 @@ def sections() -> list[Section]:
         Section("Now", (*_health(), *_speed(), _stalls())),
         Section("Ranks", (_ages(),)),
         Section("Speed", (_step_time(), _steps(), _bytes(), _communication())),
+        Section("Machine", (_memory(), _memory_pressure())),
         Section("Evidence", (_lost(), _overhead())),
     ]
 
@@ -220,6 +223,44 @@ def _communication() -> Panel:
             Query(worst_in_range(WORST, _IN_FLIGHT, "rank"), "in flight, rank {{rank}}"),
         ],
         _TOO_MUCH_COMMUNICATION,
+    )
+
+
+def _memory() -> Panel:
+    return lines(
+        About(
+            "Memory in use, by node",
+            f"Share of a node's memory that programs could not get any more, of the {_NODES} nodes with the most in "
+            "use. Near 100 % the kernel kills a process, perhaps a rank.",
+            "percentunit",
+            _NO_DATA,
+        ),
+        [
+            Query(
+                worst_in_range(_NODES, f"job_run_host_name:torchdist_memory_used_share:max{{{RUN}}}", "host_name"),
+                "{{host_name}}",
+            )
+        ],
+        Limits(warn=None, bad=0.95),
+    )
+
+
+def _memory_pressure() -> Panel:
+    return lines(
+        About(
+            "Memory pressure, by node",
+            "Share of time in which nothing went on for lack of memory, on the node or in the container of the ranks "
+            f"(the kernel's PSI, full), of the {_NODES} worst nodes. Above the line at 10 % is bad.",
+            "percentunit",
+            _NO_DATA,
+        ),
+        [
+            Query(
+                worst_in_range(_NODES, f"job_run_host_name:torchdist_memory_pressure:rate1m{{{RUN}}}", "host_name"),
+                "{{host_name}}",
+            )
+        ],
+        Limits(warn=None, bad=0.1),
     )
 
 

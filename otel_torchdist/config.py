@@ -342,6 +342,8 @@ class Config:
         tape_dir: The base directory of the tapes.
         tape_on_disk: Whether that directory may be outside of tmpfs.
         tape_records: Records in a tape, of 128 bytes each.
+        machine: Whether the agent reads the machine: memory, pressure, links, processes, GPUs.
+        describe_launch: Whether command line and commit are passed on.
         keep_runs: Number of job directories of ended runs that are kept.
         keep_bytes: Bytes that they may take in total.
         archive: Directory into which whole runs are archived; None for no archive.
@@ -392,6 +394,8 @@ class Config:
     )
     tape_on_disk: bool = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK, _BOOLEAN, "false")
     tape_records: int = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, _integer(64, 1048576), "16384")
+    machine: bool = _setting(env.OTEL_PYTHON_TORCHDIST_MACHINE, _BOOLEAN, "true")
+    describe_launch: bool = _setting(env.OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH, _BOOLEAN, "false")
     keep_runs: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_RUNS, _integer(0), "8")
     keep_bytes: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_BYTES, _integer(0, unit=" of bytes"), "268435456")
     archive: Path | None = _setting(env.OTEL_PYTHON_TORCHDIST_ARCHIVE, _optional(_absolute_path()), "")

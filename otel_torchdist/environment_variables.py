@@ -269,6 +269,26 @@ request per line. It can be combined with other exporters: ``otlp,torchdist_otlp
 Default: none
 """
 
+OTEL_PYTHON_TORCHDIST_MACHINE = "OTEL_PYTHON_TORCHDIST_MACHINE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_MACHINE
+
+Whether the agent reads the machine every 5 s: memory, pressure (PSI), network and InfiniBand counters, the ranks'
+processes, and GPUs if ``nvidia-ml-py`` is installed (``pip install 'otel-torchdist[nvml]'``). They become metrics, and
+evidence beside a verdict. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) nothing of it is read.
+Default: "true"
+"""
+
+OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH = "OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH
+
+Whether the command line of a rank and the git commit of its program become resource attributes. Values that look like
+secrets are replaced by ``***``, by the names of their options (token, password, key, secret) and by how they begin; no
+such rule finds every secret.
+Default: "false"
+"""
+
 OTEL_PYTHON_TORCHDIST_KEEP_RUNS = "OTEL_PYTHON_TORCHDIST_KEEP_RUNS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_KEEP_RUNS

@@ -88,6 +88,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
         with guard.guarded("switching on"):
+            from otel_torchdist.capture.description import SelfDescription
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library
 
@@ -102,6 +103,9 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 chosen_library(config.capture) if observing is None or observing.is_none else None,
                 observing,
             )
+            description = SelfDescription(config.describe_launch, lambda: capture.cuda_device)
+            capture.on_tape(description.begin)
+            capture.on_beat(description.beat)
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
 
@@ -202,10 +206,11 @@ def _rescue_plan(config: Config) -> RescuePlan | None:
     return RescuePlan(target, config.rescue_timeout, config.dump_dir / "rescue")
 
 
-def _outputs_from_environment() -> Outputs:
+def _outputs_from_environment(describes_launch: bool) -> Outputs:
+    from otel_torchdist.capture.description import own_job
     from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 
-    return outputs_from_environment()
+    return outputs_from_environment(job=own_job(describes_launch))
 
 
 def switch_on_from_environment() -> None:
@@ -217,7 +222,8 @@ def switch_on_from_environment() -> None:
             return
         if _prints(os.environ) or not _can_start_an_agent(config):
             config = _in_this_process(config)
-        instrumentor.instrument(config=config, outputs=_outputs_from_environment)
+        outputs = functools.partial(_outputs_from_environment, config.describe_launch)
+        instrumentor.instrument(config=config, outputs=outputs)
 
 
 def _can_start_an_agent(config: Config) -> bool:

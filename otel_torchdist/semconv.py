@@ -165,6 +165,74 @@ CODE_STACKTRACE: Final = "code.stacktrace"
 ERROR_TYPE: Final = "error.type"
 """Type of the exception with which the operation failed."""
 
+# --- attributes of the resource ------------------------------------------------------------------------------------
+SLURM_JOB_ID: Final = "torchdist.slurm.job.id"
+"""Slurm's number of the job."""
+SLURM_JOB_NAME: Final = "torchdist.slurm.job.name"
+"""Its name."""
+SLURM_ARRAY_JOB_ID: Final = "torchdist.slurm.array.job.id"
+"""Slurm's number of the job array that it belongs to."""
+SLURM_ARRAY_TASK_ID: Final = "torchdist.slurm.array.task.id"
+"""Its number in that array."""
+SLURM_PARTITION: Final = "torchdist.slurm.partition"
+"""The partition that it runs in."""
+SLURM_CLUSTER: Final = "torchdist.slurm.cluster"
+"""Name of the cluster."""
+SLURM_NODE_ID: Final = "torchdist.slurm.node.id"
+"""Number of the node in the job."""
+SLURM_RESTART_COUNT: Final = "torchdist.slurm.restart_count"
+"""How often Slurm has started the job again; on the spans of steps, because an agent may outlive an attempt."""
+K8S_CLUSTER_NAME: Final = "k8s.cluster.name"
+"""Kubernetes, like those below: as far as the downward API or the pod's variables say it."""
+K8S_NAMESPACE_NAME: Final = "k8s.namespace.name"
+"""Namespace of the pod."""
+K8S_POD_NAME: Final = "k8s.pod.name"
+"""Name of the pod."""
+K8S_POD_UID: Final = "k8s.pod.uid"
+"""UID of the pod."""
+K8S_NODE_NAME: Final = "k8s.node.name"
+"""Name of the node."""
+K8S_CONTAINER_NAME: Final = "k8s.container.name"
+"""Name of the container in the pod."""
+K8S_JOB_NAME: Final = "k8s.job.name"
+"""Name of the Job that the pod belongs to."""
+RAY_JOB_ID: Final = "torchdist.ray.job.id"
+"""Ray's id of the job."""
+ELASTIC_RUN_ID: Final = "torchdist.torchelastic.run.id"
+"""The id of the run that torchrun was given (`--rdzv-id`)."""
+ELASTIC_RESTART_COUNT: Final = "torchdist.torchelastic.restart_count"
+"""How often torchrun has started the ranks again; on the spans of steps, like that of Slurm."""
+MLFLOW_RUN_ID: Final = "torchdist.mlflow.run.id"
+"""MLflow's id of the run, if `MLFLOW_RUN_ID` is set."""
+WANDB_RUN_ID: Final = "torchdist.wandb.run.id"
+"""The id of the run in Weights & Biases, if `WANDB_RUN_ID` is set."""
+VCS_REVISION: Final = "vcs.ref.head.revision"
+"""The git commit of the program (`OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH`)."""
+PROCESS_COMMAND_ARGS: Final = "process.command_args"
+"""The command line of a rank, likewise; what looks like a secret is `***`."""
+
+# --- attributes of metrics of the machine --------------------------------------------------------------------------
+HW_ID: Final = "hw.id"
+"""A GPU's UUID, or an adapter of a network with its port: `mlx5_0/1`."""
+NETWORK_INTERFACE: Final = "network.interface.name"
+"""A network interface."""
+NETWORK_DIRECTION: Final = "network.io.direction"
+"""`receive` or `transmit`."""
+CPU_MODE: Final = "cpu.mode"
+"""What a processor's time went into: `user`, `system`, `iowait` and others."""
+MEMORY_STATE: Final = "system.memory.state"
+"""What memory is used for: `used`, `free`, `buffers`, `cached`."""
+PAGING_STATE: Final = "system.paging.state"
+"""`used`."""
+PRESSURE_RESOURCE: Final = "torchdist.pressure.resource"
+"""What tasks wait for: `cpu`, `memory` or `io`."""
+PRESSURE_SEVERITY: Final = "torchdist.pressure.severity"
+"""Whether `some` of the tasks wait, or all of them: `full`."""
+THROTTLE_REASON: Final = "torchdist.gpu.throttle.reason"
+"""Why the clocks of a GPU are held down."""
+RESTART_COUNT: Final = "torchdist.restart_count"
+"""How often torchrun or Slurm has started the ranks again."""
+
 # --- attributes of a stall -----------------------------------------------------------------------------------------
 STALLED: Final = "torchdist.stalled"
 """True on spans of operations that belong to a stall."""
@@ -220,6 +288,9 @@ STALL_EPOCH: Final = "torchdist.stall.epoch"
 """Number of the verdict within the incident: it grows when the verdict changes, and when the age has doubled."""
 STALL_RESOLVED: Final = "torchdist.stall.resolved"
 """Whether the stalled operation completed in the end."""
+MACHINE_EVIDENCE: Final = "torchdist.machine.evidence"
+"""What the machine of a named rank has shown: `gpu_lost`, `xid`, `ecc`, `cgroup_memory`, `node_memory`, `link_down`,
+`storage` or `throttled`."""
 STALL_TRACE_ID: Final = "torchdist.stall.trace_id"
 """Trace of the incident, on log events."""
 STACK_SOURCE: Final = "torchdist.stack.source"
@@ -301,6 +372,33 @@ PATH_SECONDS: Final = "torchdist_critical_path_seconds"
 PATH_RANK_SECONDS: Final = "torchdist_critical_path_rank_seconds"
 PATH_GAIN_SECONDS: Final = "torchdist_critical_path_gain_seconds"
 UP: Final = "torchdist_up"
+RANK_INFO: Final = "torchdist_rank_info"
+JOB_INFO: Final = "torchdist_job_info"
+PROCESS_MEMORY: Final = "process_memory_usage_bytes"
+PROCESS_VIRTUAL: Final = "process_memory_virtual_bytes"
+PROCESS_CPU: Final = "process_cpu_time_seconds_total"
+PROCESS_THREADS: Final = "process_thread_count"
+CONTAINER_MEMORY: Final = "container_memory_usage_bytes"
+CGROUP_MEMORY_LIMIT: Final = "torchdist_cgroup_memory_limit_bytes"
+CGROUP_PRESSURE: Final = "torchdist_cgroup_pressure_seconds_total"
+PRESSURE: Final = "torchdist_pressure_seconds_total"
+SYSTEM_MEMORY_LIMIT: Final = "system_memory_limit_bytes"
+SYSTEM_MEMORY: Final = "system_memory_usage_bytes"
+SYSTEM_MEMORY_AVAILABLE: Final = "system_memory_linux_available_bytes"
+SYSTEM_SWAP: Final = "system_paging_usage_bytes"
+SYSTEM_CPU: Final = "system_cpu_time_seconds_total"
+SYSTEM_NETWORK: Final = "system_network_io_bytes_total"
+SYSTEM_NETWORK_ERRORS: Final = "system_network_errors_total"
+SYSTEM_NETWORK_DROPPED: Final = "system_network_packet_dropped_total"
+HW_NETWORK: Final = "hw_network_io_bytes_total"
+HW_NETWORK_LIMIT: Final = "hw_network_bandwidth_limit_bytes_per_second"
+HW_ERRORS: Final = "hw_errors_total"
+GPU_LOST: Final = "torchdist_gpu_lost"
+GPU_MEMORY: Final = "hw_gpu_memory_usage_bytes"
+GPU_MEMORY_LIMIT: Final = "hw_gpu_memory_limit_bytes"
+GPU_IO: Final = "hw_gpu_io_bytes_total"
+HW_POWER: Final = "hw_power_watts"
+GPU_THROTTLED: Final = "torchdist_gpu_clocks_throttled"
 
 OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     OPERATIONS_IN_FLIGHT: "torchdist.operations.in_flight",
@@ -349,6 +447,33 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     PATH_RANK_SECONDS: "torchdist.critical_path.rank",
     PATH_GAIN_SECONDS: "torchdist.critical_path.gain",
     UP: "torchdist.up",
+    RANK_INFO: "torchdist.rank.info",
+    JOB_INFO: "torchdist.job.info",
+    PROCESS_MEMORY: "process.memory.usage",
+    PROCESS_VIRTUAL: "process.memory.virtual",
+    PROCESS_CPU: "process.cpu.time",
+    PROCESS_THREADS: "process.thread.count",
+    CONTAINER_MEMORY: "container.memory.usage",
+    CGROUP_MEMORY_LIMIT: "torchdist.cgroup.memory.limit",
+    CGROUP_PRESSURE: "torchdist.cgroup.pressure",
+    PRESSURE: "torchdist.pressure",
+    SYSTEM_MEMORY_LIMIT: "system.memory.limit",
+    SYSTEM_MEMORY: "system.memory.usage",
+    SYSTEM_MEMORY_AVAILABLE: "system.memory.linux.available",
+    SYSTEM_SWAP: "system.paging.usage",
+    SYSTEM_CPU: "system.cpu.time",
+    SYSTEM_NETWORK: "system.network.io",
+    SYSTEM_NETWORK_ERRORS: "system.network.errors",
+    SYSTEM_NETWORK_DROPPED: "system.network.packet.dropped",
+    HW_NETWORK: "hw.network.io",
+    HW_NETWORK_LIMIT: "hw.network.bandwidth.limit",
+    HW_ERRORS: "hw.errors",
+    GPU_LOST: "torchdist.gpu.lost",
+    GPU_MEMORY: "hw.gpu.memory.usage",
+    GPU_MEMORY_LIMIT: "hw.gpu.memory.limit",
+    GPU_IO: "hw.gpu.io",
+    HW_POWER: "hw.power",
+    GPU_THROTTLED: "torchdist.gpu.clocks_throttled",
 }
 """Without unit and `_total`: OpenTelemetry's rules for Prometheus turn these into the names above."""
 
@@ -371,6 +496,26 @@ LABEL_CAUSE: Final = "cause"
 """What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
 LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
+LABEL_HOST: Final = "host_name"
+LABEL_DEVICE: Final = "hw_id"
+LABEL_INTERFACE: Final = "network_interface_name"
+LABEL_DIRECTION: Final = "network_io_direction"
+LABEL_CPU_MODE: Final = "cpu_mode"
+LABEL_MEMORY_STATE: Final = "system_memory_state"
+LABEL_PAGING_STATE: Final = "system_paging_state"
+LABEL_ERROR_TYPE: Final = "error_type"
+LABEL_RESOURCE: Final = "resource"
+LABEL_SEVERITY: Final = "severity"
+LABEL_REASON: Final = "reason"
+LABEL_SLURM_JOB_ID: Final = "slurm_job_id"
+LABEL_SLURM_JOB_NAME: Final = "slurm_job_name"
+LABEL_K8S_NAMESPACE: Final = "k8s_namespace_name"
+LABEL_K8S_POD: Final = "k8s_pod_name"
+LABEL_RAY_JOB_ID: Final = "ray_job_id"
+LABEL_ELASTIC_RUN_ID: Final = "torchelastic_run_id"
+LABEL_RESTART_COUNT: Final = "restart_count"
+LABEL_MLFLOW_RUN_ID: Final = "mlflow_run_id"
+LABEL_WANDB_RUN_ID: Final = "wandb_run_id"
 
 OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_RUN: RUN,
@@ -388,6 +533,26 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_CAUSE: PATH_CAUSE,
     LABEL_KERNEL: CAPTURE_KERNEL,
     LABEL_TORCH: TORCH_VERSION,
+    LABEL_HOST: HOST_NAME,
+    LABEL_DEVICE: HW_ID,
+    LABEL_INTERFACE: NETWORK_INTERFACE,
+    LABEL_DIRECTION: NETWORK_DIRECTION,
+    LABEL_CPU_MODE: CPU_MODE,
+    LABEL_MEMORY_STATE: MEMORY_STATE,
+    LABEL_PAGING_STATE: PAGING_STATE,
+    LABEL_ERROR_TYPE: ERROR_TYPE,
+    LABEL_RESOURCE: PRESSURE_RESOURCE,
+    LABEL_SEVERITY: PRESSURE_SEVERITY,
+    LABEL_REASON: THROTTLE_REASON,
+    LABEL_SLURM_JOB_ID: SLURM_JOB_ID,
+    LABEL_SLURM_JOB_NAME: SLURM_JOB_NAME,
+    LABEL_K8S_NAMESPACE: K8S_NAMESPACE_NAME,
+    LABEL_K8S_POD: K8S_POD_NAME,
+    LABEL_RAY_JOB_ID: RAY_JOB_ID,
+    LABEL_ELASTIC_RUN_ID: ELASTIC_RUN_ID,
+    LABEL_RESTART_COUNT: RESTART_COUNT,
+    LABEL_MLFLOW_RUN_ID: MLFLOW_RUN_ID,
+    LABEL_WANDB_RUN_ID: WANDB_RUN_ID,
 }
 
 OTHER: Final = "other"

@@ -20,7 +20,12 @@ OURS: Final = "OTEL_PYTHON_TORCHDIST_"
 FOR_TESTS: Final = frozenset({environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL})
 SPANS: Final = "spans"
 EVENTS: Final = "events (OpenTelemetry log records)"
-ATTRIBUTES: Final = ("attributes of operations and anchors", "attributes of a stall", "attributes of an import")
+ATTRIBUTES: Final = (
+    "attributes of operations and anchors",
+    "attributes of the resource",
+    "attributes of a stall",
+    "attributes of an import",
+)
 
 
 def settings_page() -> str:

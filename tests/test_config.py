@@ -70,6 +70,8 @@ def test_defaults() -> None:
         "exchange_host": "",
         "span_budget": 1000,
         "tape_dir": Path(f"/dev/shm/otel-torchdist-{os.getuid()}"),
+        "machine": True,
+        "describe_launch": False,
         "tape_on_disk": False,
         "tape_records": 16384,
         "keep_runs": 8,

@@ -24,6 +24,7 @@ from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.live.site import live_feed, live_site, page_address
+from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.naming import readable
 from otel_torchdist.path_watch.child import NodeCalls
 from otel_torchdist.path_watch.steps import StepRange
@@ -80,10 +81,12 @@ class Agent:
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
-        watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths)
+        self._machine = _machine_watch() if config.machine else None
+        watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths, self._machine)
         held = dataclasses.replace(built, sink=self._sink)
         self._feed = live_feed(config)
-        self.reader = Reader(held, config.span_budget, watch, self._deaths, archive_of(config), self._feed)
+        archive = archive_of(config)
+        self.reader = Reader(held, config.span_budget, watch, self._deaths, archive, self._feed, self._machine)
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:
@@ -212,6 +215,8 @@ class Agent:
         self._deaths.stop()
         if self._paths is not None:
             self._paths.stop()
+        if self._machine is not None:
+            self._machine.stop()
         self._peers.stop()
         self._save()
         if self._server is not None:
@@ -251,6 +256,15 @@ class Agent:
         snapshot = self.reader.metrics.snapshot()
         self.scrapes += 1
         return snapshot
+
+
+def _machine_watch() -> MachineWatch | None:
+    """Begin to read the machine; an agent without a descriptor or a thread for that does without."""
+    try:
+        return MachineWatch().start()
+    except (OSError, RuntimeError) as error:
+        _logger.warning("the machine is not read: %s", error)
+        return None
 
 
 def _is_own(directory: Path) -> bool:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from otel_torchdist import guard
@@ -21,6 +22,8 @@ from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.live.feed import LiveFeed
+from otel_torchdist.machine.reader import WatchedRank
+from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import FINDINGS, Event, Finding, OngoingStall
@@ -30,6 +33,7 @@ from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry.export.job_attributes import described_beyond
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
@@ -74,6 +78,7 @@ class Reader:
         deaths: DeathWatch | None = None,
         archive: ArchiveWriter | None = None,
         live: LiveFeed | None = None,
+        machine: MachineWatch | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -84,6 +89,7 @@ class Reader:
             deaths: As in `StallWatch`.
             archive: Writes what is read into an archive; None for no archive. Closed with the reader.
             live: Takes what the live page shows; None if there is no page.
+            machine: Reads the machine, and is stopped by its creator; None if nothing does.
         """
         self._outputs = outputs
         self._archive = archive
@@ -95,8 +101,11 @@ class Reader:
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
         self._live = live
+        self._machine = machine
         self.metrics = NodeMetrics(
-            self.spans_dropped, archive_dropped=lambda: archive.dropped if archive is not None else None
+            self.spans_dropped,
+            archive_dropped=lambda: archive.dropped if archive is not None else None,
+            machine=lambda: machine.reading if machine is not None else None,
         )
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
@@ -129,7 +138,8 @@ class Reader:
         if exported:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
             metrics = self.metrics.track(tape)
-            spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links, metrics.exemplify)
+            describe = partial(described_beyond, self._outputs.resource, self._outputs.is_of_one_job, tape)
+            spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links, metrics.exemplify, describe)
         rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)
@@ -187,6 +197,9 @@ class Reader:
             is_last: Whether this is its last turn.
         """
         self._read_all(keeps_up=is_last)
+        if self._machine is not None:
+            ranks = [rank.tape for rank in self._ranks.values() if rank.ended_at is None]
+            self._machine.update([WatchedRank(tape.path, tape.identity, tape.owner) for tape in ranks])
         self.incidents = []
         if watches:
             self.incidents = self._watch.check(time.monotonic_ns(), is_last)

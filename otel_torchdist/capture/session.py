@@ -200,6 +200,11 @@ class Capture:
         self._end.arm()  # after the listeners: the tape is then finished before their final read
         return recorder
 
+    @property
+    def cuda_device(self) -> int | None:
+        """Index of the CUDA device of the first operation on one; None before."""
+        return self._devices.first_cuda
+
     def current_recorder(self) -> Recorder | None:
         """The recorder in use; None if there is none."""
         return self._recorder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +19,7 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.description import job_in
 from otel_torchdist.job.directory import base_directory
 from otel_torchdist.serving.scrape_target import withdraw_stale
 from otel_torchdist.stop_signals import StopSignals
@@ -92,7 +94,7 @@ def agent(
         except AgentError as error:
             fail(str(error), ExitCode.NOTHING_FOUND)
         is_hung_up = stop.spend_first_hangup() if stay else lambda: True
-        agent_of_job = Agent(config, outputs_from_environment).add(job)
+        agent_of_job = Agent(config, partial(outputs_from_environment, job=job_in(directory))).add(job)
         Foreground(agent_of_job, keep, stays=lambda: not is_hung_up()).run(stop)
 
 

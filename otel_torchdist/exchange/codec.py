@@ -19,6 +19,7 @@ MAX_CHANNELS: Final = 256
 MAX_OUTPUTS: Final = 64
 """Checksums of outputs that are sent of each rank, the newest ones."""
 MAX_OPEN: Final = 256
+MAX_SYMPTOMS: Final = 16
 
 
 def answer_of(
@@ -113,6 +114,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         rescue=view.rescue,
         asked_signal=view.asked_signal,
         asked_ns=view.asked_ns,
+        symptoms=view.symptoms[:MAX_SYMPTOMS],
     )
 
 
@@ -219,6 +221,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         asked_signal=rank.asked_signal,
         asked_ns=rank.asked_ns + offset_ns if rank.asked_signal else 0,
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
+        symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in rank.symptoms[:MAX_SYMPTOMS]),
     )
 
 

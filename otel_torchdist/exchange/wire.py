@@ -12,6 +12,7 @@ import msgspec
 
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.job.deaths import Death
+from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import TapeState
@@ -112,6 +113,7 @@ class WireRank:
     rescue: Rescue = NO_RESCUE
     asked_signal: int = 0
     asked_ns: int = 0
+    symptoms: tuple[Symptom, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

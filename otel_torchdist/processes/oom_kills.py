@@ -6,6 +6,9 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.processes.cgroups import CgroupFile, cgroup_files
+
+_EVENTS: Final = CgroupFile("memory.events", "memory", "memory.oom_control")
 _COUNTER: Final = b"oom_kill"
 _VMSTAT: Final = Path("/proc/vmstat")
 _READINGS: Final = 10
@@ -60,39 +63,7 @@ def kills_so_far(pid: int) -> int | None:
 
 def _counter_of(pid: int) -> Path | None:
     """Return `memory.events` of cgroup v2, or `memory.oom_control` of v1; None if there is neither."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    mounts = _mounts()
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        kind, name = ("cgroup2", "memory.events") if not controllers else ("cgroup", "memory.oom_control")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        for mount_kind, options, root, place in mounts:
-            if mount_kind == kind and (not controllers or "memory" in options.split(",")):
-                inside = group[len(root.rstrip("/")) :] if group.startswith(root) else ""
-                path = Path(place + inside) / name
-                if _read(path) is not None:
-                    return path
-    return None
-
-
-def _mounts() -> list[tuple[str, str, str, str]]:
-    """List cgroup mounts: kind, options, the part of the hierarchy that the mount shows, and the mount point."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-    found: list[tuple[str, str, str, str]] = []
-    for line in lines:
-        own, _, general = line.partition(" - ")
-        fields, kinds = own.split(), general.split()
-        if len(fields) > 4 and len(kinds) > 2 and kinds[0] in ("cgroup", "cgroup2"):
-            found.append((kinds[0], kinds[2], fields[3], fields[4]))
-    return found
+    return next((path for path in cgroup_files(pid, _EVENTS) if _read(path) is not None), None)
 
 
 def _read(path: Path) -> int | None:

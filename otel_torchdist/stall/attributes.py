@@ -21,10 +21,11 @@ from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
+from otel_torchdist.verdict.wording.machine import describe_slow, telling
 from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_operation, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import RankView
+from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, Source
 
 Attributes = dict[str, AttributeValue]
@@ -50,6 +51,9 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
         ]
     if verdict.first is not None:
         found |= _of_death(verdict.first)
+    evidence = telling(verdict)
+    if evidence is not None:
+        found[semconv.MACHINE_EVIDENCE] = evidence[1].kind.value
     return found | _of_operation_id(verdict.operation, verdict.group, verdict.operation_id)
 
 
@@ -216,7 +220,8 @@ def describe_finding(event: Finding) -> str:
     if isinstance(event, MismatchFound):
         return f"{describe_mismatch(event.mismatch, event.group)}; no rank is blocked, but results may be wrong"
     if isinstance(event, SlowFound):
-        return event.part.text
+        ranks = event.part.ranks
+        return event.part.text + (_of_machine(event.world, ranks[0]) if len(ranks) == 1 else "")
     if isinstance(event, ValuesFound):
         return describe_values(event.values)
     late = event.straggler
@@ -224,7 +229,13 @@ def describe_finding(event: Finding) -> str:
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "
         f"{late.group.label}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
         f"{late.share:.0%} of their time; {len(late.compared)} of {len(late.group.members)} ranks were compared"
+        f"{_of_machine(event.world, late.rank)}"
     )
+
+
+def _of_machine(world: WorldSnapshot, rank: int) -> str:
+    view = world.ranks.get(rank)
+    return describe_slow(view.symptoms, world.taken_ns) if view is not None else ""
 
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:

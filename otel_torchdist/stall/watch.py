@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, PeerAgents, Undecided
@@ -32,7 +33,11 @@ class StallWatch:
     """
 
     def __init__(
-        self, rules: StallRules, peer_agents: PeerAgents | None = None, deaths: DeathWatch | None = None
+        self,
+        rules: StallRules,
+        peer_agents: PeerAgents | None = None,
+        deaths: DeathWatch | None = None,
+        machine: RankSymptoms | None = None,
     ) -> None:
         """Start without tapes.
 
@@ -40,7 +45,9 @@ class StallWatch:
             rules: What counts as a stall.
             peer_agents: Other agents that see ranks of the same runs; None if there are none.
             deaths: Observes the ends of processes, and is stopped by its creator; None if only locks show them.
+            machine: Knows what the machine shows; None if nothing does.
         """
+        self._machine = machine
         self._rules = rules
         self._peer_agents = peer_agents
         self._deaths = deaths
@@ -52,7 +59,7 @@ class StallWatch:
         """Follow a tape, which no agent may have read before; every batch from its first poll on comes to `observe`."""
         if self._deaths is not None:
             self._deaths.follow(reader.path, reader.identity)
-        self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths, is_new)
+        self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths, is_new, self._machine)
 
     def forget(self, nonce: int) -> None:
         """Stop following the tape with this nonce."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import GroupView, OperationId
@@ -112,6 +113,7 @@ class Verdict:
         hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
+        symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
     """
 
     kind: VerdictKind
@@ -129,6 +131,7 @@ class Verdict:
     hosts: tuple[str, ...] = ()
     first: FirstDeath | None = None
     node: str = ""
+    symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -193,7 +196,9 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
         places[rank] = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
-    return replace(verdict, places=places, failures=failures, node=_node_of(verdict.ranks, world))
+    symptoms = {rank: view.symptoms for rank, view in members.items() if view.symptoms}
+    node = _node_of(verdict.ranks, world)
+    return replace(verdict, places=places, failures=failures, node=node, symptoms=symptoms)
 
 
 def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.stacks import StacksFile
+from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
@@ -40,15 +41,23 @@ class TapeFollower:
         is_last_check: Whether this is the last pass, so that all available calls should be compared.
     """
 
-    def __init__(self, reader: TapeReader, deaths: Deaths | None = None, is_new: bool = False) -> None:
+    def __init__(
+        self,
+        reader: TapeReader,
+        deaths: Deaths | None = None,
+        is_new: bool = False,
+        machine: RankSymptoms | None = None,
+    ) -> None:
         """Follow a tape from its reader's first batch on.
 
         Args:
             reader: See above.
             deaths: Knows how processes end.
             is_new: Whether no agent has read the tape before.
+            machine: Knows what the machine shows.
         """
         self.reader = reader
+        self._machine = machine
         self._deaths = deaths
         self._is_new = is_new
         self._unlocked_ns: int | None = None
@@ -199,6 +208,7 @@ class TapeFollower:
             seen_alive_ns=self._seen_alive_ns,
             is_new=self._is_new,
             death=death,
+            symptoms=self._machine.symptoms_of(identity.nonce) if self._machine is not None else (),
         )
 
     def _is_alive(self, now_ns: int) -> bool:

@@ -11,6 +11,7 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.job.membership import Lifetime
 from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
@@ -168,6 +169,7 @@ class RankView:
         asked_ns: When it came.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
+        symptoms: What its machine has shown lately that may explain a stall.
     """
 
     rank: int
@@ -205,6 +207,7 @@ class RankView:
     asked_signal: int = 0
     asked_ns: int = 0
     fell_silent: bool = False
+    symptoms: tuple[Symptom, ...] = ()
 
     @property
     def is_dead(self) -> bool:

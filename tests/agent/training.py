@@ -38,12 +38,13 @@ class Training:
         *,
         pause_s: float = 0.02,
         environ: dict[str, str] | None = None,
+        folder: Path = WORKERS,
     ) -> None:
         self.base = base
         self.receiver = receiver
         self._gate = base.parent / f"{base.name}.gate"
         self._gate.touch()
-        script = [WORKERS / "steps.py", self._gate, str(pause_s)]
+        script = [folder / "steps.py", self._gate, str(pause_s)]
         command = ["--standalone", f"--nproc-per-node={RANKS}", *script]
         variables = environment(base, receiver) | (environ or {})
         self.torchrun = Torchrun(python, base.parent / f"{base.name}.outputs", command, variables)

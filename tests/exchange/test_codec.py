@@ -16,6 +16,7 @@ from otel_torchdist.exchange.wire import (
     encode,
 )
 from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.machine.symptoms import Symptom, SymptomKind
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
@@ -105,6 +106,15 @@ def test_checksums_arrive() -> None:
     assert arrived.groups[PAIR.key] == PAIR
     [output] = arrived.values.outputs
     assert output == dataclasses.replace(values.outputs[0], parameters=dataclasses.replace(compared, names=()))
+
+
+def test_symptoms_of_a_machine_arrive() -> None:
+    """What another node's machine has shown arrives, at the time of this node's clock."""
+    world = snapshot(eventful_world())
+    shown = (Symptom(SymptomKind.XID, 7 * SECOND, 79), Symptom(SymptomKind.LINK_DOWN, 8 * SECOND, detail="mlx5_0/1"))
+    views = {rank: dataclasses.replace(view, symptoms=shown) for rank, view in world.ranks.items()}
+    arrived = sent(dataclasses.replace(world, ranks=views), offset_ns=-2 * SECOND)[3].symptoms
+    assert arrived == tuple(dataclasses.replace(one, at_ns=one.at_ns - 2 * SECOND) for one in shown)
 
 
 def test_types_arrive() -> None:

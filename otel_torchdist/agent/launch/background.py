@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.log_relay import LOG_NAME
 from otel_torchdist.agent.priority import give_way, put_session_behind
 from otel_torchdist.config import Config
+from otel_torchdist.job.description import job_in
 from otel_torchdist.job.directory import clean_up
 from otel_torchdist.serving.scrape_target import withdraw_stale
 from otel_torchdist.stop_signals import StopSignals
@@ -41,7 +43,7 @@ def main(directory: str) -> None:
         except AgentError as error:
             logging.getLogger("otel_torchdist").info("%s", error)
             return
-        agent = Agent(config, outputs_from_environment).add(job)
+        agent = Agent(config, partial(outputs_from_environment, job=job_in(job_directory))).add(job)
         Foreground(agent, config.agent_linger, is_awaited=True).run(stop)
         clean_up(job_directory.parent, config.keep_runs, config.keep_bytes)
 

@@ -85,6 +85,7 @@ class Devices:
     Operations that cannot be followed are marked `UNTRACKED`: started when entered, ended when the call returned.
 
     Attributes:
+        first_cuda: Index of the CUDA device of the first operation on one; None before.
         written: See `DeviceOperations.written`.
     """
 
@@ -93,6 +94,7 @@ class Devices:
         self._begin_cuda = begin_cuda
         self._has_begun_cuda = False
         self._cuda: DeviceOperations | None = None
+        self.first_cuda: int | None = None
         self.written: dict[int, Any] = {}
 
     def before(self, call: Call, tensors: Any, peer: int) -> None:
@@ -114,7 +116,7 @@ class Devices:
                         _not_followed(call)
                     return
             tensor = tensors[0] if type(tensors) is LIST else tensors
-            cuda = self._find_cuda() if tensor.is_cuda else None
+            cuda = self._find_cuda(tensor) if tensor.is_cuda else None
             if cuda is not None:
                 call.enqueued = cuda.begin(call, tensor.get_device(), peer_of_queue(call.plan, peer))
         except Exception as error:
@@ -127,9 +129,10 @@ class Devices:
         """What the native library follows, once there has been an operation on a device."""
         return self._cuda.native if self._cuda is not None else None
 
-    def _find_cuda(self) -> DeviceOperations | None:
+    def _find_cuda(self, tensor: Any) -> DeviceOperations | None:
         if not self._has_begun_cuda:
             self._has_begun_cuda = True
+            self.first_cuda = tensor.get_device()
             self._cuda = self._begin_cuda()
             if self._cuda is not None:
                 self.written = self._cuda.written
@@ -215,7 +218,7 @@ class Devices:
     def after_fork_in_child(self) -> None:
         """Forget the parent's state, which a child can neither use nor free."""
         self._has_begun_cuda = False
-        self._cuda = None
+        self._cuda = self.first_cuda = None
         self.written = {}
 
 

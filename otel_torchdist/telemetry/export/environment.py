@@ -27,9 +27,12 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
+from otel_torchdist.job.description import JobDescription
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point
+from otel_torchdist.telemetry.export.job_attributes import attributes_of_job
 from otel_torchdist.telemetry.export.sinks import FanOutSink
 from otel_torchdist.telemetry.spans.model import LinkTarget, SpanSink
 
@@ -140,14 +143,20 @@ _ANYWHERE: Final = ("192.0.2.1", 9)
 """A documentation address of RFC 5737, assigned to no host; connecting a datagram socket sends nothing."""
 
 
-def environment_resource() -> Resource:
+def environment_resource(job: JobDescription | None = None) -> Resource:
     """Build the resource from OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and detectors; host and service default.
 
     Nothing in it belongs to one rank, because one reader may export for several: ranks, processes and runs are
     attributes of spans.
+
+    Args:
+        job: The only job that is exported with it; None for any number of jobs.
     """
     resource = _with_service_name(Resource.create())
-    defaults: dict[str, str] = {}
+    defaults: dict[str, AttributeValue] = {}
+    if job is not None:
+        described = attributes_of_job(job)
+        defaults |= {name: value for name, value in described.items() if name not in resource.attributes}
     if HOST_NAME not in resource.attributes:
         defaults[HOST_NAME] = socket.gethostname()
     if not _sets_instance_id():

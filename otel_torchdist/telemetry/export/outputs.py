@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from opentelemetry._logs import Logger, LoggerProvider, NoOpLoggerProvider, get_logger_provider
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import TracerProvider, get_tracer_provider
+from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.job.description import JobDescription
 from otel_torchdist.process_end import starts_threads
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
@@ -39,6 +42,8 @@ class Outputs:
         meter_provider: Takes metrics; None if they are not pushed.
         serves_metrics: Whether the reader serves `/metrics` itself.
         closers: Called in order when the reader is done; each flushes its own output.
+        resource: Attributes of the resource that all of it comes from; empty if that is not known.
+        is_of_one_job: Whether that is the resource of the only job that is exported there.
     """
 
     sink: SpanSink
@@ -48,6 +53,8 @@ class Outputs:
     meter_provider: MeterProvider | None
     serves_metrics: bool
     closers: tuple[Callable[[], object], ...] = ()
+    resource: Mapping[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    is_of_one_job: bool = False
 
 
 def outputs_of_providers(
@@ -65,12 +72,19 @@ def outputs_of_providers(
         events=events,
         meter_provider=meter_provider or get_meter_provider(),
         serves_metrics=False,
+        resource=tracers.resource.attributes if isinstance(tracers, SdkTracerProvider) else {},
+        is_of_one_job=True,
     )
 
 
-def outputs_from_environment(resource: Resource | None = None) -> Outputs:
-    """Build outputs to the exporters that the standard `OTEL_*` variables describe, and `/metrics`."""
-    resource = resource or environment_resource()
+def outputs_from_environment(resource: Resource | None = None, job: JobDescription | None = None) -> Outputs:
+    """Build outputs to the exporters that the standard `OTEL_*` variables describe, and `/metrics`.
+
+    Args:
+        resource: What everything comes from; that of `environment_resource` if not given.
+        job: The only job that is exported there; None for any number of jobs.
+    """
+    resource = resource or environment_resource(job)
     meters = loggers = None
     if starts_threads():  # which the SDK's providers need; a job that is over has no use for them
         meters = build_meter_provider_from_environment(resource)
@@ -85,4 +99,6 @@ def outputs_from_environment(resource: Resource | None = None) -> Outputs:
         meter_provider=meters,
         serves_metrics=True,
         closers=tuple(closers),
+        resource=resource.attributes,
+        is_of_one_job=job is not None,
     )

@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LABEL_RUN
+from otel_torchdist.telemetry.metrics.machine_definitions import MACHINE_METRICS
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.readers import (
     arrivals,
@@ -412,6 +413,7 @@ NUMBER_METRICS: Final = (
         (),
         lambda node: () if node.archive_dropped is None else (((), node.archive_dropped),),
     ),
+    *MACHINE_METRICS,
 )
 
 HISTOGRAM_METRICS: Final = (

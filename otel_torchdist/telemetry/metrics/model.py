@@ -39,6 +39,11 @@ class Unit(Enum):
     NAMES = "{name}"
     SPANS = "{span}"
     CHECKSUMS = "{checksum}"
+    THREADS = "{thread}"
+    ERRORS = "{error}"
+    PACKETS = "{packet}"
+    WATTS = "W"
+    BYTES_PER_SECOND = "By/s"
 
 
 @dataclass(frozen=True, slots=True)

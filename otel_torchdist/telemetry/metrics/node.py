@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription, read_description
+from otel_torchdist.machine.model import MachineReading, RankFigures
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -119,6 +121,7 @@ class NodeMetrics:
         spans_dropped: Callable[[], int] = lambda: 0,
         clock: Callable[[], int] = time.monotonic_ns,
         archive_dropped: Callable[[], int | None] = lambda: None,
+        machine: Callable[[], MachineReading | None] = lambda: None,
     ) -> None:
         """Start without ranks.
 
@@ -126,10 +129,13 @@ class NodeMetrics:
             spans_dropped: Returns how many spans could not be exported so far.
             clock: The node's monotonic clock in nanoseconds, which its tapes share.
             archive_dropped: Returns how many operations could not be archived so far; None without an archive.
+            machine: Returns the newest reading of the machine; None if there is none.
         """
         self._spans_dropped = spans_dropped
         self._clock = clock
         self._archive_dropped = archive_dropped
+        self._machine = machine
+        self._jobs: dict[int, JobDescription] = {}
         self._labels_of_jobs: dict[Path, SeriesLabels] = {}
         self._labels_of_no_job = SeriesLabels()
         self._run_labels = RunLabels()
@@ -257,8 +263,15 @@ class NodeMetrics:
     def snapshot(self) -> NodeSnapshot:
         """Return the current state of everything; callable from any thread."""
         with self._lock:
-            ranks = self._snapshot_ranks()
+            found = self._snapshots()
             runs = {label: run.copy() for label, run in self._runs.items()}
+        machine = self._machine()
+        figures: Mapping[int, RankFigures] = machine.ranks if machine is not None else {}
+        ranks = [
+            replace(rank, job=self._job_of(tape), machine=figures.get(tape.identity.nonce)) for tape, rank in found
+        ]
+        present = {tape.identity.nonce for tape, _ in found}
+        self._jobs = {nonce: job for nonce, job in self._jobs.items() if nonce in present}
         for rank in ranks:
             runs.setdefault(rank.run, _Run()).add(rank)
         return NodeSnapshot(
@@ -279,7 +292,18 @@ class NodeMetrics:
             },
             spans_dropped=self._spans_dropped(),
             archive_dropped=self._archive_dropped(),
+            machine=machine,
         )
+
+    def _job_of(self, tape: TapeReader) -> JobDescription:
+        """Return the job of a rank, which it describes just after the beginning of its tape."""
+        nonce = tape.identity.nonce
+        if nonce not in self._jobs:
+            found = read_description(tape.path, tape.owner)
+            if found is None:
+                return UNKNOWN_JOB
+            self._jobs[nonce] = found.job
+        return self._jobs[nonce]
 
     @property
     def spans_dropped(self) -> int:
@@ -300,6 +324,9 @@ class NodeMetrics:
             return RunFindings(run.findings, {group: counts.copy() for group, counts in run.arrivals.items()})
 
     def _snapshot_ranks(self) -> list[RankSnapshot]:
+        return [snapshot for _, snapshot in self._snapshots()]
+
+    def _snapshots(self) -> list[tuple[TapeReader, RankSnapshot]]:
         now_ns = self._clock()
-        snapshots = (rank.snapshot(now_ns) for rank in self._ranks.values())
-        return [snapshot for snapshot in snapshots if snapshot is not None]
+        snapshots = ((rank.tape, rank.snapshot(now_ns)) for rank in self._ranks.values())
+        return [(tape, snapshot) for tape, snapshot in snapshots if snapshot is not None]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -16,8 +18,10 @@ from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMB
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, Labels, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.snapshots import Duration
+from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 
+FRESH_S: Final = 1.0
+"""A collection that takes longer continues with a new snapshot."""
 _INTEGERS: Final = (semconv.LABEL_RANK, semconv.LABEL_SIZE)
 
 
@@ -37,6 +41,10 @@ class OTelMetrics:
         """
         self._node = node
         self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._snapshot: NodeSnapshot | None = None
+        self._served: set[str] = set()
+        self._taken_s = 0.0
         self._instruments = _instruments.get(provider) or _instruments.setdefault(provider, _Instruments(provider))
         self._instruments.shown += (self,)
         node.listen(self._instruments.record)
@@ -55,8 +63,17 @@ class OTelMetrics:
             return []
         return [
             Observation(min(value, MAX_INTEGER), _attributes(metric.labels, labels))
-            for labels, value in metric.read(self._node.snapshot())
+            for labels, value in metric.read(self._snapshot_for(metric.name))
         ]
+
+    def _snapshot_for(self, name: str) -> NodeSnapshot:
+        """Take one snapshot for all metrics of a collection: a metric that was read from it belongs to the next one."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._snapshot is None or name in self._served or now_s - self._taken_s > FRESH_S:
+                self._snapshot, self._taken_s, self._served = self._node.snapshot(), now_s, set()
+            self._served.add(name)
+            return self._snapshot
 
 
 MAX_INTEGER: Final = (1 << 63) - 1

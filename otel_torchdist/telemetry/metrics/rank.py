@@ -91,6 +91,11 @@ class RankMetrics:
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
     @property
+    def tape(self) -> TapeReader:
+        """The tape of the rank."""
+        return self._tape
+
+    @property
     def state(self) -> MetricsState:
         """What has been counted."""
         with self._lock:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
+from otel_torchdist.machine.model import MachineReading, RankFigures
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
@@ -108,6 +110,8 @@ class RankSnapshot:
         groups_folded: Groups that are counted under `other`.
         kernel: What records its calls.
         torch: Version of its torch; '' if it is not known.
+        job: Its job, as far as it describes that.
+        machine: What is known of its machine; None if nothing is.
     """
 
     run: str
@@ -125,6 +129,8 @@ class RankSnapshot:
     groups_folded: int
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""
+    job: JobDescription = UNKNOWN_JOB
+    machine: RankFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +249,13 @@ class RunFindings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """All ranks of a node, no two with the same run and rank, and their runs, by label."""
+    """All ranks of a node, no two with the same run and rank, their runs by label, and the node itself."""
 
     ranks: tuple[RankSnapshot, ...]
     runs: Mapping[str, RunSnapshot]
     spans_dropped: int
     archive_dropped: int | None = None
+    machine: MachineReading | None = None
 
 
 Listener: TypeAlias = Callable[[Sequence[Duration]], None]

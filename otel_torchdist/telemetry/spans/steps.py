@@ -7,7 +7,7 @@ parent is sent no later than its children, each span id is sent once, and nothin
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,6 +84,7 @@ class RankSpans:
         sampler: StepSampler,
         links: Sequence[LinkTarget] = (),
         handed_over: Callable[[Segment, FinishedSpan], None] | None = None,
+        describe: Callable[[], Mapping[str, AttributeValue]] = dict[str, AttributeValue],
     ) -> None:
         """Hand the spans of `tape` to `sink`.
 
@@ -93,6 +94,7 @@ class RankSpans:
             sampler: Chooses the steps.
             links: Added to every anchor.
             handed_over: Called for every segment that was handed over, with its anchor.
+            describe: Called before the first anchor; returns further attributes of all anchors.
         """
         self.dropped = 0
         self._tape = tape
@@ -100,6 +102,8 @@ class RankSpans:
         self._sampler = sampler
         self._links = tuple(links)
         self._handed_over = handed_over
+        self._describe = describe
+        self._described: Mapping[str, AttributeValue] | None = None
         self._identity = tape.identity
         self._clock = WallClock(tape.identity)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
@@ -274,7 +278,10 @@ class RankSpans:
     def _anchor_span(self, segment: Segment) -> FinishedSpan:
         identity = self._identity
         start_ns = self._clock.wall_ns(segment.start_ns)
+        if self._described is None:  # not before: a tape exists for a moment before its rank has described itself
+            self._described = self._describe()
         attributes: dict[str, AttributeValue] = {
+            **self._described,
             semconv.RANK: identity.rank,
             semconv.WORLD_SIZE: identity.world_size,
             semconv.RUN: run_label(self.run_id),

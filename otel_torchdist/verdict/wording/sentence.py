@@ -12,6 +12,7 @@ from otel_torchdist.verdict.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
+from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
@@ -38,6 +39,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_crowd(verdict),
         *_creation(verdict),
         *_endings(verdict),
+        *describe_machine(verdict),
         *_places(verdict),
         *_coverage(verdict),
     ]

@@ -1,6 +1,7 @@
 """The metrics through OpenTelemetry's API."""
 
 import dataclasses
+import inspect
 import os
 import warnings
 from collections.abc import Iterator
@@ -16,9 +17,17 @@ from opentelemetry.sdk.metrics.export import (
     NumberDataPoint,
     Sum,
 )
+from opentelemetry.semconv._incubating.metrics import (
+    container_metrics,
+    hw_metrics,
+    process_metrics,
+    system_metrics,
+)
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import semconv
+from otel_torchdist.job.description import JobDescription, RankDescription, write_description
+from otel_torchdist.machine.model import MachineReading
 from otel_torchdist.tape.layout import Kernel, RunIdState
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.model import Kind, Unit
@@ -27,6 +36,7 @@ from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.machines import whole_machine
 
 LABELS = {attribute: label for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()}
 PROMETHEUS_NAMES = {otel: name for name, otel in semconv.OTEL_METRIC_NAMES.items()}
@@ -36,7 +46,8 @@ class Pushed:
     """A node's metrics behind a provider whose reader is collected by hand."""
 
     def __init__(self, directory: Path) -> None:
-        self.node = NodeMetrics(spans_dropped=lambda: 4, clock=lambda: 100 * SECOND, archive_dropped=lambda: 3)
+        self.machine: MachineReading | None = None
+        self.node = NodeMetrics(lambda: 4, lambda: 100 * SECOND, lambda: 3, lambda: self.machine)
         self.reader = InMemoryMetricReader()
         self.provider = MeterProvider(metric_readers=[self.reader], shutdown_on_exit=False)
         self.metrics = OTelMetrics(self.node, self.provider)
@@ -104,8 +115,9 @@ def pushed(tmp_path: Path) -> Iterator[Pushed]:
 
 def test_both_ways_out_agree(pushed: Pushed) -> None:
     """Every series that a scrape shows is pushed with the same value, and nothing else is."""
-    pushed.add(0)
-    pushed.add(1)
+    ranks = [pushed.add(rank)[0] for rank in range(2)]
+    pushed.machine = whole_machine([rank.reader.identity.nonce for rank in ranks], gpus=2)
+    write_description(ranks[1].reader.path, RankDescription(JobDescription(slurm_job_id="4711")))
     pushed.node.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 3), "2/4", 9))
     expected = pushed.prometheus_samples()
     assert len(expected) > 100
@@ -123,9 +135,24 @@ def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
     assert pushed.otel_samples() == pytest.approx(expected)
 
 
+def test_one_snapshot_for_a_collection(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All metrics of a collection show one moment, and cost one snapshot; the next collection shows a newer one."""
+    simulated, counted = pushed.add(0)
+    taken = []
+    snapshot = pushed.node.snapshot
+    monkeypatch.setattr(pushed.node, "snapshot", lambda: taken.append(1) or snapshot())
+    before = pushed.otel_samples()
+    assert len(taken) == 1
+    simulated.run(sequence=10)
+    counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
+    assert pushed.otel_samples() != before
+    assert len(taken) == 2
+
+
 def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
     """OpenTelemetry's rules for Prometheus (dots, unit, `_total`) give our names, so one dashboard serves both."""
-    units = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes"}
+    units = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes", Unit.WATTS: "_watts"}
+    units[Unit.BYTES_PER_SECOND] = "_bytes_per_second"
     for metric in NUMBER_METRICS:
         name = semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + units.get(metric.unit, "")
         assert name + ("_total" if metric.kind is Kind.COUNTER else "") == metric.name
@@ -156,9 +183,25 @@ WHERE_SOMETHING_WAS_FOUND = (
 )
 
 
+def test_conventions_are_kept(pushed: Pushed) -> None:
+    """What has no name of ours has one of OpenTelemetry's, with its unit and kind."""
+    modules = (container_metrics, hw_metrics, process_metrics, system_metrics)
+    known = {name: module for module in modules for name in vars(module).values() if isinstance(name, str)}
+    for metric in NUMBER_METRICS:
+        name = semconv.OTEL_METRIC_NAMES[metric.name]
+        if not name.startswith("torchdist."):
+            text = inspect.getsource(known[name])
+            instrument = {Kind.COUNTER: "counter", Kind.UP_DOWN: "updowncounter", Kind.GAUGE: "gauge"}[metric.kind]
+            assert f'"{name}"\n"""\n' in text
+            about = text.partition(f'"{name}"\n"""\n')[2].partition('"""')[0]
+            assert f"Instrument: {instrument}\nUnit: {metric.unit.value}" in about, name
+
+
 def test_kinds_and_units(pushed: Pushed) -> None:
     """Counters are monotonic sums, in-flight values are sums that may fall, and units are those of UCUM."""
-    pushed.add(0)
+    rank, _ = pushed.add(0)
+    pushed.machine = whole_machine([rank.reader.identity.nonce])
+    write_description(rank.reader.path, RankDescription(JobDescription(slurm_job_id="4711")))
     metrics = pushed.collect()
     for metric in NUMBER_METRICS:
         if metric.name not in metrics:

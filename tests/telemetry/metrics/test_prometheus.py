@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from otel_torchdist import semconv
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.naming import readable
 from otel_torchdist.serving.metrics_page import MetricsServer
@@ -148,11 +149,12 @@ def test_names_obey_the_rules_of_prometheus(port: int) -> None:
     assert set(types) == {metric.name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
     assert set(helps) == set(types)
     for name, kind in types.items():
-        assert name.startswith("torchdist_")
+        is_ours = name.startswith("torchdist_")
+        assert is_ours or not semconv.OTEL_METRIC_NAMES[name].startswith("torchdist.")  # else it is OpenTelemetry's
         assert name == name.lower()
         assert helps[name].endswith(".")
         assert name.endswith("_total") == (kind == "counter")
-        assert not name.endswith(("_count", "_sum", "_bucket"))
+        assert not (is_ours and name.endswith(("_count", "_sum", "_bucket")))
         assert not any(word in name for word in ("millisecond", "_ms", "kilobyte", "gauge", "histogram", "counter"))
         if "age" in name.split("_") or "duration" in name or "overhead" in name:
             assert name.removesuffix("_total").endswith("_seconds")

@@ -1,0 +1,124 @@
+"""What the machine of a rank has shown, as at most one clause beside a verdict or a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from otel_torchdist.machine.symptoms import Symptom, SymptomKind
+from otel_torchdist.naming import readable
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+
+RECENT_NS: Final = 60_000_000_000
+"""How long before a wait began something must have happened at the latest to be mentioned."""
+LASTING_NS: Final = 10_000_000_000
+"""The same for what lasts while it matters, and is seen every few seconds."""
+MAX_DETAIL: Final = 64
+
+_GPU: Final = (SymptomKind.GPU_LOST, SymptomKind.XID, SymptomKind.ECC)
+_MEMORY: Final = (SymptomKind.CGROUP_MEMORY, SymptomKind.NODE_MEMORY)
+_MENTIONED: Final[Mapping[VerdictKind, Collection[SymptomKind]]] = {
+    VerdictKind.DEAD: (*_GPU, *_MEMORY),
+    VerdictKind.FROZEN: (*_GPU, *_MEMORY, SymptomKind.STORAGE),
+    VerdictKind.ABSENT: (*_GPU, *_MEMORY, SymptomKind.STORAGE),
+    VerdictKind.RENDEZVOUS: (*_GPU, *_MEMORY, SymptomKind.STORAGE),
+    VerdictKind.DEVICE: _GPU,
+    VerdictKind.STUCK: (*_GPU, SymptomKind.LINK_DOWN),
+    VerdictKind.TRANSPORT: (*_GPU, SymptomKind.LINK_DOWN),
+}
+"""What can explain which verdict. Clocks that are held down make a rank slow, and never hold it up."""
+_OF_SLOW: Final = (SymptomKind.THROTTLED, *_MEMORY, SymptomKind.STORAGE)
+_HAPPENS: Final = frozenset({SymptomKind.XID, SymptomKind.ECC, SymptomKind.LINK_DOWN})
+_XIDS: Final = {
+    13: "graphics engine exception",
+    31: "memory page fault",
+    48: "double-bit memory error",
+    63: "memory row remapped",
+    64: "memory row could not be remapped",
+    74: "NVLink error",
+    79: "it has fallen off the bus",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "its system processor does not answer",
+    120: "its system processor has failed",
+}
+"""What NVIDIA's documentation says of the errors that end a job most often."""
+
+
+def describe_machine(verdict: Verdict) -> list[str]:
+    """What may explain a verdict: of a rank that it names or, if it names none, of any member."""
+    found = telling(verdict)
+    if found is None:
+        return []
+    rank, symptom = found
+    whose = "its" if verdict.ranks == (rank,) else f"rank {rank}'s"
+    return [_clause(symptom, whose, *_reference(verdict, rank))]
+
+
+def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
+    """The most telling recent symptom, and the rank that has it; None if there is none."""
+    kinds = _MENTIONED.get(verdict.kind, ())
+    ranks: Iterable[int] = verdict.ranks or sorted(verdict.symptoms)
+    found = [
+        (rank, symptom)
+        for rank in ranks
+        for symptom in verdict.symptoms.get(rank, ())
+        if symptom.kind in kinds and _is_recent(symptom, verdict.since_ns) and not _is_said(symptom, verdict)
+    ]
+    return min(found, key=lambda one: (_ORDER.index(one[1].kind), one[0]), default=None)
+
+
+def describe_slow(symptoms: Iterable[Symptom], now_ns: int) -> str:
+    """What may explain that a rank is slow, as the end of a sentence; '' for nothing."""
+    recent = [one for one in symptoms if one.kind in _OF_SLOW and _is_recent(one, now_ns)]
+    first = min(recent, key=lambda one: _OF_SLOW.index(one.kind), default=None)
+    return f"; {_clause(first, 'its', 0, '')}" if first is not None else ""
+
+
+_ORDER: Final = tuple(SymptomKind)
+
+
+def _is_recent(symptom: Symptom, since_ns: int) -> bool:
+    return symptom.at_ns >= since_ns - (RECENT_NS if symptom.kind in _HAPPENS else LASTING_NS)
+
+
+def _is_said(symptom: Symptom, verdict: Verdict) -> bool:
+    """Whether the verdict says it already: the kernel has killed for lack of memory."""
+    deaths = verdict.first.deaths.values() if verdict.first is not None else ()
+    return symptom.kind in _MEMORY and any(death.oom for death in deaths)
+
+
+def _reference(verdict: Verdict, rank: int) -> tuple[int, str]:
+    """The moment that matters, and what happened then."""
+    death = verdict.first.deaths.get(rank) if verdict.first is not None else None
+    return (death.at_ns, "it ended") if death is not None else (verdict.since_ns, "the wait began")
+
+
+def _clause(symptom: Symptom, whose: str, reference_ns: int, event: str) -> str:
+    detail = readable(symptom.detail, MAX_DETAIL)
+    match symptom.kind:
+        case SymptomKind.GPU_LOST:
+            return f"{whose} GPU is lost: the driver does not reach it"
+        case SymptomKind.XID:
+            meaning = _XIDS.get(round(symptom.value)) if abs(symptom.value) < 1e6 else None
+            number = f"Xid {symptom.value:.0f}{f' ({meaning})' if meaning else ''}"
+            return f"{whose} GPU reported {number} {_when(symptom, reference_ns, event)}"
+        case SymptomKind.ECC:
+            errors = "a memory error" if symptom.value == 1 else f"{symptom.value:.0f} memory errors"
+            verb = "was" if symptom.value == 1 else "were"
+            return f"{whose} GPU has had {errors} that {verb} not corrected, {_when(symptom, reference_ns, event)}"
+        case SymptomKind.CGROUP_MEMORY:
+            return f"{whose} cgroup was short of memory (PSI full {symptom.value:.0%})"
+        case SymptomKind.NODE_MEMORY:
+            return f"{whose} node was short of memory (PSI full {symptom.value:.0%})"
+        case SymptomKind.LINK_DOWN:
+            return f"{whose} node's link {detail} went down {_when(symptom, reference_ns, event)}"
+        case SymptomKind.STORAGE:
+            return f"{whose} node waited for storage (PSI full {symptom.value:.0%})"
+        case SymptomKind.THROTTLED:
+            return f"{whose} GPU's clocks are held down ({detail})"
+
+
+def _when(symptom: Symptom, reference_ns: int, event: str) -> str:
+    lead_s = (reference_ns - symptom.at_ns) / 1e9
+    return f"{abs(lead_s):.1f} s {'before' if lead_s >= 0 else 'after'} {event}"
