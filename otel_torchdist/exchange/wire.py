@@ -18,6 +18,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
+from otel_torchdist.world.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
 
 
@@ -112,6 +113,7 @@ class WireRank:
     rescue: Rescue = NO_RESCUE
     asked_signal: int = 0
     asked_ns: int = 0
+    checkpoints: RankCheckpoints = NO_CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True)

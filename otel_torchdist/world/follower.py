@@ -19,6 +19,7 @@ from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
 from otel_torchdist.world.channel_progress import ChannelProgress
+from otel_torchdist.world.checkpoints import CheckpointLog
 from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames
@@ -66,6 +67,7 @@ class TapeFollower:
         self._baselines = Baselines()
         self._logs = RankLogs()
         self._values = ValueLog(reader.identity.checks_values, self._resolved)
+        self._checkpoints = CheckpointLog(reader.names)
         self._process = ProcessState(reader.identity)
         self._children = ChildWaits(reader.identity)
         self._request = 0
@@ -87,6 +89,9 @@ class TapeFollower:
         self._progress.settle()
         if batch.numerics or batch.steps:
             self._values.observe(batch.entered, batch.numerics, batch.steps)
+
+        if batch.activities_entered or batch.activities_ended:
+            self._checkpoints.observe(batch.activities_entered, batch.activities_ended)
 
     def _certain_from(self, batch: Batch) -> int:
         """The record from which on this batch has no gap: operations entered earlier may have had successors."""
@@ -189,6 +194,7 @@ class TapeFollower:
             rescue=status.rescue,
             asked_signal=status.asked_signal,
             asked_ns=status.asked_ns,
+            checkpoints=self._checkpoints.shown(self.reader.open_activities()),
             child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
             ran_ns=self._process.ran_ns,

@@ -16,6 +16,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
+from otel_torchdist.world.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class RankView:
         rescue: How far its rescue in a stall has come.
         asked_signal: The signal that has asked its process to end, if such signals are recorded; 0 for none.
         asked_ns: When it came.
+        checkpoints: The checkpoints that it is in, and those that it could not save.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
     """
@@ -188,6 +190,7 @@ class RankView:
     asked_signal: int = 0
     asked_ns: int = 0
     fell_silent: bool = False
+    checkpoints: RankCheckpoints = NO_CHECKPOINTS
 
     @property
     def is_dead(self) -> bool:
