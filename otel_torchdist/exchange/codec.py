@@ -111,6 +111,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         rescue=view.rescue,
         asked_signal=view.asked_signal,
         asked_ns=view.asked_ns,
+        shared_groups=view.shared_groups,
         checkpoints=replace(view.checkpoints, open=view.checkpoints.open[:MAX_OPEN]),
     )
 
@@ -210,6 +211,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         rescue=rank.rescue,
         asked_signal=rank.asked_signal,
         asked_ns=rank.asked_ns + offset_ns if rank.asked_signal else 0,
+        shared_groups=rank.shared_groups,
         checkpoints=_moved_checkpoints(rank.checkpoints, offset_ns),
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
     )

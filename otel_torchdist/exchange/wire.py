@@ -20,6 +20,7 @@ from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.world.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
+from otel_torchdist.world.shared_groups import SharedGroup
 
 
 class WireError(TorchDistError):
@@ -114,6 +115,7 @@ class WireRank:
     asked_signal: int = 0
     asked_ns: int = 0
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
+    shared_groups: tuple[SharedGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

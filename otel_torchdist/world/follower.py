@@ -23,6 +23,7 @@ from otel_torchdist.world.checkpoints import CheckpointLog
 from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames
+from otel_torchdist.world.shared_groups import SharedGroups
 from otel_torchdist.world.values import ValueLog
 
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
@@ -68,6 +69,7 @@ class TapeFollower:
         self._logs = RankLogs()
         self._values = ValueLog(reader.identity.checks_values, self._resolved)
         self._checkpoints = CheckpointLog(reader.names)
+        self._shared_groups = SharedGroups(self._resolved)
         self._process = ProcessState(reader.identity)
         self._children = ChildWaits(reader.identity)
         self._request = 0
@@ -127,6 +129,7 @@ class TapeFollower:
 
     def _ended(self, operation: Operation) -> None:
         self._baselines.ended(operation)
+        self._shared_groups.ended(operation)
         if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
             self._last = operation
         channel = self._resolved.channel(operation)
@@ -195,6 +198,7 @@ class TapeFollower:
             asked_signal=status.asked_signal,
             asked_ns=status.asked_ns,
             checkpoints=self._checkpoints.shown(self.reader.open_activities()),
+            shared_groups=self._shared_groups.shown,
             child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
             ran_ns=self._process.ran_ns,
