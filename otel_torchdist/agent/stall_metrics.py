@@ -29,6 +29,7 @@ from otel_torchdist.stall.findings.values import NonFinite
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot
+from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
@@ -92,7 +93,7 @@ def _status_of(event: Finding) -> FindingStatus:
     if isinstance(event, ProblemFound):
         problem = event.problem
         if isinstance(problem, SaveFailed):
-            verdict, operation = semconv.CHECKPOINT_FAILED, problem.operation
+            verdict, operation = semconv.CHECKPOINT_FAILED, name_checkpoint(problem.operation, "")
             return FindingStatus(run, "", operation, verdict, problem.ranks, trace_id, text)
         operation, key = problem.example.operations[0], problem.group.key
         return FindingStatus(run, key, operation, semconv.SHARED_GROUP, problem.ranks, trace_id, text)

@@ -23,6 +23,7 @@ from otel_torchdist.stall.problem_wording import describe_problem
 from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_operation, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
@@ -121,7 +122,7 @@ def _of_problem(event: ProblemFound) -> Attributes:
     if not isinstance(problem, SaveFailed):
         return found | {semconv.OPERATION: problem.example.operations[0], **_of_group(problem.group)}
     found |= {
-        semconv.OPERATION: problem.operation,
+        semconv.OPERATION: name_checkpoint(problem.operation, ""),
         semconv.CHECKPOINT_OPERATION: problem.operation,
         semconv.CHECKPOINT_ID: problem.checkpoint,
         semconv.STEP: problem.step,

@@ -18,6 +18,7 @@ MAX_GROUPS: Final = 64
 CERTAIN: Final = 2
 """How often it must have happened: once may be the end of a thread that another one waits for."""
 _GLOO: Final = "gloo"
+_EXACT: Final = frozenset({How.CALL, How.WAIT, How.CALLBACK})
 _NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 
 
@@ -82,6 +83,6 @@ def _shared(group: str, first: OperationView, second: OperationView) -> SharedGr
 
 def _overlap(one: Operation, other: Operation) -> bool:
     """Whether two calls that block their threads were in progress at the same time; others' ends are less exact."""
-    if one.completed_ns is None or other.completed_ns is None or not one.how is other.how is How.CALL:
+    if one.completed_ns is None or other.completed_ns is None or not {one.how, other.how} <= _EXACT:
         return False
     return max(one.entered_ns, other.entered_ns) < min(one.completed_ns, other.completed_ns)

@@ -9,7 +9,7 @@ from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.shared_groups import SharedGroup
 
-SETTLED_NS: Final = 5_000_000_000
+SETTLED_NS: Final = 2_000_000_000
 """How long it is waited for other ranks of which the same is seen."""
 
 
