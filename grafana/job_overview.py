@@ -41,6 +41,7 @@ def sections() -> list[Section]:
         Section("Now", (*_health(), *_speed(), _stalls())),
         Section("Ranks", (_ages(),)),
         Section("Speed", (_step_time(), _steps(), _bytes(), _communication())),
+        Section("Checkpoints", (_checkpoint_age(), _checkpoint_time(), _checkpoint_bytes())),
         Section("Evidence", (_lost(), _overhead())),
     ]
 
@@ -220,6 +221,49 @@ def _communication() -> Panel:
             Query(worst_in_range(WORST, _IN_FLIGHT, "rank"), "in flight, rank {{rank}}"),
         ],
         _TOO_MUCH_COMMUNICATION,
+    )
+
+
+def _checkpoint_age() -> Panel:
+    return lines(
+        About(
+            "Age of the last checkpoint",
+            "Time since the last save has ended, and three times the longest interval between the newest saves. Above "
+            "that line no checkpoint has come for much longer than usual: saves fail, hang, or are not begun.",
+            "s",
+            "no save yet",
+        ),
+        [
+            Query(f"min(torchdist_checkpoint_age_seconds{{{RUN}}})", "age"),
+            Query(f"3 * min(torchdist_checkpoint_interval_seconds{{{RUN}}})", "overdue"),
+        ],
+    )
+
+
+def _checkpoint_time() -> Panel:
+    seconds = f"increase(torchdist_checkpoint_seconds_total{{{OF_RANKS}}}[$__rate_interval])"
+    return lines(
+        About(
+            "Time in stages of checkpoints",
+            "Seconds that the slowest of the chosen ranks spends in each stage of a checkpoint, where it saves or loads. "
+            "`write` and `read` include the wait for the slowest rank; `write_data` and `read_data` are its own work.",
+            "s",
+            "no checkpoint",
+        ),
+        [Query(f"max by (operation, stage) ({seconds}) > 0", "{{operation}} {{stage}}")],
+    )
+
+
+def _checkpoint_bytes() -> Panel:
+    moved = rate("torchdist_checkpoint_size_bytes_total", OF_RANKS)
+    return lines(
+        About(
+            "Bytes of checkpoints",
+            "Bytes a second that the chosen ranks write and read, all together, as far as their storage tells.",
+            "Bps",
+            "no checkpoint",
+        ),
+        [Query(f"sum by (operation) ({moved})", "{{operation}}")],
     )
 
 

@@ -108,8 +108,8 @@ CHECKPOINT_ID: Final = "torchdist.checkpoint.id"
 CHECKPOINT_OPERATION: Final = "torchdist.checkpoint.operation"
 """`save`, `load` or `async_save` of `torch.distributed.checkpoint`, `torch.save` or `torch.load`."""
 CHECKPOINT_STAGE: Final = "torchdist.checkpoint.stage"
-"""What a rank does within one, as torch calls it: `write_data`, `read_data`, `local_step` (planning), …; `plan`, `write`
-and `read` are these together with the collectives in which ranks wait for each other."""
+"""What a rank does within one, as torch calls it: `write_data`, `read_data`, `local_step` (planning), …; `plan`,
+`write` and `read` are these together with the collectives in which ranks wait for each other."""
 CHECKPOINT_SIZE: Final = "torchdist.checkpoint.size"
 """Bytes that this rank has written or read."""
 CHECKPOINT_FILES: Final = "torchdist.checkpoint.files"
@@ -307,6 +307,13 @@ NON_FINITE_OPERATIONS: Final = "torchdist_non_finite_operations_total"
 AMP_SKIPPED_STEPS: Final = "torchdist_amp_skipped_steps_total"
 INPUT_NORM_METRIC: Final = "torchdist_input_norm"
 INPUT_ABSMAX_METRIC: Final = "torchdist_input_absmax"
+CHECKPOINTS: Final = "torchdist_checkpoints_total"
+CHECKPOINT_SECONDS: Final = "torchdist_checkpoint_seconds_total"
+CHECKPOINT_BYTES: Final = "torchdist_checkpoint_size_bytes_total"
+CHECKPOINT_FILE_COUNT: Final = "torchdist_checkpoint_files_total"
+CHECKPOINT_FAILURES: Final = "torchdist_checkpoint_failures_total"
+CHECKPOINT_AGE: Final = "torchdist_checkpoint_age_seconds"
+CHECKPOINT_INTERVAL: Final = "torchdist_checkpoint_interval_seconds"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
 PATH_SECONDS: Final = "torchdist_critical_path_seconds"
@@ -351,6 +358,13 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     AMP_SKIPPED_STEPS: "torchdist.amp.skipped_steps",
     INPUT_NORM_METRIC: "torchdist.input.norm",
     INPUT_ABSMAX_METRIC: "torchdist.input.absmax",
+    CHECKPOINTS: "torchdist.checkpoints",
+    CHECKPOINT_SECONDS: "torchdist.checkpoint",
+    CHECKPOINT_BYTES: "torchdist.checkpoint.size",
+    CHECKPOINT_FILE_COUNT: "torchdist.checkpoint.files",
+    CHECKPOINT_FAILURES: "torchdist.checkpoint.failures",
+    CHECKPOINT_AGE: "torchdist.checkpoint.age",
+    CHECKPOINT_INTERVAL: "torchdist.checkpoint.interval",
     SPANS_DROPPED: "torchdist.spans.dropped",
     ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
     PATH_SECONDS: "torchdist.critical_path",
@@ -377,6 +391,8 @@ LABEL_KIND: Final = "kind"
 """What happens on a critical path: `computing` or `transfer`."""
 LABEL_CAUSE: Final = "cause"
 """What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
+LABEL_STAGE: Final = "stage"
+"""A stage of a checkpoint, `whole`, or `other`."""
 LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
 
@@ -394,6 +410,7 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_TRACE_ID: STALL_TRACE_ID,
     LABEL_KIND: PATH_KIND,
     LABEL_CAUSE: PATH_CAUSE,
+    LABEL_STAGE: CHECKPOINT_STAGE,
     LABEL_KERNEL: CAPTURE_KERNEL,
     LABEL_TORCH: TORCH_VERSION,
 }

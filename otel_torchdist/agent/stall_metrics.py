@@ -16,15 +16,15 @@ from otel_torchdist.stall.events import (
     IncidentResolved,
     MismatchFound,
     PathMeasured,
+    ProblemFound,
     SlowGone,
     StragglerFound,
     StragglerGone,
-    ProblemFound,
     ValuesFound,
     VerdictGiven,
 )
-from otel_torchdist.stall.findings.slow import PathLengths
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
+from otel_torchdist.stall.findings.slow import PathLengths
 from otel_torchdist.stall.findings.values import NonFinite
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus

@@ -23,8 +23,8 @@ from otel_torchdist.stall.problem_wording import describe_problem
 from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
+from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_operation, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch

@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.naming import stall_span_id, stall_trace_id
-from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
-from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.shared_groups import GroupShared
+from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
+from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.telemetry.spans.model import LinkTarget

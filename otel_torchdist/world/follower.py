@@ -10,6 +10,7 @@ from otel_torchdist.job.stacks import StacksFile
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
+from otel_torchdist.tape.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
@@ -19,7 +20,6 @@ from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
 from otel_torchdist.world.channel_progress import ChannelProgress
-from otel_torchdist.world.checkpoints import CheckpointLog
 from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames

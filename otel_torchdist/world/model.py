@@ -12,11 +12,11 @@ from otel_torchdist.job.membership import Lifetime
 from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
-from otel_torchdist.world.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.world.shared_groups import SharedGroup
 
 

@@ -38,6 +38,8 @@ class Unit(Enum):
     RECORDS = "{record}"
     NAMES = "{name}"
     SPANS = "{span}"
+    CHECKPOINTS = "{checkpoint}"
+    FILES = "{file}"
 
 
 @dataclass(frozen=True, slots=True)

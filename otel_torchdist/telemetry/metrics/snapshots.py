@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.numerics import Numerics
+from otel_torchdist.telemetry.metrics.checkpoints import CheckpointCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.totals import RankTotals
 
@@ -108,6 +109,9 @@ class RankSnapshot:
         groups_folded: Groups that are counted under `other`.
         kernel: What records its calls.
         torch: Version of its torch; '' if it is not known.
+        checkpoints: Counts of its checkpoints, by operation and stage.
+        saved_age_s: Seconds since its last save has ended well; None before the first.
+        save_interval_s: The longest of the newest intervals between its saves; 0 if there is none.
     """
 
     run: str
@@ -125,6 +129,9 @@ class RankSnapshot:
     groups_folded: int
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""
+    checkpoints: tuple[CheckpointCounts, ...] = ()
+    saved_age_s: float | None = None
+    save_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
 
-
 MAX_HELD: Final = 2_000
 """Activities that wait for the one around them. A rank records a few; a forged tape may hold any number."""
 

@@ -149,6 +149,13 @@ WHERE_SOMETHING_WAS_FOUND = (
     semconv.AMP_SKIPPED_STEPS,
     semconv.INPUT_NORM_METRIC,
     semconv.INPUT_ABSMAX_METRIC,
+    semconv.CHECKPOINTS,
+    semconv.CHECKPOINT_SECONDS,
+    semconv.CHECKPOINT_BYTES,
+    semconv.CHECKPOINT_FILE_COUNT,
+    semconv.CHECKPOINT_FAILURES,
+    semconv.CHECKPOINT_AGE,
+    semconv.CHECKPOINT_INTERVAL,
 )
 
 
