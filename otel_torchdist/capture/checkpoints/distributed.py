@@ -230,6 +230,8 @@ def failure_of(error: BaseException | None) -> Failure | None:
     if type(failures) is dict and failures:  # a CheckpointException, whose own message is a stack for each rank
         first: Any = next(iter(cast("dict[Any, Any]", failures).values()))
         inner: Any = first[0] if type(first) is tuple and first else first
-        if isinstance(inner, BaseException):
+        if isinstance(inner, BaseException) and not isinstance(inner, Exception):
+            return None
+        if isinstance(inner, Exception):
             return Failure(kind, text_of(f"{type(inner).__qualname__}: {message_of(inner)}"))
     return Failure(kind, message_of(error)) if isinstance(error, Exception) else None
