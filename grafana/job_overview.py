@@ -245,7 +245,7 @@ def _checkpoint_time() -> Panel:
     return lines(
         About(
             "Time in stages of checkpoints",
-            "Seconds that the slowest of the chosen ranks spends in each stage of a checkpoint, where it saves or loads. "
+            "Seconds that the slowest of the chosen ranks spends in each stage of a checkpoint. "
             "`write` and `read` include the wait for the slowest rank; `write_data` and `read_data` are its own work.",
             "s",
             "no checkpoint",

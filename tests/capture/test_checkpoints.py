@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from otel_torchdist import semconv
 from otel_torchdist.capture.checkpoints import open_activities
@@ -122,7 +123,7 @@ def test_async_save(ranks: list[Saved]) -> None:
 
 
 def test_files_of_torch_save(ranks: list[Saved]) -> None:
-    """Files by path are recorded with their size, buffers and streams are not, nor is what DCP writes with torch.save."""
+    """Files by path are recorded with their size; buffers and streams are not, nor is what DCP writes that way."""
     for rank, saved in enumerate(ranks):
         names = [detail for one, detail in saved.tape.activities if one.kind is ActivityKind.TORCH_SAVE]
         base = saved.facts["base"]
@@ -226,14 +227,14 @@ def rank(memory: Path) -> Iterator[Rank]:
 
 def save(path: object, **more: Any) -> None:
     """Save something as a process without a group."""
-    dcp.save({"one": torch.ones(1)}, checkpoint_id=path, no_dist=True, **more)  # pyright: ignore[reportArgumentType]
+    state_dict_saver.save({"one": torch.ones(1)}, checkpoint_id=path, no_dist=True, **more)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
 def test_left_by_what_is_no_error(rank: Rank, tmp_path: Path) -> None:
     """Ctrl-C within a stage ends it and all around it, as left, and reaches the program."""
 
-    class Interrupted(dcp.FileSystemWriter):
+    class Interrupted(FileSystemWriter):
         def write_data(self, plan: Any, planner: Any) -> Any:
             raise KeyboardInterrupt
 
@@ -248,7 +249,7 @@ def test_left_by_what_is_no_error(rank: Rank, tmp_path: Path) -> None:
 def test_storages_of_others(rank: Rank, tmp_path: Path) -> None:
     """A writer whose results are not as torch makes them is recorded without bytes, and works as before."""
 
-    class Odd(dcp.FileSystemWriter):
+    class Odd(FileSystemWriter):
         def write_data(self, plan: Any, planner: Any) -> Any:
             future: Any = torch.futures.Future[Any]()
             future.set_result([object()])

@@ -109,14 +109,16 @@ def test_every_query_has_data(story: Story) -> None:
     """Prometheus understands every expression of every dashboard and rule, and each had data at some time.
 
     But what is slow must have been so for half a minute; `promtool` and jobs on two nodes test that. If it was, the
-    alert for stragglers is silent for the same rank. The job does not look at values, which is off by default, and saves
-    no checkpoint: here Prometheus only has to understand what is asked about them.
+    alert for stragglers is silent for the same rank. The job does not look at values, which is off by default, and
+    saves no checkpoint: here Prometheus only has to understand what is asked about them.
     """
     assert story.errors == {}
     missing = {where for expression, where in story.asked.items() if expression not in story.answered}
     of_values = {where for where in missing if where.startswith("torchdist-numeric: ")}
     of_checkpoints = {where for where in missing if "heckpoint" in where}
-    unanswered = missing - of_values - of_checkpoints - {"TorchdistNonFinite", "TorchdistDiverged", "TorchdistSharedGroup"}
+    unanswered = (
+        missing - of_values - of_checkpoints - {"TorchdistNonFinite", "TorchdistDiverged", "TorchdistSharedGroup"}
+    )
     assert unanswered <= {"TorchdistSlow"} or unanswered == {"TorchdistStraggler"}
 
 

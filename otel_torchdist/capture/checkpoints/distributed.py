@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.checkpoints.open_activities import Failure, OpenActivities
 from otel_torchdist.capture.checkpoints.plans import Amount, name_of_storage, planned, storage_in, written
 from otel_torchdist.capture.checkpoints.texts import message_of, text_of
+from otel_torchdist.capture.torch_api import DICT, TUPLE
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
 
 if TYPE_CHECKING:
@@ -77,12 +78,13 @@ class DistributedCheckpoints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take what torch logs, on the thread that it happens on."""
-        if self._activities.recorder is None or type(record.msg) is not dict:
+        message: Any = record.msg
+        if self._activities.recorder is None or type(message) is not DICT:
             return
         try:
             if not self._is_complete:  # with the first message of the process, the package is imported
                 self._watch_stages()
-            self._take(cast("dict[str, Any]", record.msg))
+            self._take(message)
         except Exception as error:
             guard.report(_WHERE, error)
 
@@ -227,9 +229,9 @@ def failure_of(error: BaseException | None) -> Failure | None:
         return None
     kind = type(error).__qualname__
     failures: Any = getattr(error, "failures", None)
-    if type(failures) is dict and failures:  # a CheckpointException, whose own message is a stack for each rank
-        first: Any = next(iter(cast("dict[Any, Any]", failures).values()))
-        inner: Any = first[0] if type(first) is tuple and first else first
+    if type(failures) is DICT and failures:  # a CheckpointException, whose own message is a stack for each rank
+        first: Any = next(iter(failures.values()))
+        inner: Any = first[0] if type(first) is TUPLE and first else first
         if isinstance(inner, BaseException) and not isinstance(inner, Exception):
             return None
         if isinstance(inner, Exception):

@@ -131,7 +131,7 @@ def _path_of(file: Any) -> str | None:
     """The path that is given to a writer; None if it is a stream."""
     if type(file) is str:
         return file
-    return os.fsdecode(file) if isinstance(file, os.PathLike | bytes) else None
+    return _decoded(file) if _is_path(file) else None
 
 
 def _path_of_reader(file: Any) -> str | None:
@@ -139,7 +139,15 @@ def _path_of_reader(file: Any) -> str | None:
     if type(file) is str:
         return file
     name: Any = file.name if type(file) is io.BufferedReader else None
-    return name if type(name) is str else os.fsdecode(name) if isinstance(name, os.PathLike | bytes) else None
+    return name if type(name) is str else _decoded(name) if _is_path(name) else None
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (os.PathLike, bytes))
+
+
+def _decoded(path: Any) -> str:
+    return os.fsdecode(path)
 
 
 def _size_of(path: str) -> int:

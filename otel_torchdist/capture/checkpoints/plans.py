@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.checkpoints.texts import storage_of, text_of
+from otel_torchdist.capture.torch_api import LIST
 
 MAX_ITEMS: Final = 100_000
 """Entries of a plan that are looked at."""
@@ -78,7 +79,7 @@ def _bytes_of(item: Any) -> int:
 def written(results: Any) -> Amount:
     """How much the results of `write_data` say was written."""
     try:
-        if type(results) is not list or not results or not hasattr(results[0], "size_in_bytes"):
+        if type(results) is not LIST or not results or not hasattr(results[0], "size_in_bytes"):
             return NOTHING
         files = {text_of(getattr(one.storage_data, "relative_path", None)) for one in results} - {""}
         return Amount(sum(int(one.size_in_bytes) for one in results), len(files))

@@ -98,7 +98,8 @@ def bitflip(is_faulty: bool, seconds: float) -> None:
 
 def save_checkpoint(network: nn.Module, is_faulty: bool, seconds: float) -> None:
     """Save the network, each rank its share; the storage of the faulty rank does not answer for `seconds`."""
-    from torch.distributed.checkpoint import FileSystemWriter, save  # half a second that other faults do without
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter  # half a second that others do without
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     class Storage(FileSystemWriter):
         def write_data(self, plan, planner):

@@ -51,22 +51,23 @@ class FailedSaves:
 
     def __init__(self) -> None:
         self._reported = 0
-        self._seen: dict[int, int] = {}
+        self._seen: set[tuple[int, int]] = set()
         self._since_ns: dict[_Checkpoint, int] = {}
 
     def find(self, world: WorldSnapshot, is_last: bool = False) -> list[SaveFailed]:
         """What to report now; at the end of the run nothing is waited for."""
         new: dict[_Checkpoint, list[tuple[RankView, FailedCheckpoint]]] = {}
+        shown = {(view.nonce, one.number) for view in world.ranks.values() for one in view.checkpoints.failed}
+        self._seen &= shown
         for view in world.in_order:
             for failed in view.checkpoints.failed:
-                if failed.number > self._seen.get(view.nonce, 0):
+                if (view.nonce, failed.number) not in self._seen:
                     new.setdefault((failed.operation, failed.checkpoint), []).append((view, failed))
         self._since_ns = {key: self._since_ns.get(key, world.taken_ns) for key in new}
         due = [key for key, since_ns in self._since_ns.items() if is_last or world.taken_ns - since_ns >= SETTLED_NS]
         found: list[SaveFailed] = []
         for key in due:
-            for view, failed in new[key]:
-                self._seen[view.nonce] = max(self._seen.get(view.nonce, 0), failed.number)
+            self._seen |= {(view.nonce, failed.number) for view, failed in new[key]}
             if self._reported < MAX_REPORTED:
                 self._reported += 1
                 found.append(_describe(key, new[key]))

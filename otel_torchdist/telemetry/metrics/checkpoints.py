@@ -66,6 +66,9 @@ class Saves:
         return Saves(max(self.last_ns, ended_ns), known[-INTERVALS:])
 
 
+NO_SAVES: Final = Saves()
+
+
 class CheckpointMetrics:
     """Counts what one tape reports of checkpoints.
 
@@ -77,7 +80,7 @@ class CheckpointMetrics:
         """Start at zero."""
         self._parts = CheckpointParts(names)
         self._counts: dict[tuple[str, str], CheckpointCounts] = {}
-        self.saves = Saves()
+        self.saves = NO_SAVES
 
     @property
     def counts(self) -> tuple[CheckpointCounts, ...]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import StepMark
-from otel_torchdist.telemetry.metrics.checkpoints import CheckpointCounts, Saves
+from otel_torchdist.telemetry.metrics.checkpoints import NO_SAVES, CheckpointCounts, Saves
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 from otel_torchdist.telemetry.metrics.totals import RankTotals
@@ -61,7 +61,7 @@ class MetricsState:
     communicating: tuple[int, int] = (0, 0)
     blocked: tuple[int, int] = (0, 0)
     checkpoints: tuple[CheckpointCounts, ...] = ()
-    saves: Saves = Saves()
+    saves: Saves = NO_SAVES
 
 
 @dataclass(slots=True, eq=False)

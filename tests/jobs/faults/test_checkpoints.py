@@ -26,7 +26,7 @@ def without_numbers(sentence: str | None, checkpoint: str) -> str:
 
 
 def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
-    """A save that fails is a finding with rank and error; of one that hangs, the verdict says in which stage it does."""
+    """A save that fails is a finding with rank and error; of one that hangs, the verdict says in which stage."""
     job = start("full_then_hangs", worker=WORKER, ranks=2)
     root, _ = job.first_verdict()
     until(job.findings)
