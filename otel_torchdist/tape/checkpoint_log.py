@@ -60,9 +60,9 @@ class CheckpointParts:
 
 
 def inner_first(activities: Iterable[Activity]) -> list[Activity]:
-    """Checkpoints and their stages, those that are within others first."""
+    """Checkpoints and their stages by the time of their end, those that are within others first."""
     found = (one for one in activities if one.kind is not ActivityKind.OPTIMIZER_STEP)
-    return sorted(found, key=lambda one: -one.number)
+    return sorted(found, key=lambda one: (one.completed_ns or 0, -one.number))
 
 
 class CheckpointLog:

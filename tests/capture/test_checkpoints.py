@@ -40,6 +40,10 @@ from tests.support.recorded import RecordedTape
 from tests.support.warm_python import WarmPython
 
 
+QUIET = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:TypedStorage is")
+"""What torch warns of where there is no group, and 2.8 whenever it saves."""
+
+
 @dataclass(frozen=True)
 class Saved:
     """What one rank has recorded, and what it has found on disk itself.
@@ -71,7 +75,7 @@ def ranks(warm_python: WarmPython) -> Iterator[list[Saved]]:
     """Both ranks of the job."""
     jobs = Jobs(warm_python, WORKERS, environ=environ_of("native"))
     job = jobs.run("checkpoints", 2)
-    yield [Saved(tape, json.loads(done.out)) for tape, done in zip(job.tapes, job.ranks, strict=True)]
+    yield [Saved(tape, json.loads(done.out.splitlines()[-1])) for tape, done in zip(job.tapes, job.ranks, strict=True)]
     jobs.clean_up()
 
 
@@ -230,7 +234,7 @@ def save(path: object, **more: Any) -> None:
     state_dict_saver.save({"one": torch.ones(1)}, checkpoint_id=path, no_dist=True, **more)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is")
+@QUIET
 def test_left_by_what_is_no_error(rank: Rank, tmp_path: Path) -> None:
     """Ctrl-C within a stage ends it and all around it, as left, and reaches the program."""
 
@@ -245,7 +249,7 @@ def test_left_by_what_is_no_error(rank: Rank, tmp_path: Path) -> None:
     assert rank.activities.of_thread is None
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is")
+@QUIET
 def test_storages_of_others(rank: Rank, tmp_path: Path) -> None:
     """A writer whose results are not as torch makes them is recorded without bytes, and works as before."""
 
@@ -264,7 +268,7 @@ def test_storages_of_others(rank: Rank, tmp_path: Path) -> None:
     assert rank.reader.names.text(found[str(tmp_path / "x")].storage) == "Odd"
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is")
+@QUIET
 def test_many_names(rank: Rank, tmp_path: Path) -> None:
     """A job that saves for ever does not fill the dictionary: later names lose their digits."""
     before = rank.recorder.tape.names.intern("before")
@@ -298,7 +302,7 @@ def test_left_without_a_word(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [(name, one.how) for name, one in rank.ended()] == [("gone", How.ABANDONED)]
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is")
+@QUIET
 def test_silent_logger(rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A program that disables torch's logger gets one line that says what is missing, and its checkpoint."""
     logging.getLogger(LOGGER).disabled = True
