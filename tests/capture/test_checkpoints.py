@@ -39,7 +39,6 @@ from tests.support.native_library import environ_of
 from tests.support.recorded import RecordedTape
 from tests.support.warm_python import WarmPython
 
-
 QUIET = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:TypedStorage is")
 """What torch warns of where there is no group, and 2.8 whenever it saves."""
 
