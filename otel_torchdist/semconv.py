@@ -20,9 +20,9 @@ in a training step. Compiled steps have none. On a device it ends when it is enq
 exception."""
 CHECKPOINT_SPAN: Final = "checkpoint {operation}"
 """A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until that returns; the save itself is a `save` of
-another thread or process), `torch.save`, `torch.load`; at most 16 in a training step. Children are its stages, named
-after them: `plan`, `write` and `read` with the collectives in which ranks wait for each other, in them `write_data`,
-`read_data` and others. An error if it raised."""
+another thread or process), `torch.save`, `torch.load`; at most 16 of each in a training step. Children are its stages,
+named after them: `plan`, `write` and `read` with the collectives in which ranks wait for each other, in them
+`write_data`, `read_data` and others. An error if it raised."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
 """An operation that has not ended, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter
 
 MAX_IN_STEP: Final = 16
-"""Recorded in each training step; a program may load each of its samples by `torch.load`."""
+"""Recorded of each kind in a training step; a program may load each of its samples by `torch.load`."""
+RENEWED_NS: Final = 10_000_000_000
+"""After this long as many are recorded again, for programs that take no steps."""
 MAX_STAGES: Final = 64
 """Recorded in one activity that is in no other."""
 MIN_AGE_NS: Final = 1_000_000_000
@@ -117,7 +120,8 @@ class OpenActivities:
         self.texts = Texts()
         self._of_threads = dict[int, ThreadActivities]()
         self._step = -1
-        self._recorded = 0
+        self._renewed_ns = 0
+        self._recorded = Counter[ActivityKind]()
 
     @property
     def of_thread(self) -> ThreadActivities | None:
@@ -140,9 +144,9 @@ class OpenActivities:
         if recorder is None:
             return None
         mine = self._of_threads.setdefault(threading.get_ident(), ThreadActivities())
-        has_room, around = self._has_room(recorder, mine), mine.open[-1] if mine.open else None
-        tape = recorder.tape
+        tape, around = recorder.tape, mine.open[-1] if mine.open else None
         entered = OpenActivity(tape, kind, key, time.monotonic_ns())
+        has_room = self._has_room(recorder.step, mine, entered)
         mine.open.append(entered)
         if not has_room:
             return entered
@@ -231,15 +235,16 @@ class OpenActivities:
         if not mine.open and mine.deferring < 0:
             self._of_threads.pop(threading.get_ident(), None)
 
-    def _has_room(self, recorder: Recorder, mine: ThreadActivities) -> bool:
+    def _has_room(self, step: int, mine: ThreadActivities, entered: OpenActivity) -> bool:
         if mine.open:
             outermost = mine.open[0]
             outermost.stages += 1
             return outermost.number > 0 and outermost.stages <= MAX_STAGES
-        if recorder.step != self._step:
-            self._step, self._recorded = recorder.step, 0
-        self._recorded += 1
-        return self._recorded <= MAX_IN_STEP
+        if step != self._step or entered.entered_ns - self._renewed_ns > RENEWED_NS:
+            self._step, self._renewed_ns = step, entered.entered_ns
+            self._recorded.clear()
+        self._recorded[entered.kind] += 1
+        return self._recorded[entered.kind] <= MAX_IN_STEP
 
 
 def _is_inside(frame: FrameType | None) -> bool:
