@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,8 +48,9 @@ class DistributedCheckpoints(logging.Handler):
         super().__init__(logging.DEBUG)
         self._activities = activities
         self._patches = patches
+        self._watching = threading.Lock()
         self._is_complete = False
-        self._has_checked = False
+        self._has_warned = False
 
     def hook(self) -> None:
         """Begin to listen."""
@@ -58,22 +60,25 @@ class DistributedCheckpoints(logging.Handler):
 
     def unhook(self) -> None:
         """Stop listening."""
-        logging.getLogger(LOGGER).removeHandler(self)
-        logger: Any = getattr(sys.modules.get(_LOGGER_MODULE), "_dcp_logger", None)
-        if isinstance(logger, logging.Logger):
-            logger.removeHandler(self)
+        for logger in (logging.getLogger(LOGGER), _logger_of_torch()):
+            if logger is not None:
+                logger.removeHandler(self)
 
     def check(self) -> None:
-        """Listen to torch's logger under whatever name, and warn once if it is silent; called once a second."""
-        logger: Any = getattr(sys.modules.get(_LOGGER_MODULE), "_dcp_logger", None)
-        if self._has_checked or _LOGGER_MODULE not in sys.modules:
+        """Listen once the program has imported the package, to its logger under whatever name; called once a second."""
+        if hasattr(sys.modules.get(_UTILS), "_DistWrapper"):  # else it may be half imported
+            self._watch_stages()
+        logger = _logger_of_torch()
+        if logger is not None and self not in logger.handlers:
+            logger.addHandler(self)
+
+    def _warn_if_silent(self) -> None:
+        """Warn once that nothing is logged although the program saves or loads."""
+        logger = _logger_of_torch()
+        if self._has_warned or (logger is not None and logger.isEnabledFor(logging.DEBUG)):
             return
-        if isinstance(logger, logging.Logger) and logger.isEnabledFor(logging.DEBUG):
-            if self not in logger.handlers:
-                logger.addHandler(self)
-            return
-        self._has_checked = True
-        why = f"the logger {LOGGER} is disabled" if isinstance(logger, logging.Logger) else "this torch logs none"
+        self._has_warned = True
+        why = "this torch logs none" if logger is None else f"the logger {logger.name} is disabled"
         _logger.warning("checkpoints are not recorded: %s (`logging.disable` and `dictConfig` do that)", why)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -110,7 +115,16 @@ class DistributedCheckpoints(logging.Handler):
         self._activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(name), key, expected)
 
     def _watch_stages(self) -> None:
-        self._is_complete = True
+        if not self._watching.acquire(blocking=False):  # a forked child may find it taken for ever
+            return
+        try:
+            if not self._is_complete:
+                self._is_complete = True
+                self._replace_collectives()
+        finally:
+            self._watching.release()
+
+    def _replace_collectives(self) -> None:
         owner = getattr(sys.modules.get(_UTILS), "_DistWrapper", None)
         makers = {name: getattr(owner, name, None) for name in ("reduce_scatter", "all_reduce", "all_gather")}
         missing = [name for name, original in makers.items() if original is None]
@@ -125,6 +139,8 @@ class DistributedCheckpoints(logging.Handler):
         def collective(wrapper: Any, step: Any, map_fun: Any, *args: Any, **kwargs: Any) -> Any:
             mine = activities.of_thread
             if mine is None or not mine.open or not callable(map_fun):
+                if activities.recorder is not None:
+                    _contained(self._warn_if_silent)
                 return original(wrapper, step, map_fun, *args, **kwargs)
             key = object()
             parts = _Parts(activities, map_fun)
@@ -208,6 +224,12 @@ class _Parts:
         if operation is not None:
             operation.add_written(amount.message_bytes, amount.files)
         self._activities.complete(ended, How.CALL)
+
+
+def _logger_of_torch() -> logging.Logger | None:
+    """The logger, if the program has imported the package and it has one."""
+    logger: Any = getattr(sys.modules.get(_LOGGER_MODULE), "_dcp_logger", None)
+    return logger if isinstance(logger, logging.Logger) else None
 
 
 def _contained(record: Callable[..., object], *arguments: Any) -> None:
