@@ -44,6 +44,7 @@ def sections() -> list[Section]:
         Section("Ranks", (_ages(),)),
         Section("Speed", (_step_time(), _steps(), _bytes(), _communication())),
         Section("Machine", (_memory(), _memory_pressure())),
+        Section("Checkpoints", (_checkpoint_age(), _checkpoint_time(), _checkpoint_bytes())),
         Section("Evidence", (_lost(), _overhead())),
     ]
 
@@ -261,6 +262,49 @@ def _memory_pressure() -> Panel:
             )
         ],
         Limits(warn=None, bad=0.1),
+    )
+
+
+def _checkpoint_age() -> Panel:
+    return lines(
+        About(
+            "Age of the last checkpoint",
+            "Time since the last save has ended, and three times the longest interval between the newest saves. Above "
+            "that line no checkpoint has come for much longer than usual: saves fail, hang, or are not begun.",
+            "s",
+            "no save yet",
+        ),
+        [
+            Query(f"min(torchdist_checkpoint_age_seconds{{{RUN}}})", "age"),
+            Query(f"3 * min(torchdist_checkpoint_interval_seconds{{{RUN}}})", "overdue"),
+        ],
+    )
+
+
+def _checkpoint_time() -> Panel:
+    seconds = f"increase(torchdist_checkpoint_seconds_total{{{OF_RANKS}}}[$__rate_interval])"
+    return lines(
+        About(
+            "Time in stages of checkpoints",
+            "Seconds that the slowest of the chosen ranks spends in each stage of a checkpoint. "
+            "`write` and `read` include the wait for the slowest rank; `write_data` and `read_data` are its own work.",
+            "s",
+            "no checkpoint",
+        ),
+        [Query(f"max by (operation, stage) ({seconds}) > 0", "{{operation}} {{stage}}")],
+    )
+
+
+def _checkpoint_bytes() -> Panel:
+    moved = rate("torchdist_checkpoint_size_bytes_total", OF_RANKS)
+    return lines(
+        About(
+            "Bytes of checkpoints",
+            "Bytes a second that the chosen ranks write and read, all together, as far as their storage tells.",
+            "Bps",
+            "no checkpoint",
+        ),
+        [Query(f"sum by (operation) ({moved})", "{{operation}}")],
     )
 
 

@@ -18,6 +18,11 @@ OPTIMIZER_STEP_SPAN: Final = "optimizer step"
 """The step of an optimizer, with all that it calls; of optimizers within optimizers only the outermost, and at most 16
 in a training step. Compiled steps have none. On a device it ends when it is enqueued. An error if it was left with an
 exception."""
+CHECKPOINT_SPAN: Final = "checkpoint {operation}"
+"""A checkpoint on one rank: `checkpoint save`, `load`, `async_save` (until that returns; the save itself is a `save` of
+another thread or process), `torch.save`, `torch.load`; at most 16 of each in a training step. Children are its stages,
+named after them: `plan`, `write` and `read` with the collectives in which ranks wait for each other, in them
+`write_data`, `read_data` and others. An error if it raised."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
 """An operation that has not ended, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"
@@ -98,6 +103,19 @@ STEP_SEGMENT: Final = "torchdist.step.segment"
 """Number of the segment within its step, from 0."""
 STEP_SEGMENT_END: Final = "torchdist.step.segment.end"
 """Why the segment ends: `step`, `stall`, `time`, `size`, `lost` (the step's own end was not recorded) or `close`."""
+CHECKPOINT_ID: Final = "torchdist.checkpoint.id"
+"""The checkpoint: a path, or what the program calls it. After 256 of them, digits of new ones become `#`."""
+CHECKPOINT_OPERATION: Final = "torchdist.checkpoint.operation"
+"""`save`, `load` or `async_save` of `torch.distributed.checkpoint`, `torch.save` or `torch.load`."""
+CHECKPOINT_STAGE: Final = "torchdist.checkpoint.stage"
+"""What a rank does within one, as torch calls it: `write_data`, `read_data`, `local_step` (planning), …; `plan`,
+`write` and `read` are these together with the collectives in which ranks wait for each other."""
+CHECKPOINT_SIZE: Final = "torchdist.checkpoint.size"
+"""Bytes that this rank has written or read."""
+CHECKPOINT_FILES: Final = "torchdist.checkpoint.files"
+"""Files that this rank has written or read."""
+CHECKPOINT_STORAGE: Final = "torchdist.checkpoint.storage"
+"""Class of the writer or reader, with the scheme of its path: `FileSystemWriter`, `FsspecWriter (s3)`; or `file`."""
 OPTIMIZER: Final = "torchdist.optimizer"
 """Class of the optimizer, on the spans of its steps."""
 WORLD_SIZE: Final = "torchdist.world_size"
@@ -163,7 +181,7 @@ CODE_LINE: Final = "code.line.number"
 CODE_STACKTRACE: Final = "code.stacktrace"
 """Stack of a rank that the verdict names."""
 ERROR_TYPE: Final = "error.type"
-"""Type of the exception with which the operation failed."""
+"""Type of the exception with which the operation or activity failed."""
 
 # --- attributes of the resource ------------------------------------------------------------------------------------
 SLURM_JOB_ID: Final = "torchdist.slurm.job.id"
@@ -256,6 +274,10 @@ NON_FINITE: Final = "non_finite"
 """The verdict of a finding: the ranks that were the first with an input that is infinite or not a number."""
 DIVERGED: Final = "diverged"
 """The verdict of a finding: ranks have different results or parameters where all must have the same."""
+CHECKPOINT_FAILED: Final = "checkpoint_failed"
+"""The verdict of a finding: a checkpoint could not be saved; its ranks are those on which an exception was raised."""
+SHARED_GROUP: Final = "shared_group"
+"""The verdict of a finding: two threads of a rank are in collectives of one group of gloo's at the same time."""
 DIVERGENCE_OF: Final = "torchdist.divergence.of"
 """What differs between ranks: `output`, the result of an operation, or `parameters` of replicas."""
 DIVERGENCE_PARAMETERS: Final = "torchdist.divergence.parameters"
@@ -366,6 +388,13 @@ REPLICAS_LEFT_OUT: Final = "torchdist_replicas_left_out"
 INPUT_NORM_METRIC: Final = "torchdist_input_norm"
 INPUT_ABSMAX_METRIC: Final = "torchdist_input_absmax"
 INPUT_HEADROOM_METRIC: Final = "torchdist_input_headroom"
+CHECKPOINTS: Final = "torchdist_checkpoints_total"
+CHECKPOINT_SECONDS: Final = "torchdist_checkpoint_seconds_total"
+CHECKPOINT_BYTES: Final = "torchdist_checkpoint_size_bytes_total"
+CHECKPOINT_FILE_COUNT: Final = "torchdist_checkpoint_files_total"
+CHECKPOINT_FAILURES: Final = "torchdist_checkpoint_failures_total"
+CHECKPOINT_AGE: Final = "torchdist_checkpoint_age_seconds"
+CHECKPOINT_INTERVAL: Final = "torchdist_checkpoint_interval_seconds"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
 PATH_SECONDS: Final = "torchdist_critical_path_seconds"
@@ -441,6 +470,13 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     INPUT_NORM_METRIC: "torchdist.input.norm",
     INPUT_ABSMAX_METRIC: "torchdist.input.absmax",
     INPUT_HEADROOM_METRIC: "torchdist.input.headroom",
+    CHECKPOINTS: "torchdist.checkpoints",
+    CHECKPOINT_SECONDS: "torchdist.checkpoint",
+    CHECKPOINT_BYTES: "torchdist.checkpoint.size",
+    CHECKPOINT_FILE_COUNT: "torchdist.checkpoint.files",
+    CHECKPOINT_FAILURES: "torchdist.checkpoint.failures",
+    CHECKPOINT_AGE: "torchdist.checkpoint.age",
+    CHECKPOINT_INTERVAL: "torchdist.checkpoint.interval",
     SPANS_DROPPED: "torchdist.spans.dropped",
     ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
     PATH_SECONDS: "torchdist.critical_path",
@@ -494,6 +530,8 @@ LABEL_KIND: Final = "kind"
 """What happens on a critical path: `computing` or `transfer`."""
 LABEL_CAUSE: Final = "cause"
 """What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
+LABEL_STAGE: Final = "stage"
+"""A stage of a checkpoint, `whole`, or `other`."""
 LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
 LABEL_HOST: Final = "host_name"
@@ -531,6 +569,7 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_TRACE_ID: STALL_TRACE_ID,
     LABEL_KIND: PATH_KIND,
     LABEL_CAUSE: PATH_CAUSE,
+    LABEL_STAGE: CHECKPOINT_STAGE,
     LABEL_KERNEL: CAPTURE_KERNEL,
     LABEL_TORCH: TORCH_VERSION,
     LABEL_HOST: HOST_NAME,

@@ -35,6 +35,11 @@ def per_second(bytes_per_second: float) -> str:
     return f"{_three_digits(size)} {_DECIMAL[place]}"
 
 
+def size(count: int) -> str:
+    """Format the size of files with three digits and powers of ten, as disks are sold: `410 MB`."""
+    return per_second(count) if count >= 1000 else f"{count} B"
+
+
 def share(part: int, whole: int) -> str:
     """Format a share: `63%`; '' of nothing."""
     return f"{part / whole:.0%}" if whole else ""

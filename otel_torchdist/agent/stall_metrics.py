@@ -16,17 +16,20 @@ from otel_torchdist.stall.events import (
     IncidentResolved,
     MismatchFound,
     PathMeasured,
+    ProblemFound,
     SlowGone,
     StragglerFound,
     StragglerGone,
     ValuesFound,
     VerdictGiven,
 )
+from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.slow import PathLengths
 from otel_torchdist.stall.findings.values import NonFinite
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot
+from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 
 
 def show(event: Event, metrics: NodeMetrics) -> None:
@@ -87,5 +90,12 @@ def _status_of(event: Finding) -> FindingStatus:
         verdict = semconv.NON_FINITE if isinstance(values, NonFinite) else semconv.DIVERGED
         group = values.operation_id.channel.group
         return FindingStatus(run, group, values.operation, verdict, values.ranks, trace_id, text)
+    if isinstance(event, ProblemFound):
+        problem = event.problem
+        if isinstance(problem, SaveFailed):
+            verdict, operation = semconv.CHECKPOINT_FAILED, name_checkpoint(problem.operation, "")
+            return FindingStatus(run, "", operation, verdict, problem.ranks, trace_id, text)
+        operation, key = problem.example.operations[0], problem.group.key
+        return FindingStatus(run, key, operation, semconv.SHARED_GROUP, problem.ranks, trace_id, text)
     part = event.part
     return FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id, text)

@@ -26,6 +26,9 @@ from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+from otel_torchdist.capture.checkpoints.distributed import DistributedCheckpoints
+from otel_torchdist.capture.checkpoints.files import CheckpointFiles
+from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
@@ -92,6 +95,8 @@ class Capture:
         self._groups = Groups()
         self._steps = Steps(self._groups.issued_by_default)
         self._expectations = Expectations()
+        self._checkpoints = OpenActivities()
+        self._distributed_checkpoints = DistributedCheckpoints(self._checkpoints, self._patches)
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._observing = observing
         self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder)
@@ -130,6 +135,8 @@ class Capture:
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)
         self._expectations.hook()
+        self._distributed_checkpoints.hook()
+        CheckpointFiles(self._checkpoints).hook(self._patches)
         if self._observed is not None:
             self._observed.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
@@ -156,6 +163,7 @@ class Capture:
         self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
         self._expectations.unhook()
+        self._distributed_checkpoints.unhook()
         if self._observed is not None:
             self._observed.unhook()
         self._patches.restore()
@@ -185,7 +193,7 @@ class Capture:
             self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
-        self._recorder = self._steps.recorder = recorder
+        self._recorder = self._steps.recorder = self._checkpoints.recorder = recorder
         if recorder.native is not None:
             recorder.native.begin(WINDOW)
             if self._steps.source is not StepSource.WINDOWS:
@@ -267,7 +275,7 @@ class Capture:
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None
-        self._steps.recorder = None
+        self._steps.recorder = self._checkpoints.recorder = None
         self._expectations.write_to(None)
         try:
             with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
@@ -295,6 +303,8 @@ class Capture:
             self._profiler.stop()
         with guard.guarded("optimizer steps"):
             self._steps.optimizer_steps.forget_all(ends_left=True)
+        with guard.guarded("checkpoints"):
+            self._checkpoints.forget_all(ends_left=True)
         with guard.guarded("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
@@ -310,6 +320,8 @@ class Capture:
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
         self._steps.optimizer_steps.end_left()
+        self._checkpoints.end_left()
+        self._distributed_checkpoints.check()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
         with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
@@ -330,6 +342,7 @@ class Capture:
     def after_fork_in_child(self) -> None:
         """Reset: a child is not a rank until it creates its own group, and it never writes to its parent's tape."""
         self._recorder, self._steps.recorder, self._agreements = None, None, []
+        self._checkpoints.recorder = None
         self._expectations.write_to(None)
         self._groups.clear()
         if self._native is not None:
@@ -341,6 +354,7 @@ class Capture:
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
         self._steps.optimizer_steps.forget_all(ends_left=False)
+        self._checkpoints.forget_all(ends_left=False)
         self._hot_path.forget_threads()
         self._profiler.forget()
         write_no_stacks()

@@ -40,6 +40,8 @@ HOOKED_STEP: Final[CodeType] = next(
 """Code of the function with which torch replaces the `step` of every optimizer class."""
 LIST: Final[Any] = list
 """`list`, for `type(x) is LIST`: with `list` itself, a type checker would narrow Any to a list of unknowns."""
+TUPLE: Final[Any] = tuple
+DICT: Final[Any] = dict
 
 
 def _no_label() -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.job.deaths import Death
+from otel_torchdist.tape.checkpoints import RankCheckpoints
 from otel_torchdist.tape.records import GroupName, Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress, Window
 from otel_torchdist.world.model import OutputChecksum, RankValues, RankView, WorldSnapshot
@@ -115,6 +116,8 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         asked_signal=view.asked_signal,
         asked_ns=view.asked_ns,
         symptoms=view.symptoms[:MAX_SYMPTOMS],
+        shared_groups=view.shared_groups,
+        checkpoints=replace(view.checkpoints, open=view.checkpoints.open[:MAX_OPEN]),
     )
 
 
@@ -220,6 +223,8 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         rescue=rank.rescue,
         asked_signal=rank.asked_signal,
         asked_ns=rank.asked_ns + offset_ns if rank.asked_signal else 0,
+        shared_groups=rank.shared_groups,
+        checkpoints=_moved_checkpoints(rank.checkpoints, offset_ns),
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
         symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in rank.symptoms[:MAX_SYMPTOMS]),
     )
@@ -248,6 +253,13 @@ def _moved_progress(progress: Progress, offset_ns: int) -> Progress:
 def _moved_values(values: RankValues, offset_ns: int) -> RankValues:
     non_finite = tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in values.non_finite)
     return replace(values, non_finite=non_finite)
+
+
+def _moved_checkpoints(checkpoints: RankCheckpoints, offset_ns: int) -> RankCheckpoints:
+    return RankCheckpoints(
+        tuple(replace(one, since_ns=one.since_ns + offset_ns) for one in checkpoints.open),
+        tuple(replace(one, ended_ns=one.ended_ns + offset_ns) for one in checkpoints.failed),
+    )
 
 
 def _moved_death(death: Death, offset_ns: int) -> Death:

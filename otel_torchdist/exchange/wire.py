@@ -15,11 +15,13 @@ from otel_torchdist.job.deaths import Death
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
+from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
+from otel_torchdist.world.shared_groups import SharedGroup
 
 
 class WireError(TorchDistError):
@@ -114,6 +116,8 @@ class WireRank:
     asked_signal: int = 0
     asked_ns: int = 0
     symptoms: tuple[Symptom, ...] = ()
+    checkpoints: RankCheckpoints = NO_CHECKPOINTS
+    shared_groups: tuple[SharedGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

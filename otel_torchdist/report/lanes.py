@@ -11,7 +11,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.window_model import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import Operation
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.sentence import describe_frame
@@ -119,6 +119,8 @@ class Lanes:
         for activity in history.activities:
             begin_ns, end_ns = activity.entered_ns, activity.completed_ns
             if begin_ns > until_ns or (end_ns is not None and end_ns < from_ns):
+                continue
+            if activity.kind is not ActivityKind.OPTIMIZER_STEP:
                 continue
             kind = self.kinds.setdefault(_ACTIVITY, len(self.kinds))
             yield _Bar(*self._placed(history.rank, begin_ns, end_ns), UNKNOWN, kind, 0, activity.step, False)

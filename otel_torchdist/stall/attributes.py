@@ -11,16 +11,20 @@ from otel_torchdist.stall.events import (
     Finding,
     Incident,
     MismatchFound,
+    ProblemFound,
     Ruling,
     SlowFound,
     StragglerFound,
     ValuesFound,
 )
+from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
+from otel_torchdist.stall.problem_wording import describe_problem
 from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
+from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.machine import describe_slow, telling
 from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_operation, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
@@ -80,6 +84,8 @@ def of_finding(event: Finding) -> Attributes:
         return _of_silent_mismatch(event)
     if isinstance(event, ValuesFound):
         return _of_values(event)
+    if isinstance(event, ProblemFound):
+        return _of_problem(event)
     return _of_straggler(event) if isinstance(event, StragglerFound) else _of_slow_part(event)
 
 
@@ -110,6 +116,25 @@ def _of_values(event: ValuesFound) -> Attributes:
     if isinstance(found, Diverged):
         return attributes | {semconv.DIVERGENCE_OF: "output"}
     return attributes | _of_frame(found.call_site)
+
+
+def _of_problem(event: ProblemFound) -> Attributes:
+    problem = event.problem
+    found: Attributes = {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: semconv.CHECKPOINT_FAILED if isinstance(problem, SaveFailed) else semconv.SHARED_GROUP,
+        semconv.VERDICT_RANKS: compress_ranks(problem.ranks),
+    }
+    if not isinstance(problem, SaveFailed):
+        return found | {semconv.OPERATION: problem.example.operations[0], **_of_group(problem.group)}
+    found |= {
+        semconv.OPERATION: name_checkpoint(problem.operation, ""),
+        semconv.CHECKPOINT_OPERATION: problem.operation,
+        semconv.CHECKPOINT_ID: problem.checkpoint,
+        semconv.STEP: problem.step,
+        semconv.ERROR_TYPE: problem.error,
+    }
+    return found | {semconv.CHECKPOINT_STAGE: problem.stage} if problem.stage else found
 
 
 def _of_straggler(event: StragglerFound) -> Attributes:
@@ -224,6 +249,8 @@ def describe_finding(event: Finding) -> str:
         return event.part.text + (_of_machine(event.world, ranks[0]) if len(ranks) == 1 else "")
     if isinstance(event, ValuesFound):
         return describe_values(event.values)
+    if isinstance(event, ProblemFound):
+        return describe_problem(event.problem)
     late = event.straggler
     return (
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "

@@ -10,6 +10,8 @@ from typing import Final, TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.naming import stall_span_id, stall_trace_id
+from otel_torchdist.stall.findings.checkpoints import SaveFailed
+from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
@@ -303,8 +305,23 @@ class ValuesFound:
     world: WorldSnapshot
 
 
-Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound
-FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound)
+@dataclass(frozen=True, slots=True)
+class ProblemFound:
+    """A checkpoint that could not be saved, or a group that two threads use at the same time.
+
+    Attributes:
+        incident: Names its trace.
+        problem: What was found.
+        world: The snapshot.
+    """
+
+    incident: Incident
+    problem: SaveFailed | GroupShared
+    world: WorldSnapshot
+
+
+Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound
+FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound)
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue
@@ -320,4 +337,5 @@ Event: TypeAlias = (
     | SlowFound
     | SlowGone
     | ValuesFound
+    | ProblemFound
 )

@@ -10,10 +10,13 @@ from otel_torchdist.stall.events import (
     Event,
     Incident,
     MismatchFound,
+    ProblemFound,
     StragglerFound,
     StragglerGone,
     ValuesFound,
 )
+from otel_torchdist.stall.findings.checkpoints import FailedSaves, SaveFailed
+from otel_torchdist.stall.findings.shared_groups import GroupShared, SharedGroupFinder
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
@@ -36,6 +39,8 @@ class FindingWatch:
         self._silent = SilentMismatches()
         self._stragglers = Stragglers()
         self._values = ValueFinder()
+        self._failed_saves = FailedSaves()
+        self._shared_groups = SharedGroupFinder()
         self._reported = 0
         self._over_ns: int | None = None
         self._all_over_ns: int | None = None
@@ -74,6 +79,7 @@ class FindingWatch:
             self._silent.mark_reported(cause)
         found: list[Event] = [_mismatch(found, world, run, agent_id) for found in self._silent.find(world)]
         found += _values(self._values.find(world), world, run, agent_id)
+        found += self._problems(world, run, agent_id)
         self._all_over_ns = _over_since(world, self._all_over_ns)
         if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _settling_ns(world):
             self._is_concluded = False
@@ -88,13 +94,19 @@ class FindingWatch:
         if self._is_left_to_another:
             return []
         concluded = self._silent.conclude(world, is_last)
-        return _values(self._values.find(world, is_last=True), world, run, agent_id) + [
+        found = _values(self._values.find(world, is_last=True), world, run, agent_id)
+        found += self._problems(world, run, agent_id, is_last=True)
+        return found + [
             _mismatch(found, world, run, agent_id)
             for found in concluded
             if ended_well(
                 [view for view in world.in_order if _takes_part(view, found.operation_id)], found.operation_id
             )
         ]
+
+    def _problems(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = False) -> list[Event]:
+        found = [*self._failed_saves.find(world, is_last), *self._shared_groups.find(world, is_last)]
+        return [ProblemFound(Incident(run, _name_of(one, world), agent_id), one, world) for one in found]
 
     def leave_to_another(self, local: WorldSnapshot) -> None:
         """Leave comparisons to another agent, which judges and sees all ranks, once those of this node are over.
@@ -152,6 +164,12 @@ def _values(found: Iterable[NonFinite | Diverged], world: WorldSnapshot, run: in
         name = f"values {kind} {incident_name(one.operation_id)} {world.taken_ns}"
         events.append(ValuesFound(Incident(run, name, agent_id), one, world))
     return events
+
+
+def _name_of(problem: SaveFailed | GroupShared, world: WorldSnapshot) -> str:
+    if isinstance(problem, GroupShared):
+        return f"group {problem.group.key} shared {world.taken_ns}"
+    return f"checkpoint {problem.operation} {problem.checkpoint} {world.taken_ns}"
 
 
 def incident_name(operation_id: OperationId) -> str:

@@ -1,7 +1,7 @@
 """Activities: intervals of one thread that are no operations, such as the step of an optimizer.
 
-Only spans are made of them. Nothing that judges takes this type, and no record becomes both this and an `Operation`: a
-rank waits for others in operations alone.
+No record becomes both this and an `Operation`: a rank waits for others in operations alone. What judges sees of them at
+most, in a type of its own, in which checkpoint a rank is (`world/checkpoints.py`).
 
 The record is that of an operation with most fields left at 0. `TapeWriter.begin_prepared` publishes it as entered and
 `complete` ends it, so an open one survives the ring and its process as an open operation does.
@@ -15,13 +15,23 @@ from typing import Final, TypeAlias
 import msgspec
 
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import ActivityKind, How, RecordKind, Word
+from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How, RecordKind, Word
 from otel_torchdist.tape.operations import operation_of, renewed
 from otel_torchdist.tape.records import Operation
 
 _KIND: Final = 11
 """Position of the record's kind among a payload's fields."""
 _ACTIVITY: Final = int(RecordKind.ACTIVITY)
+
+
+CHECKPOINT_OPERATIONS: Final = {
+    ActivityKind.CHECKPOINT_SAVE: "save",
+    ActivityKind.CHECKPOINT_LOAD: "load",
+    ActivityKind.CHECKPOINT_ASYNC_SAVE: "async_save",
+    ActivityKind.TORCH_SAVE: "torch.save",
+    ActivityKind.TORCH_LOAD: "torch.load",
+}
+"""What a whole checkpoint is called; its stages have names of their own."""
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
@@ -37,6 +47,11 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
         completed_ns: When it ended; None while it is open.
         how: How the end is known; of an `ABANDONED` one, which was left with an exception, only that it was no later.
         failure: Name id of the exception that ended it (0 when that is not known).
+        parent: Number of the activity of the same thread within which it began; 0 if there is none.
+        message_bytes: Bytes that it has written or read; while it is open, those that it is going to, as far as known.
+        files: Files that it has written or read.
+        storage: Name id of the storage (0 when there is none).
+        explanation: Name id of that exception's message.
     """
 
     number: int
@@ -48,6 +63,11 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
     completed_ns: int | None = None
     how: How | None = None
     failure: int = 0
+    parent: int = 0
+    message_bytes: int = 0
+    files: int = 0
+    storage: int = 0
+    explanation: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -55,9 +75,12 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
         return self.completed_ns is None
 
 
-def prepare_activity(kind: ActivityKind, detail: int, thread: int) -> bytes:
-    """Pack an activity for `TapeWriter.begin_prepared`; its sequence is 0. The arguments are those of `Activity`."""
-    return layout.PAYLOAD_TAIL.pack(0, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0, 0)
+def prepare_activity(kind: ActivityKind, detail: int, thread: int, message_bytes: int = 0) -> bytes:
+    """Pack an activity for `TapeWriter.begin_prepared`; its sequence is its parent's number.
+
+    The arguments are those of `Activity`.
+    """
+    return layout.PAYLOAD_TAIL.pack(message_bytes, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0, 0)
 
 
 def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
@@ -66,21 +89,38 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
     Raises:
         ValueError: What the thread is busy with is unknown to this version.
     """
-    entered, step, _, _, _, kind, _, detail, _, _, thread = fields[:11]
-    return Activity(number, ActivityKind(kind), entered, step, detail, thread)
+    entered, step, parent, message_bytes, _, kind, _, detail, _, _, thread = fields[:11]
+    return Activity(
+        number, ActivityKind(kind), entered, step, detail, thread, parent=parent, message_bytes=message_bytes
+    )
 
 
 def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
-    """Return the activity updated from its words; None when a word is damaged, so that its end is unknown."""
+    """Return the activity updated from its words; None when one of its end is damaged, so that it is unknown."""
     completed, failure = (layout.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
     if (completed is None and words[Word.COMPLETED]) or (failure is None and words[Word.FAILURE]):
         return None
+    known = _with_facts(activity, words) if any(words[: len(ActivityWord)]) else activity
     if completed is None:
-        return activity
+        return known
     elapsed_ns, how = completed
     return msgspec.structs.replace(
-        activity, completed_ns=activity.entered_ns + elapsed_ns, how=how, failure=failure[0] if failure else 0
+        known, completed_ns=activity.entered_ns + elapsed_ns, how=how, failure=failure[0] if failure else 0
     )
+
+
+def _with_facts(activity: Activity, words: Sequence[int]) -> Activity:
+    """The activity with what its other words say; the same object if they say nothing new."""
+    found = [layout.unseal(activity.number, words[which]) for which in ActivityWord]
+    size, files, storage, explanation = (None if one is None else one[0] for one in found)
+    known = msgspec.structs.replace(
+        activity,
+        message_bytes=activity.message_bytes if size is None else size,
+        files=files or 0,
+        storage=storage or 0,
+        explanation=explanation or 0,
+    )
+    return activity if known == activity else known
 
 
 Interval: TypeAlias = Operation | Activity

@@ -133,6 +133,18 @@ class Word(enum.IntEnum):
     FAILURE = 5
 
 
+class ActivityWord(enum.IntEnum):
+    """What the first four words of an activity hold instead: numbers that are known before its end."""
+
+    BYTES = 0
+    """Bytes that it has written or read."""
+    FILES = 1
+    STORAGE = 2
+    """Name id of the storage that it writes to or reads from."""
+    EXPLANATION = 3
+    """Name id of the message of the exception that ended it."""
+
+
 class RecordKind(enum.IntEnum):
     """What a record describes."""
 
@@ -152,6 +164,16 @@ class ActivityKind(enum.IntEnum):
     """What a thread is busy with during an activity."""
 
     OPTIMIZER_STEP = 1
+    CHECKPOINT_SAVE = 2
+    """`torch.distributed.checkpoint.save`."""
+    CHECKPOINT_LOAD = 3
+    CHECKPOINT_ASYNC_SAVE = 4
+    """`async_save` until it returns; the save itself is an activity of another thread or process."""
+    CHECKPOINT_STAGE = 5
+    """A part of one of these, such as `write_data`."""
+    TORCH_SAVE = 6
+    """`torch.save` into a file."""
+    TORCH_LOAD = 7
 
 
 class Phase(enum.IntEnum):

@@ -139,7 +139,8 @@ class RankTimeline:
         groups: By the name of their track, the places of its calls, by ascending begin.
         channels: The same calls, by channel.
         steps: Its steps, ascending.
-        activities: Steps of its optimizer and the like, by ascending begin.
+        activities: Steps of its optimizer, by ascending begin.
+        checkpoints: Its checkpoints, by ascending begin.
     """
 
     rank: int
@@ -152,17 +153,18 @@ class RankTimeline:
     channels: Mapping[Channel, ChannelSlices]
     steps: tuple[Span, ...]
     activities: tuple[Span, ...]
+    checkpoints: tuple[Span, ...] = ()
 
     @property
     def size(self) -> int:
         """How many slices it has."""
-        return len(self.slices) + len(self.steps) + len(self.activities)
+        return len(self.slices) + len(self.steps) + len(self.activities) + len(self.checkpoints)
 
     @property
     def newest_ns(self) -> int:
         """The last of its times."""
         slices = self.slices
-        spans = [max(span.begin_ns, span.end_ns) for span in (*self.steps, *self.activities)]
+        spans = [max(span.begin_ns, span.end_ns) for span in (*self.steps, *self.activities, *self.checkpoints)]
         return max([self.until_ns, max(slices.begin, default=0), max(slices.end, default=0), *spans])
 
 

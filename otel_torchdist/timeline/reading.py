@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.timeline.model import (
@@ -24,7 +25,8 @@ from otel_torchdist.timeline.model import (
 from otel_torchdist.world.calls import Channel, OperationView
 
 _NO_GROUP: Final = "unknown group"
-_ACTIVITIES: Final = {ActivityKind.OPTIMIZER_STEP: "optimizer step"}
+_OPTIMIZER: Final = {ActivityKind.OPTIMIZER_STEP: "optimizer step"}
+_CHECKPOINTS: Final = {kind: f"checkpoint {name}" for kind, name in CHECKPOINT_OPERATIONS.items()}
 
 
 def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> RankTimeline:
@@ -39,7 +41,8 @@ def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> Ra
     for view in history.operations:
         reading.take(view)
     steps = tuple(_chosen(_steps(history, shift_ns), selection))
-    activities = tuple(_chosen(_activities(history, shift_ns), selection))
+    activities = tuple(_chosen(_activities(history, shift_ns, _OPTIMIZER), selection))
+    checkpoints = tuple(_chosen(_activities(history, shift_ns, _CHECKPOINTS), selection))
     begin = reading.slices.begin
     for places in reading.groups.values():
         places.sort(key=begin.__getitem__)
@@ -54,6 +57,7 @@ def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> Ra
         channels=reading.channels,
         steps=steps,
         activities=activities,
+        checkpoints=checkpoints,
     )
 
 
@@ -80,6 +84,7 @@ def aligned(rank: RankTimeline, alignment: Alignment) -> RankTimeline:
         until_ns=rank.until_ns and moved(rank.until_ns),
         steps=tuple(sorted(map(span, rank.steps), key=_begin)),
         activities=tuple(sorted(map(span, rank.activities), key=_begin)),
+        checkpoints=tuple(sorted(map(span, rank.checkpoints), key=_begin)),
     )
 
 
@@ -196,9 +201,10 @@ def _steps(history: RankHistory, shift_ns: int) -> Iterator[Span]:
         yield Span(f"step {step}", begin_ns + shift_ns, OPEN, step)
 
 
-def _activities(history: RankHistory, shift_ns: int) -> Iterator[Span]:
-    for activity in sorted(history.activities, key=lambda one: one.entered_ns):
+def _activities(history: RankHistory, shift_ns: int, names: Mapping[ActivityKind, str]) -> Iterator[Span]:
+    shown = (activity for activity in history.activities if activity.kind in names)
+    for activity in sorted(shown, key=lambda one: one.entered_ns):
         begin_ns = activity.entered_ns
         end_ns = OPEN if activity.completed_ns is None else max(activity.completed_ns, begin_ns) + shift_ns
-        name = _ACTIVITIES.get(activity.kind, activity.kind.name.lower())
+        name = names[activity.kind]
         yield Span(f"{name} (open)" if activity.is_open else name, begin_ns + shift_ns, end_ns, activity.step)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.places import Place, missing_thread, place_of
+from otel_torchdist.world.places import Place, in_checkpoint, missing_thread, place_of
 
 MAX_THREADS_CHOSEN: Final = 16
 """Maximum ranks of a verdict for which the thread that should have come is looked up."""
@@ -194,7 +195,8 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
     places: dict[int, Place] = {}
     for rank, view in members.items():
         thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
-        places[rank] = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)
+        place = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)
+        places[rank] = in_checkpoint(place, view, checkpoint_of(world, rank, verdict.roll), world.taken_ns)
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
     symptoms = {rank: view.symptoms for rank, view in members.items() if view.symptoms}
     node = _node_of(verdict.ranks, world)

@@ -19,6 +19,7 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.config import Config
+from otel_torchdist.verdict.checkpoints import checkpoint_of, takes_its_usual_time
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.calls import OperationView
@@ -75,15 +76,29 @@ class StallRules:
 def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
     """Whether all ranks that hold the others up, or all that wait, have announced that it may take this long.
 
-    In a circle each rank holds up all others, so one is enough.
+    In a circle each rank holds up all others, so one is enough. A rank that holds the others up in a stage of a
+    checkpoint need not announce that, as long as the stage takes no longer than usual.
     """
     if verdict.kind.is_final:
         return False
-    named = [expects(world.ranks[rank], world) for rank in verdict.ranks if rank in world.ranks]
+    named = [
+        expects(world.ranks[rank], world) or _is_saving_as_usual(world, verdict, rank)
+        for rank in verdict.ranks
+        if rank in world.ranks
+    ]
     waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]
     is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt in _CIRCLES
     is_announced = any(named) if is_circle else len(named) == len(verdict.ranks) and all(named)
     return (bool(named) and is_announced) or (bool(waiting) and all(waiting))
+
+
+def _is_saving_as_usual(world: WorldSnapshot, verdict: Verdict, rank: int) -> bool:
+    stopped = world.ranks[rank].stopped
+    # What waits for a disk cannot be interrupted; who is stopped by a signal does not get on with any checkpoint.
+    is_on_the_way = verdict.kind is VerdictKind.ABSENT or (
+        verdict.kind is VerdictKind.FROZEN and stopped is not None and stopped.state == "D"
+    )
+    return is_on_the_way and takes_its_usual_time(checkpoint_of(world, rank, verdict.roll), world.taken_ns)
 
 
 def expects(view: RankView, world: WorldSnapshot) -> bool:

@@ -11,6 +11,7 @@ from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
+from otel_torchdist.tape.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
@@ -23,6 +24,7 @@ from otel_torchdist.world.channel_progress import ChannelProgress
 from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import RankView, Stacks
 from otel_torchdist.world.resolved import ResolvedNames
+from otel_torchdist.world.shared_groups import SharedGroups
 from otel_torchdist.world.values import ValueLog
 
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
@@ -75,6 +77,8 @@ class TapeFollower:
         self._baselines = Baselines()
         self._logs = RankLogs()
         self._values = ValueLog(reader.identity.checks_values, self._resolved)
+        self._checkpoints = CheckpointLog(reader.names)
+        self._shared_groups = SharedGroups(self._resolved)
         self._process = ProcessState(reader.identity)
         self._children = ChildWaits(reader.identity)
         self._request = 0
@@ -96,6 +100,9 @@ class TapeFollower:
         self._progress.settle()
         if batch.numerics or batch.steps:
             self._values.observe(batch.entered, batch.numerics, batch.steps)
+
+        if batch.activities_entered or batch.activities_ended:
+            self._checkpoints.observe(batch.activities_entered, batch.activities_ended)
 
     def _certain_from(self, batch: Batch) -> int:
         """The record from which on this batch has no gap: operations entered earlier may have had successors."""
@@ -131,6 +138,7 @@ class TapeFollower:
 
     def _ended(self, operation: Operation) -> None:
         self._baselines.ended(operation)
+        self._shared_groups.ended(operation)
         if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
             self._last = operation
         channel = self._resolved.channel(operation)
@@ -198,6 +206,8 @@ class TapeFollower:
             rescue=status.rescue,
             asked_signal=status.asked_signal,
             asked_ns=status.asked_ns,
+            checkpoints=self._checkpoints.shown(self.reader.open_activities()),
+            shared_groups=self._shared_groups.shown,
             child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,
             ran_ns=self._process.ran_ns,

@@ -13,10 +13,12 @@ from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
+from otel_torchdist.world.shared_groups import SharedGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class RankView:
         rescue: How far its rescue in a stall has come.
         asked_signal: The signal that has asked its process to end, if such signals are recorded; 0 for none.
         asked_ns: When it came.
+        checkpoints: The checkpoints that it is in, and those that it could not save.
+        shared_groups: Groups in whose collectives two of its threads were at the same time.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
         symptoms: What its machine has shown lately that may explain a stall.
@@ -208,6 +212,8 @@ class RankView:
     asked_ns: int = 0
     fell_silent: bool = False
     symptoms: tuple[Symptom, ...] = ()
+    checkpoints: RankCheckpoints = NO_CHECKPOINTS
+    shared_groups: tuple[SharedGroup, ...] = ()
 
     @property
     def is_dead(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
+from otel_torchdist.tape.checkpoints import CheckpointView
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.calls import OperationId, OperationView
 from otel_torchdist.world.model import ChildWait, RankView, WorldSnapshot
@@ -42,6 +43,8 @@ class Place:
         frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
         child: The child process that it waits for; None for none.
         child_for_ns: For how long that has been doing what it does.
+        checkpoint: The checkpoint that it is in; None for none.
+        checkpoint_for_ns: For how long it has been in that, or in its stage.
         stopped: How the kernel prevents its process from running, see `Stopped.state`; '' when it does not.
     """
 
@@ -53,6 +56,8 @@ class Place:
     stopped: str = ""
     child: ChildWait | None = None
     child_for_ns: int = 0
+    checkpoint: CheckpointView | None = None
+    checkpoint_for_ns: int = 0
 
 
 def place_of(view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None) -> Place:
@@ -68,6 +73,15 @@ def place_of(view: RankView, operation: OperationView | None, now_ns: int, threa
     if view.child is not None and place.source is Source.STACK:
         place = replace(place, child=view.child, child_for_ns=max(now_ns - view.child.since_ns, 0))
     return replace(place, stopped=view.stopped.state) if view.stopped is not None else place
+
+
+def in_checkpoint(place: Place, view: RankView, checkpoint: CheckpointView | None, now_ns: int) -> Place:
+    """The place of a rank, with the checkpoint that it is in, or was when its process ended."""
+    if checkpoint is None:
+        return place
+    until_ns = view.death.at_ns if view.death is not None else view.gone_since_ns or now_ns
+    lasted_ns = max(min(until_ns, now_ns) - checkpoint.since_ns, 0)
+    return replace(place, checkpoint=checkpoint, checkpoint_for_ns=lasted_ns)
 
 
 def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chosen: ThreadStack | None) -> Place:

@@ -17,6 +17,7 @@ from otel_torchdist.exchange.wire import (
 )
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
+from otel_torchdist.tape.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
@@ -30,6 +31,7 @@ from otel_torchdist.world.model import (
     Stacks,
     WorldSnapshot,
 )
+from otel_torchdist.world.shared_groups import SharedGroup
 from tests.support.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict
 
@@ -54,6 +56,10 @@ def eventful_world() -> FakeWorld:
     world.ranks[2].enter(group_of(2, 3, nth=5), 4.8, kind=RecordKind.RENDEZVOUS)
     world.ranks[2].expects_until_s, world.ranks[2].tolerance_s, world.ranks[2].losses = 90.0, 3.0, 2
     world.ranks[1].stopped, world.ranks[1].stopped_since_s = "T", 4.2
+    world.ranks[2].checkpoints = RankCheckpoints(
+        (CheckpointView("save", "/ckpt/1", 7, "write", "write_data", 4 * SECOND, 410, 2 * SECOND),),
+        (FailedCheckpoint(3, "save", "/ckpt/0", "write_data", "OSError", "full", 5, 2 * SECOND, True),),
+    )
     world.ranks[3].view(4.9)
     world.ranks[3].die(5.0, TapeState.FAILED, "ValueError")
     return world
@@ -64,7 +70,11 @@ def snapshot(world: FakeWorld, now_s: float = 20.0, only: tuple[int, ...] = (0, 
     taken = world.snapshot(now_s, only)
     stack = ThreadStack(100, "MainThread", (CallSiteName("load", "/home/user/träin.py", 57),))
     stacks = {0: Stacks(taken.taken_ns - SECOND, (stack,), by_signal=True), 1: Stacks(taken.taken_ns, None)}
-    views = {rank: dataclasses.replace(view, stacks=stacks.get(rank)) for rank, view in taken.ranks.items()}
+    shared = {0: (SharedGroup(PAIR.key, ("all_reduce", "gather"), (None, stack.frames[0]), 5),)}
+    views = {
+        rank: dataclasses.replace(view, stacks=stacks.get(rank), shared_groups=shared.get(rank, ()))
+        for rank, view in taken.ranks.items()
+    }
     return dataclasses.replace(taken, ranks=views)
 
 
@@ -115,6 +125,14 @@ def test_symptoms_of_a_machine_arrive() -> None:
     views = {rank: dataclasses.replace(view, symptoms=shown) for rank, view in world.ranks.items()}
     arrived = sent(dataclasses.replace(world, ranks=views), offset_ns=-2 * SECOND)[3].symptoms
     assert arrived == tuple(dataclasses.replace(one, at_ns=one.at_ns - 2 * SECOND) for one in shown)
+
+
+def test_times_of_checkpoints() -> None:
+    """Since when a rank has been in a stage is converted to the clock of the agent that judges."""
+    world = snapshot(eventful_world())
+    checkpoints = sent(world, offset_ns=MINUTE)[2].checkpoints
+    assert [one.since_ns for one in checkpoints.open] == [4 * SECOND + MINUTE]
+    assert [one.ended_ns for one in checkpoints.failed] == [2 * SECOND + MINUTE]
 
 
 def test_types_arrive() -> None:

@@ -290,11 +290,18 @@ class ClockedTape:
         self.end(number, how)
         return number
 
-    def begin_activity(self, detail: str = "") -> int:
-        """Begin the step of an optimizer; returns its number."""
+    def begin_activity(
+        self,
+        detail: str = "",
+        kind: ActivityKind = ActivityKind.OPTIMIZER_STEP,
+        parent: int = 0,
+        thread: int = 7,
+        message_bytes: int = 0,
+    ) -> int:
+        """Begin an activity, usually the step of an optimizer; returns its number."""
         name = self.writer.names.intern(detail) if detail else 0
-        prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, name, 7)
-        number = self.writer.begin_prepared(self.now_ns, self.step, 0, prepared)
+        prepared = prepare_activity(kind, name, thread, message_bytes)
+        number = self.writer.begin_prepared(self.now_ns, self.step, parent, prepared)
         self.activities[number] = self.now_ns
         return number
 

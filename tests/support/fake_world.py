@@ -10,6 +10,7 @@ import msgspec
 
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.tape.splits import Splits
@@ -55,6 +56,7 @@ class FakeRank:
     run_is_sure: bool = True
     death: Death | None = None
     host: str = "node-1"
+    checkpoints: RankCheckpoints = NO_CHECKPOINTS
 
     def enter(
         self,
@@ -185,6 +187,7 @@ class FakeRank:
             stopped=Stopped(self.stopped, START_NS + round(self.stopped_since_s * SECOND)) if self.stopped else None,
             seen_alive_ns=START_NS + round(self.seen_alive_s * SECOND),
             death=self.death,
+            checkpoints=self.checkpoints,
         )
 
 

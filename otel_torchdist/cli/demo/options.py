@@ -73,6 +73,7 @@ class Fault(enum.Enum):
     CIRCULAR = "circular"
     NAN = "nan"
     BITFLIP = "bitflip"
+    CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,11 @@ _STAGED: Final[Mapping[Fault, _Staged]] = {
         "neighbours call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR.value, passes=False
     ),
     Fault.NAN: _Staged("an image that {rank} reads has a value that is not a number", semconv.NON_FINITE, passes=True),
+    Fault.CHECKPOINT: _Staged(
+        "a checkpoint is saved, and the storage of {rank} does not answer for {length}",
+        VerdictKind.ABSENT.value,
+        passes=True,
+    ),
     Fault.BITFLIP: _Staged("a bit flips in a result that {rank} has received", semconv.DIVERGED, passes=True),
 }
 

@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 
@@ -95,6 +96,23 @@ def bitflip(is_faulty: bool, seconds: float) -> None:
         work.wait()
 
 
+def save_checkpoint(network: nn.Module, is_faulty: bool, seconds: float) -> None:
+    """Save the network, each rank its share; the storage of the faulty rank does not answer for `seconds`."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter  # half a second that others do without
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    class Storage(FileSystemWriter):
+        def write_data(self, plan, planner):
+            if is_faulty:
+                time.sleep(seconds)
+            return super().write_data(plan, planner)
+
+    with tempfile.TemporaryDirectory(prefix="digits-") as folder:
+        shared = [folder]
+        dist.broadcast_object_list(shared)
+        save({"network": network.state_dict()}, storage_writer=Storage(shared[0]))
+
+
 BETWEEN_STEPS: dict[str, Callable[[bool, float], None]] = {
     "kill": kill,
     "freeze": freeze,
@@ -110,7 +128,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", choices=["late", "nan", *BETWEEN_STEPS], default="late")
+    parser.add_argument("--fault", choices=["late", "nan", "checkpoint", *BETWEEN_STEPS], default="late")
     parser.add_argument("--faulty-rank", type=int, default=2)
     parser.add_argument("--block-seconds", type=float, default=20.0, help="how long a fault lasts that passes")
     return parser.parse_args()
@@ -181,6 +199,8 @@ def main() -> None:
     def go_wrong(step: int) -> None:
         if step == faulty_step and arguments.fault in BETWEEN_STEPS:
             BETWEEN_STEPS[arguments.fault](is_faulty, arguments.block_seconds)
+        elif step == faulty_step and arguments.fault == "checkpoint":
+            save_checkpoint(network, is_faulty, arguments.block_seconds)
 
     network = DistributedDataParallel(build_network())
     digits = Digits(images[HELD_OUT:], labels[HELD_OUT:], slow_read, arguments.block_seconds, bad_read)

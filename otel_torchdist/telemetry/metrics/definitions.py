@@ -19,6 +19,7 @@ from otel_torchdist.telemetry.metrics.readers import (
     group_members,
     last_arrivals,
     lateness,
+    of_checkpoints,
     of_group,
     of_operation,
     of_rank,
@@ -27,6 +28,8 @@ from otel_torchdist.telemetry.metrics.readers import (
     path_gains,
     path_kinds,
     path_ranks,
+    save_interval,
+    saved_age,
     stall_info,
     stalled,
     step_durations,
@@ -37,6 +40,8 @@ from otel_torchdist.telemetry.metrics.readers import (
 _RANK: Final = (LABEL_RUN, LABEL_RANK)
 _GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)
 _OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
+_CHECKPOINT: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION)
+_STAGE: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION, semconv.LABEL_STAGE)
 _SIZED: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
 
 NUMBER_METRICS: Final = (
@@ -168,7 +173,8 @@ NUMBER_METRICS: Final = (
         Unit.NONE,
         "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
         "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage); values that "
-        "are not finite (non_finite), and results that differ where they must be equal (diverged).",
+        "are not finite (non_finite), and results that differ where they must be equal (diverged); checkpoints that "
+        "could not be saved (checkpoint_failed), and groups that two threads use at the same time (shared_group).",
         (
             LABEL_RUN,
             LABEL_GROUP,
@@ -236,6 +242,62 @@ NUMBER_METRICS: Final = (
         "than its peers, or a transfer; at most eight.",
         (LABEL_RUN, semconv.LABEL_CAUSE, semconv.LABEL_RANKS, LABEL_OPERATION),
         path_gains,
+    ),
+    NumberMetric(
+        semconv.CHECKPOINTS,
+        Kind.COUNTER,
+        Unit.CHECKPOINTS,
+        "The rank's saves and loads that have ended well; `async_save` counts when it returns, its `save` at the end.",
+        _CHECKPOINT,
+        of_checkpoints(lambda one: one.ended, only_whole=True),
+    ),
+    NumberMetric(
+        semconv.CHECKPOINT_SECONDS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Time that the rank has spent in checkpoints, by stage, and as a whole (`whole`).",
+        _STAGE,
+        of_checkpoints(lambda one: one.duration_ns / 1e9),
+    ),
+    NumberMetric(
+        semconv.CHECKPOINT_BYTES,
+        Kind.COUNTER,
+        Unit.BYTES,
+        "Bytes of checkpoints that the rank has written or read, as far as the storage tells.",
+        _CHECKPOINT,
+        of_checkpoints(lambda one: one.message_bytes, only_whole=True),
+    ),
+    NumberMetric(
+        semconv.CHECKPOINT_FILE_COUNT,
+        Kind.COUNTER,
+        Unit.FILES,
+        "Files of checkpoints that the rank has written or read, as far as the storage tells.",
+        _CHECKPOINT,
+        of_checkpoints(lambda one: one.files, only_whole=True),
+    ),
+    NumberMetric(
+        semconv.CHECKPOINT_FAILURES,
+        Kind.COUNTER,
+        Unit.CHECKPOINTS,
+        "The rank's checkpoints, and stages of these, that have ended with an exception.",
+        _STAGE,
+        of_checkpoints(lambda one: one.failed),
+    ),
+    NumberMetric(
+        semconv.CHECKPOINT_AGE,
+        Kind.GAUGE,
+        Unit.SECONDS,
+        "Time since a live rank of the run has last finished a save, of those that this node's ranks have finished.",
+        (LABEL_RUN,),
+        saved_age,
+    ),
+    NumberMetric(
+        semconv.CHECKPOINT_INTERVAL,
+        Kind.GAUGE,
+        Unit.SECONDS,
+        "The longest of the last eight intervals between saves of a rank, of those of a minute or more.",
+        (LABEL_RUN,),
+        save_interval,
     ),
     NumberMetric(
         semconv.TIMED_STEPS,

@@ -44,6 +44,8 @@ class Unit(Enum):
     PACKETS = "{packet}"
     WATTS = "W"
     BYTES_PER_SECOND = "By/s"
+    CHECKPOINTS = "{checkpoint}"
+    FILES = "{file}"
 
 
 @dataclass(frozen=True, slots=True)

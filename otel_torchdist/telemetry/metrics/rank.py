@@ -15,6 +15,7 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.telemetry.metrics.checkpoints import CheckpointMetrics
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.snapshots import (
@@ -87,6 +88,7 @@ class RankMetrics:
         self._steps = DurationHistogram()
         self._last_step: StepMark | None = None
         self._shares = TimeShares()
+        self._checkpoints = CheckpointMetrics(tape.names)
         # Bounded in case a run id never settles: then histograms kept elsewhere miss the oldest durations.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
@@ -114,6 +116,8 @@ class RankMetrics:
                 totals=self._totals.copy(),
                 communicating=(self._shares.communicating.total_ns, self._shares.communicating.until_ns),
                 blocked=(self._shares.blocked.total_ns, self._shares.blocked.until_ns),
+                checkpoints=self._checkpoints.counts,
+                saves=self._checkpoints.saves,
             )
 
     def resume(self, state: MetricsState) -> None:
@@ -132,6 +136,7 @@ class RankMetrics:
         self._last_step = state.last_step
         self._totals = state.totals.copy()
         self._shares = TimeShares(BusyTime(*state.communicating), BusyTime(*state.blocked))
+        self._checkpoints.resume(state.checkpoints, state.saves, self._tape.open_activities())
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
         """Count what a poll has found. Must be called after every poll: open operations change without new records.
@@ -152,6 +157,8 @@ class RankMetrics:
             for numerics in batch.numerics:
                 if numerics.parameters is not None:
                     self._totals.count_parameters(numerics.parameters)
+            if batch.activities_entered or batch.activities_ended:
+                self._checkpoints.consume(batch)
             # A rank that has ended is no longer inside any call.
             still_open = self._tape.open_operations() if is_running else ()
             self._shares.consume(batch.ended, still_open, now_ns)
@@ -201,6 +208,7 @@ class RankMetrics:
         with self._lock:
             if self.run.shown is None or self._status is None:
                 return None
+            saves = self._checkpoints.saves
             return RankSnapshot(
                 run=self.run.shown,
                 rank=self._tape.identity.rank,
@@ -217,6 +225,9 @@ class RankMetrics:
                 groups_folded=len(self._folded),
                 kernel=self._tape.identity.kernel,
                 torch=label_value(self._tape.identity.torch),
+                checkpoints=self._checkpoints.counts,
+                saved_age_s=None if saves.last_ns is None else max(now_ns - saves.last_ns, 0) / 1e9,
+                save_interval_s=max(saves.intervals_ns, default=0) / 1e9,
             )
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.numerics import Numerics
+from otel_torchdist.telemetry.metrics.checkpoints import WHOLE, CheckpointCounts
 from otel_torchdist.telemetry.metrics.model import Histograms, Numbers
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot, OperationSnapshot, RankSnapshot
 
@@ -45,6 +46,43 @@ def of_values(value: Callable[[Numerics], float | None]) -> Callable[[NodeSnapsh
                     yield (rank.run, str(rank.rank), one.group, one.operation), number
 
     return read
+
+
+def of_checkpoints(
+    value: Callable[[CheckpointCounts], float], only_whole: bool = False
+) -> Callable[[NodeSnapshot], Numbers]:
+    """Make a reader of one number per operation and stage of each rank, or per operation; zeros have no series."""
+
+    def read(node: NodeSnapshot) -> Numbers:
+        for rank in node.ranks:
+            for one in rank.checkpoints:
+                number = value(one)
+                if number and not only_whole:
+                    yield (rank.run, str(rank.rank), one.operation, one.stage), number
+                elif number and one.stage == WHOLE:
+                    yield (rank.run, str(rank.rank), one.operation), number
+
+    return read
+
+
+def saved_age(node: NodeSnapshot) -> Numbers:
+    """Seconds since the last save that has ended well on a rank of the run; no series before the first."""
+    newest: dict[str, float] = {}
+    for rank in node.ranks:
+        if rank.saved_age_s is not None and rank.up:
+            newest[rank.run] = min(newest.get(rank.run, rank.saved_age_s), rank.saved_age_s)
+    for run, age_s in newest.items():
+        yield (run,), age_s
+
+
+def save_interval(node: NodeSnapshot) -> Numbers:
+    """Longest of the newest intervals between saves, of the rank of each run that saves most often."""
+    shortest: dict[str, float] = {}
+    for rank in node.ranks:
+        if rank.save_interval_s and rank.up:
+            shortest[rank.run] = min(shortest.get(rank.run, rank.save_interval_s), rank.save_interval_s)
+    for run, interval_s in shortest.items():
+        yield (run,), interval_s
 
 
 def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnapshot], Numbers]:

@@ -11,6 +11,7 @@ from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.machine.model import MachineReading, RankFigures
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.numerics import Numerics
+from otel_torchdist.telemetry.metrics.checkpoints import CheckpointCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.totals import RankTotals
 
@@ -112,6 +113,9 @@ class RankSnapshot:
         torch: Version of its torch; '' if it is not known.
         job: Its job, as far as it describes that.
         machine: What is known of its machine; None if nothing is.
+        checkpoints: Counts of its checkpoints, by operation and stage.
+        saved_age_s: Seconds since its last save has ended well; None before the first.
+        save_interval_s: The longest of the newest intervals between its saves; 0 if there is none.
     """
 
     run: str
@@ -131,6 +135,9 @@ class RankSnapshot:
     torch: str = ""
     job: JobDescription = UNKNOWN_JOB
     machine: RankFigures | None = None
+    checkpoints: tuple[CheckpointCounts, ...] = ()
+    saved_age_s: float | None = None
+    save_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

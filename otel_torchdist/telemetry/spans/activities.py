@@ -1,18 +1,63 @@
-"""Turns one activity of the tape into a finished span."""
+"""Turns activities of the tape into finished spans, each below the one within which it began."""
 
 from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import activity_span_id
-from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS, Activity
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
+
+MAX_HELD: Final = 2_000
+"""Activities that wait for the one around them. A rank records a few; a forged tape may hold any number."""
+
+
+class Families:
+    """Activities that began within another one, held until that ends: a span is never exported before its parent."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[Activity]] = {}
+        self._count = 0
+
+    def outermost(self, ended: Iterable[Activity]) -> list[Activity]:
+        """Hold those of some ended activities that are within others, and return the rest."""
+        return [activity for activity in ended if not self._hold(activity)]
+
+    def _hold(self, activity: Activity) -> bool:
+        # A parent's number is below its own; more than that is not known of a tape that was lapped.
+        if not 0 < activity.parent < activity.number or self._count >= MAX_HELD:
+            return False
+        self._held.setdefault(activity.parent, []).append(activity)
+        self._count += 1
+        return True
+
+    def within(self, activity: Activity) -> list[Activity]:
+        """Give up those that began directly within an activity."""
+        found = self._held.pop(activity.number, [])
+        self._count -= len(found)
+        return found
+
+    def drop(self, activity: Activity) -> None:
+        """Forget what began within an activity that is not exported."""
+        for inner in self.within(activity):
+            self.drop(inner)
+
+    def orphans(self, known: Container[int]) -> list[Activity]:
+        """Give up those whose parent is neither held nor among the known ones: its record was lost."""
+        numbers = {one.number for held in self._held.values() for one in held}
+        lost = [parent for parent in self._held if parent not in numbers and parent not in known]
+        found = [one for parent in lost for one in self._held.pop(parent)]
+        self._count -= len(found)
+        return found
 
 
 class ActivitySpans:
@@ -24,6 +69,15 @@ class ActivitySpans:
         self._names = names
         self._clock = clock
 
+    def spans(
+        self, activity: Activity, anchor: FinishedSpan, open_because: str, families: Families
+    ) -> Iterator[FinishedSpan]:
+        """Yield the span of an activity, and then those of the activities within it; arguments as for `span`."""
+        span = self.span(activity, anchor, open_because if activity.how is None else "")
+        yield span
+        for inner in families.within(activity):
+            yield from self.spans(inner, span, open_because, families)
+
     def span(self, activity: Activity, anchor: FinishedSpan, open_because: str) -> FinishedSpan:
         """Build the span of an activity that has ended, or that was still open when its tape was over.
 
@@ -32,7 +86,8 @@ class ActivitySpans:
             anchor: Its parent span.
             open_because: Why an activity without an end has none, as the end of a sentence.
         """
-        name, detail_attribute = _shown_as(activity.kind)
+        detail = self._names.text(activity.detail) or ""
+        name, detail_attribute = _shown_as(activity.kind, detail)
         failure = self._names.text(activity.failure) or UNKNOWN_ERROR
         attributes: dict[str, AttributeValue] = {
             semconv.RANK: self._identity.rank,
@@ -40,9 +95,18 @@ class ActivitySpans:
             semconv.STEP: activity.step,
             semconv.COMPLETION: activity.how.name.lower() if activity.how else "unknown",
         }
-        detail = self._names.text(activity.detail)
         if detail:
             attributes[detail_attribute] = detail
+        operation = CHECKPOINT_OPERATIONS.get(activity.kind)
+        if operation is not None:
+            attributes[semconv.CHECKPOINT_OPERATION] = operation
+        storage = self._names.text(activity.storage)
+        if storage:
+            attributes[semconv.CHECKPOINT_STORAGE] = storage
+        if activity.message_bytes and activity.how is How.CALL:  # otherwise that is what was planned
+            attributes[semconv.CHECKPOINT_SIZE] = activity.message_bytes
+        if activity.files:
+            attributes[semconv.CHECKPOINT_FILES] = activity.files
         if activity.how is How.FAILED:
             attributes[semconv.ERROR_TYPE] = failure
         start_ns = self._clock.wall_ns(activity.entered_ns)
@@ -55,22 +119,35 @@ class ActivitySpans:
             start_ns=start_ns,
             end_ns=max(end_ns, start_ns + MIN_DURATION_NS),
             attributes=attributes,
-            error=_error(name, activity, failure, open_because),
+            error=_error(name, activity, failure, self._names.text(activity.explanation) or "", open_because),
         )
 
 
-def _shown_as(kind: ActivityKind) -> tuple[str, str]:
+_ENDED_WELL: Final = (How.CALL,)
+
+
+def _shown_as(kind: ActivityKind, detail: str) -> tuple[str, str]:
     """Return the name of the span, and the attribute that holds the activity's detail."""
     match kind:
         case ActivityKind.OPTIMIZER_STEP:
             return semconv.OPTIMIZER_STEP_SPAN, semconv.OPTIMIZER
+        case ActivityKind.CHECKPOINT_STAGE:
+            return detail or "stage", semconv.CHECKPOINT_STAGE
+        case (
+            ActivityKind.CHECKPOINT_SAVE
+            | ActivityKind.CHECKPOINT_LOAD
+            | ActivityKind.CHECKPOINT_ASYNC_SAVE
+            | ActivityKind.TORCH_SAVE
+            | ActivityKind.TORCH_LOAD
+        ):
+            return semconv.CHECKPOINT_SPAN.format(operation=CHECKPOINT_OPERATIONS[kind]), semconv.CHECKPOINT_ID
 
 
-def _error(name: str, activity: Activity, failure: str, open_because: str) -> str | None:
+def _error(name: str, activity: Activity, failure: str, explanation: str, open_because: str) -> str | None:
     if activity.how is None:
         return f"{name} was still in progress when {open_because}"
     if activity.how is How.FAILED:
-        return f"{name} raised {failure}"
+        return f"{name} raised {failure}: {explanation}" if explanation else f"{name} raised {failure}"
     if activity.how is How.ABANDONED:
         return f"{name} was left with an exception, at the end shown or before it"
     return None

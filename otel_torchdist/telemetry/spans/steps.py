@@ -29,7 +29,7 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
-from otel_torchdist.telemetry.spans.activities import ActivitySpans
+from otel_torchdist.telemetry.spans.activities import ActivitySpans, Families
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, OperationSpans
 from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
@@ -108,6 +108,7 @@ class RankSpans:
         self._clock = WallClock(tape.identity)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
         self._activities = ActivitySpans(tape.identity, tape.names, self._clock)
+        self._families = Families()
         self._cutter = SegmentCutter(tape.identity.monotonic_ns)
         self._held: deque[Segment] = deque()
         self._held_spans = 0
@@ -135,7 +136,13 @@ class RankSpans:
         self._is_settled = True
         self._is_closed = state.is_closed
         self.dropped = state.dropped
-        self._cutter.resume(state.cutter, ended)
+        known = [*ended]
+        self._cutter.resume(state.cutter, known)
+        around = {*state.cutter.pending, *(one.number for one in self._tape.open_activities())}
+        for one in sorted((one for one in known if isinstance(one, Activity)), key=lambda one: one.number):
+            if one.parent in around:
+                self._families.outermost([one])
+                around.add(one.number)
         self._sampler.resume(state.sampler)
 
     @property
@@ -164,7 +171,7 @@ class RankSpans:
         # The poll may have stopped before the end of the tape: everything is known only up to its newest record.
         read_until_ns = now_ns
         self._cutter.ended(batch.ended)
-        self._cutter.activities_ended(batch.activities_ended)
+        self._cutter.activities_ended(self._families.outermost(batch.activities_ended))
         events = [*batch.entered, *batch.activities_entered, *batch.steps]
         for event in sorted(events, key=lambda event: event.number):
             if isinstance(event, StepMark):
@@ -235,7 +242,9 @@ class RankSpans:
         operations, activities = self._tape.open_operations(), self._tape.open_activities()
         end_ns = max([now_ns, *(interval.entered_ns for interval in (*operations, *activities))])
         self._cutter.ended(msgspec.structs.replace(operation, completed_ns=end_ns) for operation in operations)
-        self._cutter.activities_ended(msgspec.structs.replace(activity, completed_ns=end_ns) for activity in activities)
+        still_open = (msgspec.structs.replace(activity, completed_ns=end_ns) for activity in activities)
+        self._cutter.activities_ended(self._families.outermost(still_open))
+        self._cutter.activities_ended(self._families.orphans(self._cutter.state.pending))
         self._cutter.finish(end_ns)
         self._hand_over()
 
@@ -255,16 +264,20 @@ class RankSpans:
             if self._is_settled:
                 self._emit(segment)
             else:
+                self._drop_families(segment)
                 self.dropped += _span_count(segment)
 
     def _emit(self, segment: Segment) -> None:
         has_stalled = any(operation.number in self._stalled for operation in segment.operations)
         is_kept = self._sampler.is_kept(self.run_id, segment.step, segment.end_ns, _span_count(segment))
         if not (is_kept or has_stalled):
+            self._drop_families(segment)
             return
         anchor = self._anchor_span(segment)
         children = [self._operation_span(operation, anchor) for operation in segment.operations]
-        children += [self._activity_span(activity, anchor) for activity in segment.activities]
+        why_open = self._why_open()
+        for activity in segment.activities:
+            children += self._activities.spans(activity, anchor, why_open, self._families)
         self._anchor = _Anchor(segment.step, segment.end, LinkTarget(anchor.trace_id, anchor.span_id))
         if segment.end is SegmentEnd.STALL:  # the markers need only the anchor
             self._sink.emit([anchor], urgent=True)
@@ -274,6 +287,10 @@ class RankSpans:
             self._sink.emit([anchor, *children])
         if self._handed_over is not None:
             self._handed_over(segment, anchor)
+
+    def _drop_families(self, segment: Segment) -> None:
+        for activity in segment.activities:
+            self._families.drop(activity)
 
     def _anchor_span(self, segment: Segment) -> FinishedSpan:
         identity = self._identity
@@ -314,9 +331,6 @@ class RankSpans:
         incident = self._stalled.pop(operation.number, None)
         why_open = "" if operation.how else self._why_open()
         return self._operations.span(operation, anchor, incident, why_open)
-
-    def _activity_span(self, activity: Activity, anchor: FinishedSpan) -> FinishedSpan:
-        return self._activities.span(activity, anchor, "" if activity.how else self._why_open())
 
     def _why_open(self) -> str:
         """What became of a process that left something open, as the end of a sentence."""

@@ -11,6 +11,7 @@ from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
@@ -55,6 +56,9 @@ def _crowd(verdict: Verdict) -> list[str]:
     """How many ranks wait, and whether some have left the operation."""
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
+    meeting = shared_meeting(verdict)
+    if parts and meeting:
+        parts = [f"{parts[0]} in stage {meeting} of the checkpoint"]
     out = verdict.roll.ranks(Standing.OUT)
     if out and verdict.kind in (VerdictKind.STUCK, VerdictKind.TRANSPORT):
         parts.append(f"{name_ranks(out)} {have(out)} left it")
@@ -92,6 +96,9 @@ def _places(verdict: Verdict) -> list[str]:
     located = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     alone = len(verdict.ranks) == 1
     clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
+    if verdict.ranks and lone_saver(verdict) is None:
+        savers = [(rank, describe_checkpoint(verdict.places[rank])) for rank in located]
+        clauses = [f"{'it' if alone else f'rank {rank}'} is in {text}" for rank, text in savers if text] + clauses
     if verdict.kind is VerdictKind.DEAD:
         clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
@@ -139,6 +146,10 @@ def cause_of(verdict: Verdict, age: str) -> str:
 
 
 def _absent(verdict: Verdict, age: str) -> str:
+    saver = lone_saver(verdict)
+    if saver is not None:
+        rank, doing = verdict.ranks[0], describe_checkpoint(saver)
+        return f"rank {rank} is in {doing}, and has not entered {_their_side(verdict)} for {age}"
     return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not entered {_their_side(verdict)} for {age}"
 
 

@@ -107,6 +107,7 @@ def options(fault: Fault, ranks: int = 2) -> DemoOptions:
     ("fault", "kind", "of_two", "of_four"),
     [
         (Fault.LATE, VerdictKind.ABSENT, (1,), (2,)),
+        (Fault.CHECKPOINT, VerdictKind.ABSENT, (1,), (2,)),
         (Fault.MISMATCH, VerdictKind.MISMATCHED, (0, 1), (2,)),
         (Fault.CIRCULAR, VerdictKind.CIRCULAR, (0, 1), (0, 1, 2, 3)),
     ],

@@ -1,0 +1,256 @@
+"""The checkpoint activities that each thread is in, innermost last, and their records on the tape.
+
+An activity that was left without a word is ended with the one around it. If there is none, it is ended when its thread
+is seen outside of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist.capture.checkpoints.texts import Texts
+from otel_torchdist.capture.thread_frames import frames_by_thread
+from otel_torchdist.tape.activities import prepare_activity
+from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
+from otel_torchdist.tape.names import SPARE_OF_LABELS
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.tape.writer import TapeWriter
+
+MAX_IN_STEP: Final = 16
+"""Recorded of each kind in a training step; a program may load each of its samples by `torch.load`."""
+RENEWED_NS: Final = 10_000_000_000
+"""After this long as many are recorded again, for programs that take no steps."""
+MAX_STAGES: Final = 64
+"""Recorded in one activity that is in no other."""
+MIN_AGE_NS: Final = 1_000_000_000
+"""Age from which it is checked whether a thread is still in an activity."""
+HOME_FILES: Final = ("torch/distributed/checkpoint/logger.py", "torch/serialization.py")
+"""Ends of the files of torch in which an activity's thread has a frame for as long as it lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended an activity: the type of an exception, and its message."""
+
+    type: str
+    message: str = ""
+
+
+@dataclass(slots=True)
+class OpenActivity:
+    """An activity that a thread is in.
+
+    Attributes:
+        tape: Where it is recorded.
+        kind: What it is.
+        key: What tells its end from those of others.
+        entered_ns: When it was entered.
+        number: Number of its record; 0 if it has none.
+        ended_ns: When it ended, if what it has written is counted only afterwards; 0 if not.
+        expected_bytes: What a stage of it is going to write or read, as far as known.
+        expected_files: From how many files; 0 if that is not known.
+        message_bytes: What it has written or read.
+        files: In or from how many files.
+        stages: How many activities have begun in it.
+        seems_left: Whether its thread was outside of it when that was checked last.
+    """
+
+    tape: TapeWriter
+    kind: ActivityKind
+    key: object
+    entered_ns: int
+    number: int = 0
+    ended_ns: int = 0
+    expected_bytes: int = 0
+    expected_files: int = 0
+    message_bytes: int = 0
+    files: int = 0
+    stages: int = 0
+    seems_left: bool = False
+
+    def note(self, word: ActivityWord, value: int) -> None:
+        """Record a number that is known before the end."""
+        if self.number and value:
+            self.tape.mark(self.number, word, value, How.CALL)
+
+    def add_written(self, message_bytes: int, files: int) -> None:
+        """Count bytes and files."""
+        self.message_bytes += message_bytes
+        self.files += files
+
+
+@dataclass(slots=True)
+class ThreadActivities:
+    """What one thread is in.
+
+    Attributes:
+        open: Its activities, innermost last.
+        deferring: At which depth the end of an activity waits until what it has written is counted; -1 for none.
+        deferred: That activity, once it has ended.
+    """
+
+    open: list[OpenActivity] = field(default_factory=list[OpenActivity])
+    deferring: int = -1
+    deferred: OpenActivity | None = None
+
+    @property
+    def operation(self) -> OpenActivity | None:
+        """The innermost save or load."""
+        return next((one for one in reversed(self.open) if one.kind is not ActivityKind.CHECKPOINT_STAGE), None)
+
+
+class OpenActivities:
+    """Records the checkpoint activities of all threads.
+
+    Attributes:
+        recorder: Where to; None to record nothing.
+        texts: Names of what the program calls its checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.texts = Texts()
+        self._of_threads = dict[int, ThreadActivities]()
+        self._step = -1
+        self._renewed_ns = 0
+        self._recorded = Counter[ActivityKind]()
+
+    @property
+    def of_thread(self) -> ThreadActivities | None:
+        """What the calling thread is in; None if that is nothing."""
+        return self._of_threads.get(threading.get_ident())
+
+    def begin(self, kind: ActivityKind, detail: str, key: object, message_bytes: int = 0) -> OpenActivity | None:
+        """Record that an activity begins on the calling thread.
+
+        Args:
+            kind: What it is.
+            detail: What tells it apart: the checkpoint, or the stage.
+            key: See `OpenActivity`.
+            message_bytes: What it is going to write or read, if that is known.
+
+        Returns:
+            None if nothing is recorded now.
+        """
+        recorder = self.recorder
+        if recorder is None:
+            return None
+        mine = self._of_threads.setdefault(threading.get_ident(), ThreadActivities())
+        tape, around = recorder.tape, mine.open[-1] if mine.open else None
+        entered = OpenActivity(tape, kind, key, time.monotonic_ns())
+        has_room = self._has_room(recorder.step, mine, entered)
+        mine.open.append(entered)
+        if not has_room:
+            return entered
+        parent = around.number if around is not None and around.tape is tape else 0
+        prepared = prepare_activity(kind, self.texts.id_of(tape, detail), threading.get_native_id(), message_bytes)
+        try:
+            entered.number = tape.begin_prepared(entered.entered_ns, recorder.step, parent, prepared)
+        except BaseException:  # a signal handler's, perhaps between the record and its number
+            entered.number = tape.begun_at(entered.entered_ns)
+            raise
+        return entered
+
+    def end(self, key: object, how: How, failure: Failure | None = None) -> None:
+        """Record that an activity of the calling thread has ended, and with it those within it that had no end.
+
+        Args:
+            key: That of the activity; nothing happens if it is not known.
+            how: How it has ended.
+            failure: The exception that ended it.
+        """
+        mine = self.of_thread
+        depth = next((at for at in reversed(range(len(mine.open))) if mine.open[at].key == key), -1) if mine else -1
+        if mine is None or depth < 0:
+            return
+        self._leave(mine, depth + 1)
+        ended = mine.open.pop()
+        if depth == mine.deferring and how is How.CALL:
+            ended.ended_ns, mine.deferred = time.monotonic_ns(), ended
+            return
+        self.complete(ended, how, failure)
+        self._forget_if_idle(mine)
+
+    def fail_innermost(self, depth: int, failure: Failure | None) -> None:
+        """Record that an exception has ended the activities that the calling thread has begun above a depth."""
+        mine = self.of_thread
+        if mine is None:
+            return
+        while len(mine.open) > depth:
+            self.complete(mine.open.pop(), How.ABANDONED if failure is None else How.FAILED, failure)
+        self._forget_if_idle(mine)
+
+    def complete(self, ended: OpenActivity, how: How, failure: Failure | None = None) -> None:
+        """Record the end of an activity, and what it has written or read."""
+        if not ended.number:
+            return
+        ended.note(ActivityWord.BYTES, ended.message_bytes)
+        ended.note(ActivityWord.FILES, ended.files)
+        tape, name = ended.tape, 0
+        if failure is not None:
+            name = tape.names.find_room(failure.type, SPARE_OF_LABELS)
+            ended.note(ActivityWord.EXPLANATION, self.texts.id_of(tape, failure.message))
+        tape.complete(ended.number, ended.entered_ns, ended.ended_ns or time.monotonic_ns(), how, name)
+
+    def end_left(self) -> None:
+        """Record as ended what was left without a word; called once a second.
+
+        A running thread's stack is not read at one moment, so the thread must have been outside twice.
+        """
+        before_ns = time.monotonic_ns() - MIN_AGE_NS
+        known = [(thread, mine, next(iter(mine.open), None)) for thread, mine in list(self._of_threads.items())]
+        old = [(thread, mine, first) for thread, mine, first in known if first and first.entered_ns < before_ns]
+        frames = next(frames_by_thread()) if old else {}
+        for thread, mine, outermost in old:
+            seemed_left, outermost.seems_left = outermost.seems_left, not _is_inside(frames.get(thread))
+            if seemed_left and outermost.seems_left:
+                self._leave(mine, 0)
+                self._of_threads.pop(thread, None)
+
+    def forget_all(self, ends_left: bool) -> None:
+        """Forget what is recorded, because the tape ends or is another process's.
+
+        Args:
+            ends_left: Whether to record as ended what was left without a word.
+        """
+        known, self._of_threads = self._of_threads, dict[int, ThreadActivities]()
+        frames = next(frames_by_thread()) if ends_left and known else {}
+        for thread, mine in known.items() if ends_left else ():
+            if not _is_inside(frames.get(thread)):
+                self._leave(mine, 0)
+
+    def _leave(self, mine: ThreadActivities, depth: int) -> None:
+        while len(mine.open) > depth:
+            self.complete(mine.open.pop(), How.ABANDONED)
+
+    def _forget_if_idle(self, mine: ThreadActivities) -> None:
+        if not mine.open and mine.deferring < 0:
+            self._of_threads.pop(threading.get_ident(), None)
+
+    def _has_room(self, step: int, mine: ThreadActivities, entered: OpenActivity) -> bool:
+        if mine.open:
+            outermost = mine.open[0]
+            outermost.stages += 1
+            return outermost.number > 0 and outermost.stages <= MAX_STAGES
+        if step != self._step or entered.entered_ns - self._renewed_ns > RENEWED_NS:
+            self._step, self._renewed_ns = step, entered.entered_ns
+            self._recorded.clear()
+        self._recorded[entered.kind] += 1
+        return self._recorded[entered.kind] <= MAX_IN_STEP
+
+
+def _is_inside(frame: FrameType | None) -> bool:
+    """Whether a frame, or one that called it, is of the code around a checkpoint."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(HOME_FILES):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,92 @@
+"""Finds checkpoints that could not be saved, and the ranks whose exceptions were the reason.
+
+Loads are left out: to look for a checkpoint that need not be there is how many programs start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.tape.checkpoints import FailedCheckpoint
+from otel_torchdist.world.model import RankView, WorldSnapshot
+
+SETTLED_NS: Final = 2_000_000_000
+"""How long the other ranks' ends of the same save are waited for."""
+MAX_REPORTED: Final = 16
+"""Findings of a run; a storage that stays full would add the same again and again."""
+
+_Checkpoint = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A checkpoint that was not saved.
+
+    Attributes:
+        operation: `save`, `async_save` or `torch.save`.
+        checkpoint: Its path or id, or ''.
+        ranks: Ranks on which an exception was raised, ascending; if none is known, those that were told of one.
+        told: The other ranks, which were told of it, ascending.
+        are_known: Whether these ranks are known to be the reason.
+        stage: The stage that raised on the first of these ranks; '' if it was none.
+        error: Type of its exception.
+        message: Its message.
+        step: The step of that rank.
+    """
+
+    operation: str
+    checkpoint: str
+    ranks: tuple[int, ...]
+    told: tuple[int, ...]
+    are_known: bool
+    stage: str
+    error: str
+    message: str
+    step: int
+
+
+class FailedSaves:
+    """Compares how the ranks of one run have failed to save."""
+
+    def __init__(self) -> None:
+        self._reported = 0
+        self._seen: set[tuple[int, int]] = set()
+        self._since_ns: dict[_Checkpoint, int] = {}
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> list[SaveFailed]:
+        """What to report now; at the end of the run nothing is waited for."""
+        new: dict[_Checkpoint, list[tuple[RankView, FailedCheckpoint]]] = {}
+        shown = {(view.nonce, one.number) for view in world.ranks.values() for one in view.checkpoints.failed}
+        self._seen &= shown
+        for view in world.in_order:
+            for failed in view.checkpoints.failed:
+                if (view.nonce, failed.number) not in self._seen:
+                    new.setdefault((failed.operation, failed.checkpoint), []).append((view, failed))
+        self._since_ns = {key: self._since_ns.get(key, world.taken_ns) for key in new}
+        due = [key for key, since_ns in self._since_ns.items() if is_last or world.taken_ns - since_ns >= SETTLED_NS]
+        found: list[SaveFailed] = []
+        for key in due:
+            self._seen |= {(view.nonce, failed.number) for view, failed in new[key]}
+            if self._reported < MAX_REPORTED:
+                self._reported += 1
+                found.append(_describe(key, new[key]))
+        return found
+
+
+def _describe(key: _Checkpoint, failures: list[tuple[RankView, FailedCheckpoint]]) -> SaveFailed:
+    everybody = {view.rank for view, _ in failures}
+    causes = [(view, failed) for view, failed in failures if failed.is_cause]
+    first = min(causes or failures, key=lambda one: (one[0].rank, one[1].number))[1]
+    ranks = {view.rank for view, _ in causes} or everybody
+    return SaveFailed(
+        operation=key[0],
+        checkpoint=key[1],
+        ranks=tuple(sorted(ranks)),
+        told=tuple(sorted(everybody - ranks)),
+        are_known=bool(causes),
+        stage=first.stage,
+        error=first.error,
+        message=first.message,
+        step=first.step,
+    )

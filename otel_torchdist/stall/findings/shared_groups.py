@@ -1,0 +1,52 @@
+"""Finds groups of gloo's that two threads of a rank use at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.world.calls import GroupView
+from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.world.shared_groups import SharedGroup
+
+SETTLED_NS: Final = 2_000_000_000
+"""How long it is waited for other ranks of which the same is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShared:
+    """A group that two threads of some ranks use at the same time.
+
+    Attributes:
+        group: The group.
+        ranks: The ranks of which that was seen, ascending.
+        example: How it was seen on the first of them.
+    """
+
+    group: GroupView
+    ranks: tuple[int, ...]
+    example: SharedGroup
+
+
+class SharedGroupFinder:
+    """Looks at the ranks of one run; each group is reported once."""
+
+    def __init__(self) -> None:
+        self._since_ns: dict[str, int] = {}
+        self._reported: set[str] = set()
+
+    def find(self, world: WorldSnapshot, is_last: bool = False) -> list[GroupShared]:
+        """What to report now; at the end of the run nothing is waited for."""
+        seen: dict[str, list[tuple[int, SharedGroup]]] = {}
+        for view in world.in_order:
+            for one in view.shared_groups:
+                if one.group not in self._reported:
+                    seen.setdefault(one.group, []).append((view.rank, one))
+        found: list[GroupShared] = []
+        for key, of_ranks in seen.items():
+            waited_ns = world.taken_ns - self._since_ns.setdefault(key, world.taken_ns)
+            group = next((view.groups[key] for view in world.in_order if key in view.groups), None)
+            if group is not None and (is_last or waited_ns >= SETTLED_NS):
+                self._reported.add(key)
+                found.append(GroupShared(group, tuple(rank for rank, _ in of_ranks), of_ranks[0][1]))
+        return found

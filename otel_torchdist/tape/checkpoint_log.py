@@ -1,0 +1,164 @@
+"""Follows the checkpoints of one rank: how long their stages usually take, and which could not be saved."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.checkpoints import (
+    MEETINGS,
+    NO_CHECKPOINTS,
+    CheckpointView,
+    FailedCheckpoint,
+    RankCheckpoints,
+)
+from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.names import Names
+
+MAX_KNOWN: Final = 1_024
+MAX_HABITS: Final = 64
+MAX_FAILED: Final = 8
+REMEMBERED: Final = 16
+"""Recent durations of a stage of which the median is usual."""
+_SAVES: Final = frozenset({ActivityKind.CHECKPOINT_SAVE, ActivityKind.CHECKPOINT_ASYNC_SAVE, ActivityKind.TORCH_SAVE})
+_FILES: Final = frozenset({ActivityKind.TORCH_SAVE, ActivityKind.TORCH_LOAD})
+_CONSEQUENCE: Final = "CheckpointException"
+"""What all ranks get when one of them has failed."""
+
+
+class CheckpointParts:
+    """Finds the checkpoint that an activity is a part of."""
+
+    def __init__(self, names: Names) -> None:
+        """Look up names in `names`."""
+        self._names = names
+        self._operations: dict[int, str] = {}
+
+    def entered(self, activity: Activity) -> None:
+        """Take an activity; called in the order of the tape."""
+        if activity.kind is ActivityKind.OPTIMIZER_STEP:
+            return
+        self._operations[activity.number] = self.operation_of(activity)
+        while len(self._operations) > MAX_KNOWN:
+            del self._operations[next(iter(self._operations))]
+
+    def ended(self, activity: Activity) -> None:
+        """Forget an activity that has ended, after those within it."""
+        self._operations.pop(activity.number, None)
+
+    def operation_of(self, activity: Activity) -> str:
+        """What the checkpoint is called that an activity is, or is a part of; '' if it is not known."""
+        return CHECKPOINT_OPERATIONS.get(activity.kind) or self._operations.get(activity.parent, "")
+
+    def stage_of(self, activity: Activity) -> str:
+        """The stage that an activity is; '' if it is a whole checkpoint."""
+        return self._names.text(activity.detail) or "" if activity.kind is ActivityKind.CHECKPOINT_STAGE else ""
+
+
+def inner_first(activities: Iterable[Activity]) -> list[Activity]:
+    """Checkpoints and their stages by the time of their end, those that are within others first."""
+    found = (one for one in activities if one.kind is not ActivityKind.OPTIMIZER_STEP)
+    return sorted(found, key=lambda one: (one.completed_ns or 0, -one.number))
+
+
+class CheckpointLog:
+    """Follows the checkpoints of one rank."""
+
+    def __init__(self, names: Names) -> None:
+        """Look up names in `names`."""
+        self._names = names
+        self._parts = CheckpointParts(names)
+        self._causes: dict[int, FailedCheckpoint] = {}
+        self._habits: dict[tuple[str, str], deque[int]] = {}
+        self._failed: deque[FailedCheckpoint] = deque(maxlen=MAX_FAILED)
+
+    def observe(self, entered: Iterable[Activity], ended: Iterable[Activity]) -> None:
+        """Process what a poll of the tape has found."""
+        for activity in entered:
+            self._parts.entered(activity)
+        # Inner ones show why the one around them has failed.
+        for activity in inner_first(ended):
+            self._ended(activity, self._parts.operation_of(activity), self._parts.stage_of(activity))
+            self._parts.ended(activity)
+
+    def shown(self, still_open: Iterable[Activity]) -> RankCheckpoints:
+        """What a snapshot shows.
+
+        Args:
+            still_open: The activities that have not ended, oldest first.
+        """
+        threads: dict[int, list[Activity]] = {}
+        for activity in still_open:
+            if activity.kind is not ActivityKind.OPTIMIZER_STEP:
+                threads.setdefault(activity.thread, []).append(activity)
+        if not threads and not self._failed:
+            return NO_CHECKPOINTS
+        views = (self._view(thread, activities) for thread, activities in threads.items())
+        return RankCheckpoints(tuple(view for view in views if view is not None), tuple(self._failed))
+
+    def _view(self, thread: int, activities: list[Activity]) -> CheckpointView | None:
+        around = next(
+            (at for at in reversed(range(len(activities))) if activities[at].kind in CHECKPOINT_OPERATIONS), -1
+        )
+        if around < 0:
+            return None
+        checkpoint, stages = activities[around], activities[around + 1 :]
+        texts = [self._text(one.detail) for one in stages]
+        inner = stages[-1] if stages else checkpoint
+        stage = texts[-1] if texts and texts[-1] not in MEETINGS else ""
+        operation = CHECKPOINT_OPERATIONS[checkpoint.kind]
+        return CheckpointView(
+            operation=operation,
+            checkpoint=self._text(checkpoint.detail),
+            thread=thread,
+            meeting=next((text for text in reversed(texts) if text in MEETINGS), ""),
+            stage=stage,
+            since_ns=inner.entered_ns,
+            message_bytes=inner.message_bytes,
+            usual_ns=self._usual_ns(operation, stage),
+        )
+
+    def _usual_ns(self, operation: str, stage: str) -> int:
+        durations = self._habits.get((operation, stage))
+        return round(statistics.median(durations)) if durations else 0
+
+    def _ended(self, activity: Activity, operation: str, stage: str) -> None:
+        is_own_work = activity.kind in _FILES or (stage and stage not in MEETINGS)
+        if activity.how is How.CALL and activity.completed_ns is not None and is_own_work:
+            self._remember(operation, stage, activity.completed_ns - activity.entered_ns)
+        cause = self._causes.pop(activity.number, None)
+        if activity.how is not How.FAILED:
+            return
+        failure = cause or self._failure(activity, operation, stage)
+        if activity.kind in _SAVES:
+            name = self._text(activity.detail)
+            number, step = activity.number, activity.step
+            self._failed.append(replace(failure, operation=operation, checkpoint=name, number=number, step=step))
+        elif failure.is_cause and len(self._causes) < MAX_KNOWN:
+            self._causes.setdefault(activity.parent, failure)
+
+    def _failure(self, activity: Activity, operation: str, stage: str) -> FailedCheckpoint:
+        error = self._text(activity.failure)
+        return FailedCheckpoint(
+            number=activity.number,
+            operation=operation,
+            checkpoint=self._text(activity.detail),
+            stage=stage,
+            error=error,
+            message=self._text(activity.explanation),
+            step=activity.step,
+            ended_ns=activity.completed_ns or 0,
+            is_cause=error != _CONSEQUENCE,
+        )
+
+    def _remember(self, operation: str, stage: str, duration_ns: int) -> None:
+        key = operation, stage
+        if key in self._habits or len(self._habits) < MAX_HABITS:
+            self._habits.setdefault(key, deque(maxlen=REMEMBERED)).append(duration_ns)
+
+    def _text(self, name_id: int) -> str:
+        return self._names.text(name_id) or ""

@@ -1,0 +1,125 @@
+"""Counts the checkpoints of one rank, by operation and stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_torchdist.semconv import OTHER
+from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.checkpoint_log import CheckpointParts, inner_first
+from otel_torchdist.tape.checkpoints import STAGES
+from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.names import Names
+from otel_torchdist.tape.reading.batch import Batch
+
+WHOLE: Final = "whole"
+"""The stage under which a whole checkpoint is counted."""
+SHORTEST_INTERVAL_NS: Final = 60_000_000_000
+"""Files that are saved in quicker succession belong to one checkpoint."""
+INTERVALS: Final = 8
+_SAVES: Final = (ActivityKind.CHECKPOINT_SAVE, ActivityKind.TORCH_SAVE)
+"""What has stored a checkpoint once it has ended; `async_save` has not."""
+
+
+@dataclass(slots=True)
+class CheckpointCounts:
+    """Counts of one stage of one operation.
+
+    Attributes:
+        operation: `save`, `torch.load`, …
+        stage: `write_data`, …, or `WHOLE`.
+        ended: How many have ended well.
+        failed: How many have ended with an exception.
+        duration_ns: How long all of them took together.
+        message_bytes: Bytes written or read.
+        files: Files written or read.
+    """
+
+    operation: str
+    stage: str
+    ended: int = 0
+    failed: int = 0
+    duration_ns: int = 0
+    message_bytes: int = 0
+    files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """When saves have ended well.
+
+    Attributes:
+        last_ns: The last one, in monotonic time; None before the first.
+        intervals_ns: The newest intervals between two of them, of those that are long enough.
+    """
+
+    last_ns: int | None = None
+    intervals_ns: tuple[int, ...] = ()
+
+    def after(self, ended_ns: int) -> Saves:
+        """With one more save."""
+        if self.last_ns is None:
+            return Saves(ended_ns)
+        interval_ns = ended_ns - self.last_ns
+        known = (*self.intervals_ns, interval_ns) if interval_ns >= SHORTEST_INTERVAL_NS else self.intervals_ns
+        return Saves(max(self.last_ns, ended_ns), known[-INTERVALS:])
+
+
+NO_SAVES: Final = Saves()
+
+
+class CheckpointMetrics:
+    """Counts what one tape reports of checkpoints.
+
+    Attributes:
+        saves: When saves have ended well.
+    """
+
+    def __init__(self, names: Names) -> None:
+        """Start at zero."""
+        self._parts = CheckpointParts(names)
+        self._counts: dict[tuple[str, str], CheckpointCounts] = {}
+        self.saves = NO_SAVES
+
+    @property
+    def counts(self) -> tuple[CheckpointCounts, ...]:
+        """The current counts, as copies."""
+        return tuple(replace(one) for one in self._counts.values())
+
+    def resume(self, counts: tuple[CheckpointCounts, ...], saves: Saves, still_open: list[Activity]) -> None:
+        """Continue from another reader's counts; `still_open` are activities that it has seen begin."""
+        for one in counts:
+            operation, stage = _labels(one.operation, one.stage)
+            self._counts[operation, stage] = replace(one, operation=operation, stage=stage)
+        self.saves = saves
+        for activity in still_open:
+            self._parts.entered(activity)
+
+    def consume(self, batch: Batch) -> None:
+        """Count what a poll has found."""
+        for activity in batch.activities_entered:
+            self._parts.entered(activity)
+        for activity in inner_first(batch.activities_ended):
+            self._count(activity)
+            self._parts.ended(activity)
+
+    def _count(self, activity: Activity) -> None:
+        if activity.completed_ns is None:
+            return
+        labels = _labels(self._parts.operation_of(activity), self._parts.stage_of(activity) or WHOLE)
+        counts = self._counts.setdefault(labels, CheckpointCounts(*labels))
+        counts.duration_ns += max(activity.completed_ns - activity.entered_ns, 0)
+        if activity.how is How.CALL:
+            counts.ended += 1
+            counts.message_bytes += activity.message_bytes
+            counts.files += activity.files
+        counts.failed += activity.how is How.FAILED
+        if activity.how is How.CALL and activity.kind in _SAVES:
+            self.saves = self.saves.after(activity.completed_ns)
+
+
+def _labels(operation: str, stage: str) -> tuple[str, str]:
+    """Values of labels, of a bounded number."""
+    known = operation if operation in CHECKPOINT_OPERATIONS.values() else OTHER
+    return known, stage if stage in STAGES or stage == WHOLE else OTHER

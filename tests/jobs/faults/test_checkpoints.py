@@ -1,0 +1,74 @@
+"""Checkpoints that hang, die or fail, in real processes, and the whole sentence about each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from otel_torchdist import semconv
+from tests.jobs.faults.faulty_job import FaultyJob
+from tests.support.waiting import until
+
+WORKER = Path(__file__).parent / "workers" / "saving.py"
+LINES = WORKER.read_text().splitlines()
+
+
+def line_of(comment: str) -> int:
+    """The worker's line with a comment."""
+    return next(number for number, line in enumerate(LINES, 1) if f"# {comment}" in line)
+
+
+def without_numbers(sentence: str | None, checkpoint: str) -> str:
+    """A sentence without seconds and sequence numbers, and with the checkpoint's path as `CKPT`."""
+    text = re.sub(r"sequence \d+", "sequence N", (sentence or "").replace(checkpoint, "CKPT"))
+    return re.sub(r"\d+\.\d+ s", "N s", text)
+
+
+def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
+    """A save that fails is a finding with rank and error; of one that hangs, the verdict says in which stage."""
+    job = start("full_then_hangs", worker=WORKER, ranks=2)
+    root, _ = job.first_verdict()
+    until(job.findings)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0, 0]
+    assert root.attributes[semconv.VERDICT_RANKS] == "1"
+    assert without_numbers(root.error, str(tmp_path / "saved")) == (
+        "rank 1 is in checkpoint save CKPT, write_data, for N s (50.0 kB), and has not entered all_gather (sequence N, "
+        "default_pg) for N s; 1 of 2 ranks waits in stage write of the checkpoint; it is in hang at "
+        f"saving.py:{line_of('hangs')}"
+    )
+    [found] = job.findings()
+    assert found.name == "finding: checkpoint save (checkpoint_failed)"
+    assert found.attributes[semconv.VERDICT_RANKS] == "1"
+    assert (found.error or "").replace(str(tmp_path / "lost"), "CKPT") == (
+        "checkpoint save CKPT in step 0 has failed on rank 1, in write_data: OSError: [Errno 28] No space left on "
+        "device; rank 0 has been told of it"
+    )
+
+
+def test_killed_in_write_data(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
+    """The verdict on a death says in which stage the process was, and its stage does not stay open for ever."""
+    job = start("killed", worker=WORKER, ranks=2)
+    root, _ = job.first_verdict()
+    job.join()
+    sentence = without_numbers(root.error, str(tmp_path / "saved"))
+    assert root.attributes[semconv.VERDICT] == "dead"
+    assert "; it was in checkpoint save CKPT, write_data, for N s (50.0 kB); it was last in " in sentence
+    named = "write_data was still in progress when the process was gone"
+    until(lambda: [span for span in job.receiver.spans() if span.error == named], 30)
+
+
+def test_two_threads_in_one_group(start: Callable[..., FaultyJob]) -> None:
+    """Two threads of a rank whose blocking collectives of one gloo group overlap are reported, once."""
+    job = start("two_threads", worker=WORKER, ranks=2)
+    until(job.findings, 60)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0, 0]
+    [found] = job.findings()
+    called = f"all_reduce in meet at saving.py:{line_of('meets')}"
+    assert found.error == (
+        f"two threads of ranks 0-1 call collectives of default_pg at the same time ({called} and {called}): gloo pairs "
+        "calls in the order in which each rank makes them, so results may be wrong; one of the two needs a group of "
+        "its own"
+    )

@@ -1,0 +1,112 @@
+"""Jobs that save checkpoints: `saving.py CASE GATE PIDS`. In each case something goes wrong on rank 1."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+warnings.simplefilter("ignore")
+case, gate, pids = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+rank = int(os.environ["RANK"])
+gradient = torch.ones(4)
+
+
+def state() -> dict[str, Any]:
+    """100,000 bytes, in two halves: each rank writes one of them."""
+    return {name: torch.ones(12_500) for name in ("first", "second")}
+
+
+class Storage(dcp.FileSystemWriter):
+    """A storage on which something goes wrong, on rank 1."""
+
+    def __init__(self, name: str, go_wrong: Callable[[], None]) -> None:
+        super().__init__(pids.with_name(name))
+        self.go_wrong = go_wrong
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Write, after something has gone wrong."""
+        if rank == 1:
+            self.go_wrong()
+        return super().write_data(plan, planner)
+
+
+def be_full() -> None:
+    """There is no room."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def hang() -> None:
+    """The storage does not answer, for a while."""
+    while gate.exists():
+        time.sleep(0.05)  # hangs
+
+
+def die() -> None:
+    """The process is killed while it writes."""
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def full_then_hangs() -> None:
+    """The disk is full; the program goes on without that checkpoint, and the next one hangs."""
+    with contextlib.suppress(dcp.api.CheckpointException):
+        dcp.save(state(), storage_writer=Storage("lost", be_full))
+    dcp.save(state(), storage_writer=Storage("saved", hang))
+
+
+def killed() -> None:
+    """The process dies."""
+    dcp.save(state(), storage_writer=Storage("saved", die))
+
+
+def two_threads() -> None:
+    """A thread calls collectives of the group in which the others train; then nothing happens until the gate opens."""
+    thread = threading.Thread(target=meet)
+    thread.start()
+    meet()
+    thread.join()
+    while gate.exists():
+        time.sleep(0.05)
+
+
+def meet() -> None:
+    """Call collectives in a row."""
+    mine = torch.ones(4)
+    for _ in range(100):
+        dist.all_reduce(mine)  # meets
+
+
+CASES: dict[str, Callable[[], None]] = {one.__name__: one for one in (full_then_hangs, killed, two_threads)}
+
+
+def main() -> None:
+    """Run some steps, the case, and a last one."""
+    (pids / str(rank)).write_text(f"{os.getpid()}\n")
+    dist.init_process_group(
+        "gloo", init_method=os.environ["STORE"], rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    unwatched = Path(os.environ["UNWATCHED"])
+    while gradient[0]:
+        gradient.fill_(float(unwatched.exists()))
+        dist.all_reduce(gradient)
+        time.sleep(0.05)
+    CASES[case]()
+    dist.all_reduce(gradient)
+
+
+if __name__ == "__main__":
+    main()
