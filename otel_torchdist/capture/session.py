@@ -26,6 +26,7 @@ from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
@@ -126,6 +127,7 @@ class Capture:
         existing = known_groups()
         self._groups.born_before_us(existing)
         follow_creation(self._patches, self)
+        follow_timeouts(self._patches, self._groups.renew_timeouts)
         Coalescing(self._groups, self._hot_path, self._meet).hook(self._patches)
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)

@@ -118,6 +118,12 @@ def ranks_in_books(group: Any) -> dict[int, int] | None:
     return _c10d._world.pg_group_ranks.get(group)
 
 
+def backends_with_timeouts() -> list[Any]:
+    """Classes of backends whose timeout can be changed from Python."""
+    found: list[Any] = [getattr(_bindings, name) for name in dir(_bindings) if name.startswith("ProcessGroup")]
+    return [one for one in found if "_set_default_timeout" in vars(one)]
+
+
 def resolve_group(name: str) -> Any:
     """The process group that torch has registered under a name.
 

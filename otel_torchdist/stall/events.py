@@ -303,6 +303,23 @@ class ValuesFound:
     world: WorldSnapshot
 
 
+@dataclass(frozen=True, slots=True)
+class TimeoutShort:
+    """A group's backend may end a stall before it has been reported and acted on.
+
+    Attributes:
+        run: 128-bit id.
+        group: The group, with its timeout.
+        backend: Its backend: `gloo`, or `NCCL`.
+        needed_ns: What its timeout would have to exceed: the threshold, and the grace of the actions if there are any.
+    """
+
+    run: int
+    group: GroupView
+    backend: str
+    needed_ns: int
+
+
 Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound
 FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound)
 Event: TypeAlias = (
@@ -320,4 +337,5 @@ Event: TypeAlias = (
     | SlowFound
     | SlowGone
     | ValuesFound
+    | TimeoutShort
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from otel_torchdist.verdict.deadline import Deadline, first_deadline
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import GroupView, OperationId
@@ -112,6 +113,7 @@ class Verdict:
         hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
+        deadline: When the backend ends the wait; None if it is not known, or nobody waits any more.
     """
 
     kind: VerdictKind
@@ -129,6 +131,7 @@ class Verdict:
     hosts: tuple[str, ...] = ()
     first: FirstDeath | None = None
     node: str = ""
+    deadline: Deadline | None = None
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -185,7 +188,7 @@ def verdict_at(
 
 
 def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
-    """The verdict with the place of every member that reports, and the node if it names that as a whole."""
+    """The verdict with the members' places, the node if it names that as a whole, and its deadline."""
     members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
     missing_at = _missing_at(verdict)
     places: dict[int, Place] = {}
@@ -193,7 +196,13 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
         places[rank] = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
-    return replace(verdict, places=places, failures=failures, node=_node_of(verdict.ranks, world))
+    return replace(
+        verdict,
+        places=places,
+        failures=failures,
+        node=_node_of(verdict.ranks, world),
+        deadline=first_deadline(world, verdict.roll.waits),
+    )
 
 
 def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:
