@@ -207,6 +207,7 @@ class Patches:
         name: str,
         make: Callable[[Any], Any],
         is_traced: bool = False,
+        has_rule: bool = False,
         make_native: Callable[[tuple[Any, Any]], Any] | None = None,
     ) -> None:
         """Set `owner.name` to `make(original)`; do nothing if this torch has no such attribute.
@@ -217,6 +218,7 @@ class Patches:
             make: Receives the original as it is called, without `self`.
             make_native: Makes the method of what `make` has returned and the original, in place of this.
             is_traced: Whether Dynamo may encounter it while tracing a program, and compiles what the original calls.
+            has_rule: The same, where Dynamo finds it in a table of functions that it skips, which holds functions only.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -224,7 +226,9 @@ class Patches:
         # The class attribute itself, not the result of `getattr`: a pybind method would come back unbound.
         stored: Any = _own(owner, name)
         function = make(original)
-        skip_in_dynamo(function.__code__, with_callees=not is_traced)
+        skip_in_dynamo(function.__code__, with_callees=not (is_traced or has_rule))
+        if has_rule:
+            function._torchdynamo_disable = True  # the table may have been made with the original
         if make_native is not None:
             replacement = make_native((function, original))
         else:

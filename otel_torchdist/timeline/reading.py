@@ -24,7 +24,11 @@ from otel_torchdist.timeline.model import (
 from otel_torchdist.world.calls import Channel, OperationView
 
 _NO_GROUP: Final = "unknown group"
-_ACTIVITIES: Final = {ActivityKind.OPTIMIZER_STEP: "optimizer step"}
+_ACTIVITIES: Final = {
+    ActivityKind.OPTIMIZER_STEP: "optimizer step",
+    ActivityKind.DATA_WAIT: "data wait",
+    ActivityKind.BACKWARD: "backward",
+}
 
 
 def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> RankTimeline:

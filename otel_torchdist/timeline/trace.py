@@ -63,7 +63,7 @@ class TraceWriter:
         places = count()
         if self._incident is not None and rank.rank in (*self._incident.blamed, *self._incident.waiting):
             yield from self._marked(self._incident, rank, flows, process, next(places))
-        for title, spans in (("steps", rank.steps), ("optimizer", rank.activities)):
+        for title, spans in (("steps", rank.steps), ("activities", rank.activities)):
             if spans:
                 yield from self._spans(title, spans, process, next(places), until_ns)
         for title, members in rank.groups.items():

@@ -38,6 +38,10 @@ class Unit(Enum):
     RECORDS = "{record}"
     NAMES = "{name}"
     SPANS = "{span}"
+    BATCHES = "{batch}"
+    SAMPLES = "{sample}"
+    TOKENS = "{token}"
+    FLOPS = "{flop}"
 
 
 @dataclass(frozen=True, slots=True)

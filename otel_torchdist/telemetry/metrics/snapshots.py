@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from otel_torchdist.tape.figures import NO_FIGURES, StepFigures
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
@@ -108,6 +109,7 @@ class RankSnapshot:
         groups_folded: Groups that are counted under `other`.
         kernel: What records its calls.
         torch: Version of its torch; '' if it is not known.
+        figures: What it has counted itself.
     """
 
     run: str
@@ -125,6 +127,7 @@ class RankSnapshot:
     groups_folded: int
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""
+    figures: StepFigures = NO_FIGURES
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ def _shown_as(kind: ActivityKind) -> tuple[str, str]:
     match kind:
         case ActivityKind.OPTIMIZER_STEP:
             return semconv.OPTIMIZER_STEP_SPAN, semconv.OPTIMIZER
+        case ActivityKind.DATA_WAIT:
+            return semconv.DATA_WAIT_SPAN, semconv.DATASET
+        case ActivityKind.BACKWARD:
+            return semconv.BACKWARD_SPAN, ""  # it has no detail
 
 
 def _error(name: str, activity: Activity, failure: str, open_because: str) -> str | None:
