@@ -328,7 +328,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     DATA_WAIT_SECONDS: "torchdist.data_wait",
     BATCHES: "torchdist.batches",
     BACKWARD_SECONDS: "torchdist.backward",
-    OPTIMIZER_SECONDS: "torchdist.optimizer_steps",
+    OPTIMIZER_SECONDS: "torchdist.optimizer",
     SAMPLES: "torchdist.samples",
     TOKENS: "torchdist.tokens",
     FLOPS: "torchdist.flops",

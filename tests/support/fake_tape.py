@@ -290,10 +290,10 @@ class ClockedTape:
         self.end(number, how)
         return number
 
-    def begin_activity(self, detail: str = "") -> int:
-        """Begin the step of an optimizer; returns its number."""
+    def begin_activity(self, detail: str = "", kind: ActivityKind = ActivityKind.OPTIMIZER_STEP) -> int:
+        """Begin an activity; returns its number."""
         name = self.writer.names.intern(detail) if detail else 0
-        prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, name, 7)
+        prepared = prepare_activity(kind, name, 7)
         number = self.writer.begin_prepared(self.now_ns, self.step, 0, prepared)
         self.activities[number] = self.now_ns
         return number
