@@ -11,7 +11,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.window_model import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import Operation
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.sentence import describe_frame
@@ -22,7 +22,9 @@ MOST_LANES: Final = 8
 OPEN: Final = -1
 UNKNOWN: Final = -1
 ACTIVITIES: Final = -1
-_ACTIVITY: Final = BarKind("optimizer step", "optimizer", "", 0)
+_ACTIVITIES: Final = {
+    kind: BarKind(kind.name.lower().replace("_", " "), kind.name.lower(), "", 0) for kind in ActivityKind
+}
 _NO_END: Final = (How.ABANDONED, How.UNTRACKED)
 
 
@@ -120,7 +122,7 @@ class Lanes:
             begin_ns, end_ns = activity.entered_ns, activity.completed_ns
             if begin_ns > until_ns or (end_ns is not None and end_ns < from_ns):
                 continue
-            kind = self.kinds.setdefault(_ACTIVITY, len(self.kinds))
+            kind = self.kinds.setdefault(_ACTIVITIES[activity.kind], len(self.kinds))
             yield _Bar(*self._placed(history.rank, begin_ns, end_ns), UNKNOWN, kind, 0, activity.step, False)
 
     def _placed(self, rank: int, begin_ns: int, end_ns: int | None) -> tuple[int, int]:
