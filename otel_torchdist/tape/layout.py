@@ -30,7 +30,7 @@ import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 6
+VERSION: Final = 7
 
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096

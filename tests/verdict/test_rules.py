@@ -2,8 +2,10 @@
 
 import pytest
 
+from otel_torchdist.config import Config
 from otel_torchdist.verdict.model import VerdictKind
-from tests.support.fake_world import FakeWorld
+from otel_torchdist.verdict.rules import StallRules
+from tests.support.fake_world import SECOND, FakeWorld
 from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 
