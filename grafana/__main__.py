@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from grafana import collective_detail, job_overview, links, numeric_health, stall_investigation, variables
+from grafana import collective_detail, job_overview, links, numeric_health, stall_investigation, step_parts, variables
 from grafana.dashboard import dashboard_json
 
 DASHBOARDS: Final = Path(__file__).parent / "dashboards"
@@ -43,6 +43,11 @@ def files() -> dict[Path, str]:
             links.STALL,
             "Which rank holds the job up, in which collective, and since when.",
             stall_investigation.sections(),
+        ),
+        DASHBOARDS / "where-the-step-goes.json": dashboard_json(
+            links.PARTS,
+            "What a step's time is spent on: data, forward, backward, optimizer, communication; and the throughput.",
+            step_parts.sections(),
         ),
         DASHBOARDS / "numeric-health.json": dashboard_json(
             links.NUMERIC,

@@ -12,11 +12,13 @@ JOB: Final = "torchdist-job"
 COLLECTIVE: Final = "torchdist-collective"
 STALL: Final = "torchdist-stall"
 NUMERIC: Final = "torchdist-numeric"
+PARTS: Final = "torchdist-parts"
 
 _TITLES: Final = {
     JOB: "Job overview",
     COLLECTIVE: "Collective detail",
     STALL: "Stall investigation",
+    PARTS: "Where the step goes",
     NUMERIC: "Numeric health",
 }
 

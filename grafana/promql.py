@@ -50,3 +50,9 @@ def worst_in_range(count: int, series: str, by: str) -> str:
     `topk` alone chooses anew at every step, so that many more series could be returned.
     """
     return f"max by ({by}) ({series}) and on ({by}) topk({count}, max by ({by}) ({highest(series)}))"
+
+
+def lowest_in_range(count: int, series: str, by: str) -> str:
+    """The series that were the lowest in the time range, over the whole range."""
+    lowest = f"min_over_time({series}[$__range] @ end())"
+    return f"min by ({by}) ({series}) and on ({by}) bottomk({count}, min by ({by}) ({lowest}))"

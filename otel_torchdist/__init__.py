@@ -27,7 +27,14 @@ Each training step is a trace. A step ends with the step of the optimizer, or wh
 
     for batch in batches:
         train_on(batch)
-        mark_step()
+        mark_step(samples=len(batch))  # or without; tokens= and flops= are counted, too
+
+How long steps wait for data is known from PyTorch's ``DataLoader``. For other iterators, mark where you wait::
+
+    from otel_torchdist import data_wait
+
+    with data_wait():
+        batch = next(my_batches)
 
 Expected waits
 --------------
@@ -117,6 +124,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.expectations import expect_wait
     from otel_torchdist.capture.observers.hooks import Hooks, OperationCall
     from otel_torchdist.capture.rescue import StalledRank
+    from otel_torchdist.capture.step_parts import data_wait
     from otel_torchdist.capture.steps import mark_step
     from otel_torchdist.config import Config
     from otel_torchdist.instrumentor import TorchDistInstrumentor
@@ -128,6 +136,7 @@ __all__ = [
     "StalledRank",
     "StalledRun",
     "TorchDistInstrumentor",
+    "data_wait",
     "expect_wait",
     "mark_step",
 ]
@@ -141,6 +150,7 @@ _HOMES = {
     "StalledRank": "otel_torchdist.capture.rescue",
     "StalledRun": "otel_torchdist.actions.stalled_run",
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
+    "data_wait": "otel_torchdist.capture.step_parts",
     "expect_wait": "otel_torchdist.capture.expectations",
     "mark_step": "otel_torchdist.capture.steps",
 }

@@ -23,6 +23,12 @@ CHECKPOINT_SPAN: Final = "checkpoint {operation}"
 another thread or process), `torch.save`, `torch.load`; at most 16 of each in a training step. Children are its stages,
 named after them: `plan`, `write` and `read` with the collectives in which ranks wait for each other, in them
 `write_data`, `read_data` and others. An error if it raised."""
+DATA_WAIT_SPAN: Final = "data wait"
+"""The training thread waited for a batch of a `DataLoader`, or in `data_wait()`, for a millisecond or longer; at most
+16 in a training step. Metrics count the others, too."""
+BACKWARD_SPAN: Final = "backward"
+"""A backward pass of autograd that took a millisecond or longer, or raised; at most 16 in a training step. On a device
+it ends when it is enqueued."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
 """An operation that has not ended, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"
@@ -118,6 +124,8 @@ CHECKPOINT_STORAGE: Final = "torchdist.checkpoint.storage"
 """Class of the writer or reader, with the scheme of its path: `FileSystemWriter`, `FsspecWriter (s3)`; or `file`."""
 OPTIMIZER: Final = "torchdist.optimizer"
 """Class of the optimizer, on the spans of its steps."""
+DATASET: Final = "torchdist.dataset"
+"""Class of the dataset, on the spans of waits for its data."""
 WORLD_SIZE: Final = "torchdist.world_size"
 """Number of ranks of the job."""
 HOST_NAME: Final = "host.name"
@@ -363,6 +371,15 @@ LAST_COMPLETED_SEQUENCE: Final = "torchdist_last_completed_sequence"
 STEP_DURATION: Final = "torchdist_step_duration_seconds"
 TIMED_STEPS: Final = "torchdist_timed_steps_total"
 TIMED_STEP_SECONDS: Final = "torchdist_timed_step_seconds_total"
+DATA_WAIT_SECONDS: Final = "torchdist_data_wait_seconds_total"
+BATCHES: Final = "torchdist_batches_total"
+BACKWARD_SECONDS: Final = "torchdist_backward_seconds_total"
+OPTIMIZER_SECONDS: Final = "torchdist_optimizer_seconds_total"
+SAMPLES: Final = "torchdist_samples_total"
+TOKENS: Final = "torchdist_tokens_total"
+FLOPS: Final = "torchdist_flops_total"
+GRADIENT_SYNC_SECONDS: Final = "torchdist_gradient_sync_seconds"
+GRADIENT_SYNC_EXPOSED_SECONDS: Final = "torchdist_gradient_sync_exposed_seconds"
 STALLED_METRIC: Final = "torchdist_stalled"
 STALL_INFO: Final = "torchdist_stall_info"
 FINDING_INFO: Final = "torchdist_finding_info"
@@ -445,6 +462,15 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     STEP_DURATION: "torchdist.step.duration",
     TIMED_STEPS: "torchdist.timed_steps",
     TIMED_STEP_SECONDS: "torchdist.timed_step",
+    DATA_WAIT_SECONDS: "torchdist.data_wait",
+    BATCHES: "torchdist.batches",
+    BACKWARD_SECONDS: "torchdist.backward",
+    OPTIMIZER_SECONDS: "torchdist.optimizer",
+    SAMPLES: "torchdist.samples",
+    TOKENS: "torchdist.tokens",
+    FLOPS: "torchdist.flops",
+    GRADIENT_SYNC_SECONDS: "torchdist.gradient_sync",
+    GRADIENT_SYNC_EXPOSED_SECONDS: "torchdist.gradient_sync.exposed",
     STALLED_METRIC: "torchdist.stalled",
     STALL_INFO: "torchdist.stall.info",
     FINDING_INFO: "torchdist.finding.info",

@@ -88,7 +88,7 @@ def test_public_names() -> None:
     code = """
 import otel_torchdist
 classes = {"Config", "Hooks", "OperationCall", "StalledRank", "StalledRun", "TorchDistInstrumentor"}
-assert classes | {"expect_wait", "mark_step"} == set(otel_torchdist.__all__)
+assert classes | {"data_wait", "expect_wait", "mark_step"} == set(otel_torchdist.__all__)
 assert set(otel_torchdist.__all__) <= set(dir(otel_torchdist))
 for name in otel_torchdist.__all__:
     assert getattr(otel_torchdist, name).__name__ == name

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.thread_frames import frames_by_thread
-from otel_torchdist.capture.torch_api import HOOKED_STEP
+from otel_torchdist.capture.torch_api import HOOKED_STEP, backward_id
 from otel_torchdist.tape.activities import prepare_activity
+from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names import SPARE_OF_LABELS
 
@@ -42,6 +43,7 @@ class _RecordedStep:
         optimizer: The optimizer's `id`.
         entered_ns: When it was entered.
         number: Number of its record; 0 if there is none.
+        in_backward: Whether a backward pass runs it, in a hook: its time is part of that pass.
         seems_left: Whether its thread was outside of any step when that was checked last.
         is_over: Whether it has been recorded as ended.
     """
@@ -50,13 +52,17 @@ class _RecordedStep:
     optimizer: int
     entered_ns: int
     number: int = 0
+    in_backward: bool = False
     seems_left: bool = False
     is_over: bool = False
 
     def complete(self, how: How) -> None:
         """Record that it has ended, unless that has been recorded."""
         if self.number and not self.is_over:
-            self.tape.complete(self.number, self.entered_ns, time.monotonic_ns(), how)
+            ended_ns = time.monotonic_ns()
+            self.tape.complete(self.number, self.entered_ns, ended_ns, how)
+            if how is How.CALL and not self.in_backward:
+                self.tape.add_time(FigureWord.OPTIMIZER_NS, ended_ns - self.entered_ns)
         self.is_over = True
 
 
@@ -87,6 +93,7 @@ class OptimizerSteps:
         detail = tape.names.find_room(type(optimizer).__name__, SPARE_OF_LABELS)
         prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, detail, threading.get_native_id())
         step = self._of_threads[threading.get_ident()] = _RecordedStep(tape, id(optimizer), time.monotonic_ns())
+        step.in_backward = backward_id() != -1
         try:
             step.number = tape.begin_prepared(step.entered_ns, recorder.step, 0, prepared)
         except BaseException:  # a signal handler's, perhaps between the record and its number

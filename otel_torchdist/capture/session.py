@@ -26,11 +26,13 @@ from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.checkpoints.distributed import DistributedCheckpoints
 from otel_torchdist.capture.checkpoints.files import CheckpointFiles
 from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
+from otel_torchdist.capture.gradient_sync import GradientSync
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -45,6 +47,7 @@ from otel_torchdist.capture.stacks import (
     withdraw_offer,
     write_no_stacks,
 )
+from otel_torchdist.capture.step_parts import StepParts
 from otel_torchdist.capture.steps import WINDOW, Steps, StepSource
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.errors import TapeError
@@ -93,7 +96,9 @@ class Capture:
         self._beat_listeners: list[Callable[[], None]] = []
         self._patches = Patches()
         self._groups = Groups()
-        self._steps = Steps(self._groups.issued_by_default)
+        self._steps = Steps(self._groups.issued_by_default, self._step_ended)
+        self._parts = StepParts()
+        self._gradient_sync = GradientSync()
         self._expectations = Expectations()
         self._checkpoints = OpenActivities()
         self._distributed_checkpoints = DistributedCheckpoints(self._checkpoints, self._patches)
@@ -131,9 +136,12 @@ class Capture:
         existing = known_groups()
         self._groups.born_before_us(existing)
         follow_creation(self._patches, self)
+        follow_timeouts(self._patches, self._groups.renew_timeouts)
         Coalescing(self._groups, self._hot_path, self._meet).hook(self._patches)
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)
+        self._parts.hook(self._patches)
+        self._gradient_sync.hook(self._patches)
         self._expectations.hook()
         self._distributed_checkpoints.hook()
         CheckpointFiles(self._checkpoints).hook(self._patches)
@@ -162,6 +170,7 @@ class Capture:
             self._symmetric_memory.remove()
         self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
+        self._parts.unhook()
         self._expectations.unhook()
         self._distributed_checkpoints.unhook()
         if self._observed is not None:
@@ -194,6 +203,7 @@ class Capture:
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
         self._recorder = self._steps.recorder = self._checkpoints.recorder = recorder
+        self._parts.write_to(recorder)
         if recorder.native is not None:
             recorder.native.begin(WINDOW)
             if self._steps.source is not StepSource.WINDOWS:
@@ -240,6 +250,10 @@ class Capture:
         self._groups.default = state
         self._agree(self._recorder, backend_and_store(group)[1])
 
+    def _step_ended(self, recorder: Recorder) -> None:
+        self._parts.trains_here()
+        self._gradient_sync.step_ended(recorder)
+
     def _agree(self, recorder: Recorder, store: Any) -> None:
         groups, everybody = self._groups, self._groups.default
         agreement = RunIdAgreement(
@@ -276,6 +290,7 @@ class Capture:
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None
         self._steps.recorder = self._checkpoints.recorder = None
+        self._parts.write_to(None)
         self._expectations.write_to(None)
         try:
             with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
@@ -343,6 +358,7 @@ class Capture:
         """Reset: a child is not a rank until it creates its own group, and it never writes to its parent's tape."""
         self._recorder, self._steps.recorder, self._agreements = None, None, []
         self._checkpoints.recorder = None
+        self._parts.write_to(None)
         self._expectations.write_to(None)
         self._groups.clear()
         if self._native is not None:

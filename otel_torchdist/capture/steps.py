@@ -23,6 +23,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.loss_scale import LossScales
 from otel_torchdist.capture.optimizer_steps import OptimizerSteps, is_step, is_within_step
 from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.capture.throughput import count_work
 from otel_torchdist.capture.torch_api import GRAD_SCALER, hook_optimizers, is_hooked, skip_in_dynamo
 
 if TYPE_CHECKING:
@@ -39,13 +40,18 @@ _active: Steps | None = None
 """The instance whose steps `mark_step` ends; a process has at most one capture."""
 
 
-def mark_step() -> None:
+def mark_step(*, samples: float | None = None, tokens: float | None = None, flops: float | None = None) -> None:
     """Mark the end of a training step; does nothing while instrumentation is off.
 
     From the first call on, only these calls count: optimizers no longer end steps.
+
+    Args:
+        samples: Samples that this rank has processed in the step, for metrics of throughput.
+        tokens: Tokens that it has processed.
+        flops: Floating-point operations of its model in the step, as you count them.
     """
     if _active is not None:
-        _active.mark()
+        _active.mark(samples, tokens, flops)
 
 
 class StepSource(enum.IntEnum):
@@ -72,13 +78,15 @@ class Steps:
         optimizer_steps: The steps of optimizers.
     """
 
-    def __init__(self, issued: Callable[[], int]) -> None:
+    def __init__(self, issued: Callable[[], int], ended: Callable[[Recorder], None] | None = None) -> None:
         """Initialize the steps; optimizers count only after `hook`.
 
         Args:
             issued: Returns how many collectives the default group has issued.
+            ended: Called on the thread that trains when a step has ended that was seen to be one.
         """
         self._issued = issued
+        self._ended = ended
         self.optimizer_steps = OptimizerSteps()
         self.source = StepSource.WINDOWS
         self.recorder: Recorder | None = None
@@ -171,8 +179,11 @@ class Steps:
         if self._is_candidate(optimizer) and not _is_nested():
             self._end_by(optimizer, skipped=True)
 
-    def mark(self) -> None:
-        """End a step because the user called `mark_step`."""
+    def mark(self, samples: float | None = None, tokens: float | None = None, flops: float | None = None) -> None:
+        """End a step because the user called `mark_step`, with what it has processed."""
+        if self.recorder is not None:
+            with guard.guarded("mark_step"):
+                count_work(self.recorder.tape, samples, tokens, flops)
         self._end(StepSource.MARK_STEP)
 
     def collective_begins(self, sequence: int) -> None:
@@ -191,6 +202,8 @@ class Steps:
             self.recorder.native.stop_windows()
         self.source = source
         self.recorder.end_step(time.monotonic_ns(), self._issued(), skipped, self._scales.newest)
+        if self._ended is not None and source is not StepSource.WINDOWS:
+            self._ended(self.recorder)
 
 
 def _hooked(given: Any) -> Any:

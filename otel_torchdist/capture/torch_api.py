@@ -120,6 +120,12 @@ def ranks_in_books(group: Any) -> dict[int, int] | None:
     return _c10d._world.pg_group_ranks.get(group)
 
 
+def backends_with_timeouts() -> list[Any]:
+    """Classes of backends whose timeout can be changed from Python."""
+    found: list[Any] = [getattr(_bindings, name) for name in dir(_bindings) if name.startswith("ProcessGroup")]
+    return [one for one in found if "_set_default_timeout" in vars(one)]
+
+
 def resolve_group(name: str) -> Any:
     """The process group that torch has registered under a name.
 
@@ -203,6 +209,7 @@ class Patches:
         name: str,
         make: Callable[[Any], Any],
         is_traced: bool = False,
+        has_rule: bool = False,
         make_native: Callable[[tuple[Any, Any]], Any] | None = None,
     ) -> None:
         """Set `owner.name` to `make(original)`; do nothing if this torch has no such attribute.
@@ -213,6 +220,7 @@ class Patches:
             make: Receives the original as it is called, without `self`.
             make_native: Makes the method of what `make` has returned and the original, in place of this.
             is_traced: Whether Dynamo may encounter it while tracing a program, and compiles what the original calls.
+            has_rule: The same, where Dynamo finds it in a table of functions that it skips, which holds functions only.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -220,7 +228,9 @@ class Patches:
         # The class attribute itself, not the result of `getattr`: a pybind method would come back unbound.
         stored: Any = _own(owner, name)
         function = make(original)
-        skip_in_dynamo(function.__code__, with_callees=not is_traced)
+        skip_in_dynamo(function.__code__, with_callees=not (is_traced or has_rule))
+        if has_rule:
+            function._torchdynamo_disable = True  # the table may have been made with the original
         if make_native is not None:
             replacement = make_native((function, original))
         else:

@@ -12,6 +12,7 @@ from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireR
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.checkpoints import RankCheckpoints
 from otel_torchdist.tape.records import GroupName, Operation
+from otel_torchdist.tape.timeouts import AtTimeout
 from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress, Window
 from otel_torchdist.world.model import OutputChecksum, RankValues, RankView, WorldSnapshot
 
@@ -70,15 +71,16 @@ class _Groups:
 
     def __init__(self) -> None:
         self.names: list[GroupName] = []
-        self._places: dict[str, int] = {}
+        self._places: dict[tuple[str, int, AtTimeout], int] = {}
 
     def place_of(self, group: GroupView | None) -> int:
         if group is None:
             return -1
-        if group.key not in self._places:
-            self._places[group.key] = len(self.names)
+        key = (group.key, group.name.timeout_ms, group.name.at_timeout)
+        if key not in self._places:
+            self._places[key] = len(self.names)
             self.names.append(group.name)
-        return self._places[group.key]
+        return self._places[key]
 
 
 def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
@@ -169,6 +171,7 @@ def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
         failure=operation.failure,
         waiting_since_ns=operation.waiting_since_ns,
         tolerance_ns=operation.tolerance_ns,
+        longest_ns=operation.longest_ns,
         path=operation.path,
     )
 
@@ -188,6 +191,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
             failure=wire.failure,
             waiting_since_ns=_later(wire.waiting_since_ns, offset_ns),
             tolerance_ns=wire.tolerance_ns,
+            longest_ns=wire.longest_ns,
             path=wire.path,
         )
 

@@ -82,6 +82,7 @@ class WireOperation:
     waiting_since_ns: int | None
     tolerance_ns: int
     path: tuple[str, ...] = ()
+    longest_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

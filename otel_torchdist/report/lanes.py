@@ -22,7 +22,11 @@ MOST_LANES: Final = 8
 OPEN: Final = -1
 UNKNOWN: Final = -1
 ACTIVITIES: Final = -1
-_ACTIVITY: Final = BarKind("optimizer step", "optimizer", "", 0)
+_ACTIVITIES: Final = {
+    kind: BarKind(kind.name.lower().replace("_", " "), kind.name.lower(), "", 0)
+    for kind in (ActivityKind.OPTIMIZER_STEP, ActivityKind.DATA_WAIT, ActivityKind.BACKWARD)
+}
+"""Those that follow one another; checkpoints overlap with them."""
 _NO_END: Final = (How.ABANDONED, How.UNTRACKED)
 
 
@@ -120,9 +124,10 @@ class Lanes:
             begin_ns, end_ns = activity.entered_ns, activity.completed_ns
             if begin_ns > until_ns or (end_ns is not None and end_ns < from_ns):
                 continue
-            if activity.kind is not ActivityKind.OPTIMIZER_STEP:
+            title = _ACTIVITIES.get(activity.kind)
+            if title is None:
                 continue
-            kind = self.kinds.setdefault(_ACTIVITY, len(self.kinds))
+            kind = self.kinds.setdefault(title, len(self.kinds))
             yield _Bar(*self._placed(history.rank, begin_ns, end_ns), UNKNOWN, kind, 0, activity.step, False)
 
     def _placed(self, rank: int, begin_ns: int, end_ns: int | None) -> tuple[int, int]:

@@ -320,6 +320,23 @@ class ProblemFound:
     world: WorldSnapshot
 
 
+@dataclass(frozen=True, slots=True)
+class TimeoutShort:
+    """A group's backend may end a stall before it has been reported and acted on.
+
+    Attributes:
+        run: 128-bit id.
+        group: The group, with its timeout.
+        backend: Its backend: `gloo`, or `NCCL`.
+        needed_ns: What its timeout would have to exceed: the threshold, and the grace of the actions if there are any.
+    """
+
+    run: int
+    group: GroupView
+    backend: str
+    needed_ns: int
+
+
 Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound
 FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound)
 Event: TypeAlias = (
@@ -338,4 +355,5 @@ Event: TypeAlias = (
     | SlowGone
     | ValuesFound
     | ProblemFound
+    | TimeoutShort
 )

@@ -10,6 +10,10 @@ from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from otel_torchdist import semconv
+from otel_torchdist.environment_variables import (
+    OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE,
+    OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
+)
 from otel_torchdist.naming import run_label
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.attributes import resolution
@@ -22,12 +26,14 @@ from otel_torchdist.stall.events import (
     MarkerDue,
     MismatchFound,
     ProblemFound,
+    TimeoutShort,
     ValuesFound,
     VerdictGiven,
 )
 from otel_torchdist.stall.spans import finding_span, incident_spans, marker_span, resolution_spans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.verdict.model import Outcome
+from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.sentence import sentence
 
 _logger = logging.getLogger("otel_torchdist.stall")
@@ -77,6 +83,8 @@ class StallReporter:
                 self._report_end(event)
             elif isinstance(event, FINDINGS):
                 self._report_finding(event)
+            elif isinstance(event, TimeoutShort):
+                _warn_of_timeout(event)
 
     def _report_markers(self, events: Iterable[MarkerDue]) -> None:
         spans: list[FinishedSpan] = []
@@ -128,6 +136,16 @@ class StallReporter:
             attributes=found,
             event_name=name,
         )
+
+
+def _warn_of_timeout(event: TimeoutShort) -> None:
+    _logger.warning(
+        "the timeout of %s is %s: %s may end a stall there before it has been reported and acted on, which takes %s "
+        "(%s, and %s if actions are set); a longer timeout, or a shorter threshold, leaves time for that (run %s)",
+        event.group.label, span_of_time(event.group.name.timeout_ms / 1e3), event.backend,
+        span_of_time(event.needed_ns / 1e9), OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE,
+        run_label(event.run),
+    )  # fmt: skip
 
 
 def _where(incident: Incident) -> str:

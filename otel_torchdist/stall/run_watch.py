@@ -16,6 +16,7 @@ from otel_torchdist.stall.numbering import MarkerClock
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.pending import UNSEEN_NS
 from otel_torchdist.stall.seen import RunSeen
+from otel_torchdist.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
@@ -49,6 +50,7 @@ class RunWatch:
         self._compiling = CompileExcuses(rules.threshold_ns)
         self._early = EarlyStacks(rules.threshold_ns, self._roots, self._compiling)
         self._findings = FindingWatch()
+        self._timeouts = ShortTimeouts(rules.timeouts_exceed_ns)
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._seen_since_ns = 0
@@ -142,7 +144,7 @@ class RunWatch:
 
     def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
-        events: list[Event] = []
+        events: list[Event] = [*self._timeouts.check(world)]
         self._note_pause(world)
         waits, incident = waits_of(world), self._incident
         self._ages.observe(world, waits)

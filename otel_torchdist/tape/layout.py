@@ -3,7 +3,7 @@
 A tape is one file, mapped by its writer and read by any number of readers:
 
     0      identity   1,024 bytes, written once, with a CRC of its own
-    1,024  live words 3,072 bytes, 64-bit words that the writer updates in place
+    1,024  live words 3,072 bytes, 64-bit words that the writer updates in place, and from 1,280 on `tape.figures`
     4,096  refuge     64 records: open operations and activities whose slot in the ring has been reused
     12,288 ring       `capacity` records of 128 bytes; record n is in slot n % capacity, numbers start at 1
 
@@ -31,7 +31,7 @@ import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 6
+VERSION: Final = 7
 
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
@@ -174,6 +174,8 @@ class ActivityKind(enum.IntEnum):
     TORCH_SAVE = 6
     """`torch.save` into a file."""
     TORCH_LOAD = 7
+    DATA_WAIT = 20
+    BACKWARD = 21
 
 
 class Phase(enum.IntEnum):

@@ -24,6 +24,7 @@ from otel_torchdist.files.others import is_gone, read_part, reason
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
 from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, ParameterNames, SignatureName
+from otel_torchdist.tape.timeouts import AtTimeout
 
 Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | ParameterNames | str
 
@@ -158,6 +159,8 @@ class _Group:
     aligned: bool
     epoch: int = -1
     device: str = ""
+    timeout_ms: _Number = 0
+    at_timeout: AtTimeout = AtTimeout.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +328,18 @@ def _name(line: _Line) -> Name | None:
     if line.group is not None:
         group = line.group
         name, description, backend = readable(group.name), readable(group.description), readable(group.backend)
-        device = readable(group.device)
-        return GroupName(name, description, group.ranks, group.nth, backend, group.aligned, group.epoch, device)
+        return GroupName(
+            name,
+            description,
+            group.ranks,
+            group.nth,
+            backend,
+            group.aligned,
+            group.epoch,
+            readable(group.device),
+            group.timeout_ms,
+            group.at_timeout,
+        )
     if line.signature is not None:
         one = line.signature
         dtypes = tuple(map(readable, one.dtypes))

@@ -12,6 +12,7 @@ from otel_torchdist.tape.layout import Flag, How, Kernel, Phase, RecordKind, Run
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.tape.splits import Splits
+from otel_torchdist.tape.timeouts import AtTimeout
 
 # Operators of IntFlag run in Python and are several times slower than those of int.
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
@@ -271,6 +272,9 @@ class GroupName:
         epoch: Number of this membership of a live group, as its members agreed when they formed it; -1 for a group
             whose members do not change, `BESIDE` for operations outside a group's collectives, counted separately.
         device: Device type, if the group has a backend of its own for each type; else ''.
+        timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known. After a change they refer
+            to another entry.
+        at_timeout: What its backend does then.
     """
 
     name: str
@@ -281,6 +285,8 @@ class GroupName:
     aligned: bool
     epoch: int = -1
     device: str = ""
+    timeout_ms: int = 0
+    at_timeout: AtTimeout = AtTimeout.UNKNOWN
 
     @property
     def key(self) -> str:

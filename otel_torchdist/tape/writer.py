@@ -16,6 +16,7 @@ from typing import Final
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import using
 from otel_torchdist.tape import layout
+from otel_torchdist.tape.figures import FigureWords
 from otel_torchdist.tape.identity import encode_identity
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.live_words import LiveWords
@@ -45,7 +46,7 @@ _pack_rest = struct.Struct(f"=Q{layout.PAYLOAD.size}s{8 * layout.WORDS}s").pack_
 _crc32 = zlib.crc32
 
 
-class TapeWriter(Refuge, LiveWords):
+class TapeWriter(Refuge, LiveWords, FigureWords):
     """Writes one rank's tape.
 
     Thread-safe under the GIL: numbers are drawn from an atomic counter, each thread writes its own record, and the

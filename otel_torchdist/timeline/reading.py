@@ -25,8 +25,12 @@ from otel_torchdist.timeline.model import (
 from otel_torchdist.world.calls import Channel, OperationView
 
 _NO_GROUP: Final = "unknown group"
-_OPTIMIZER: Final = {ActivityKind.OPTIMIZER_STEP: "optimizer step"}
 _CHECKPOINTS: Final = {kind: f"checkpoint {name}" for kind, name in CHECKPOINT_OPERATIONS.items()}
+_ACTIVITIES: Final = {
+    ActivityKind.OPTIMIZER_STEP: "optimizer step",
+    ActivityKind.DATA_WAIT: "data wait",
+    ActivityKind.BACKWARD: "backward",
+}
 
 
 def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> RankTimeline:
@@ -41,7 +45,7 @@ def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> Ra
     for view in history.operations:
         reading.take(view)
     steps = tuple(_chosen(_steps(history, shift_ns), selection))
-    activities = tuple(_chosen(_activities(history, shift_ns, _OPTIMIZER), selection))
+    activities = tuple(_chosen(_activities(history, shift_ns, _ACTIVITIES), selection))
     checkpoints = tuple(_chosen(_activities(history, shift_ns, _CHECKPOINTS), selection))
     begin = reading.slices.begin
     for places in reading.groups.values():

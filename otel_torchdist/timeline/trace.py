@@ -63,7 +63,7 @@ class TraceWriter:
         places = count()
         if self._incident is not None and rank.rank in (*self._incident.blamed, *self._incident.waiting):
             yield from self._marked(self._incident, rank, flows, process, next(places))
-        tracks = (("steps", rank.steps), ("optimizer", rank.activities), ("checkpoints", rank.checkpoints))
+        tracks = (("steps", rank.steps), ("activities", rank.activities), ("checkpoints", rank.checkpoints))
         for title, spans in tracks:
             if spans:
                 yield from self._spans(title, spans, process, next(places), until_ns)

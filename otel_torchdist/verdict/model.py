@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.verdict.checkpoints import checkpoint_of
+from otel_torchdist.verdict.deadline import Deadline, first_deadline
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import GroupView, OperationId
@@ -115,6 +116,7 @@ class Verdict:
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
         symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
+        deadline: When the backend ends the wait; None if it is not known, or nobody waits any more.
     """
 
     kind: VerdictKind
@@ -133,6 +135,7 @@ class Verdict:
     first: FirstDeath | None = None
     node: str = ""
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
+    deadline: Deadline | None = None
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -189,7 +192,7 @@ def verdict_at(
 
 
 def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
-    """The verdict with the place of every member that reports, and the node if it names that as a whole."""
+    """The verdict with the members' places, the node if it names that as a whole, and its deadline."""
     members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
     missing_at = _missing_at(verdict)
     places: dict[int, Place] = {}
@@ -199,8 +202,14 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         places[rank] = in_checkpoint(place, view, checkpoint_of(world, rank, verdict.roll), world.taken_ns)
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
     symptoms = {rank: view.symptoms for rank, view in members.items() if view.symptoms}
-    node = _node_of(verdict.ranks, world)
-    return replace(verdict, places=places, failures=failures, node=node, symptoms=symptoms)
+    return replace(
+        verdict,
+        places=places,
+        failures=failures,
+        node=_node_of(verdict.ranks, world),
+        symptoms=symptoms,
+        deadline=first_deadline(world, verdict.roll.waits),
+    )
 
 
 def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:

@@ -130,7 +130,7 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
         rules: Which waits are stalls.
     """
     best = min(_verdicts(moment, rules), key=urgency, default=None)
-    return locate(moment.world, best) if best is not None else None
+    return _located(moment, best) if best is not None else None
 
 
 def roots_of(moment: LastMoment, rules: StallRules) -> list[Verdict]:
@@ -149,9 +149,19 @@ def roots_of(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     named: set[int] = set()
     for verdict in sorted(best, key=lambda verdict: -len(verdict.ranks)):
         if not roots or not named.issuperset(verdict.ranks):
-            roots.append(locate(moment.world, verdict))
+            roots.append(_located(moment, verdict))
             named.update(verdict.ranks)
     return roots
+
+
+def _located(moment: LastMoment, verdict: Verdict) -> Verdict:
+    located = locate(moment.world, verdict)
+    return located if moment.is_now else _when_over(located)
+
+
+def _when_over(verdict: Verdict) -> Verdict:
+    """A verdict on what is over: no timeout will end it."""
+    return dataclasses.replace(verdict, deadline=None)
 
 
 def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
@@ -235,12 +245,12 @@ def seen_end(run_id: int, views: Sequence[RankView], rules: StallRules, now_ns: 
     before = WorldSnapshot(run_id, died_ns, _by_rank([_alive_at(view, died_ns) for view in views]))
     hung = stalled_verdict(before, rules)
     if hung is not None:
-        return SeenEnd(locate(before, hung), died_ns, True, first)
+        return SeenEnd(_when_over(locate(before, hung)), died_ns, True, first)
     ends = [view.death.at_ns for view in views if view.death is not None]
     end_ns = now_ns if any(view.alive for view in views) else max(ends)
     after = WorldSnapshot(run_id, end_ns, _by_rank([_gone(view) for view in views]))
     verdict = RootFinder(rules.threshold_ns).find(after, [], None)
-    return SeenEnd(locate(after, verdict) if verdict is not None else None, end_ns, False, first)
+    return SeenEnd(_when_over(locate(after, verdict)) if verdict is not None else None, end_ns, False, first)
 
 
 def _by_rank(views: Sequence[RankView]) -> Mapping[int, RankView]:

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.config import Config
+from otel_torchdist.config import ActionKind, Config
 from otel_torchdist.verdict.checkpoints import checkpoint_of, takes_its_usual_time
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import Wait
@@ -37,17 +37,26 @@ class StallRules:
         ignored: Patterns as in `fnmatch`; an operation is never stalled if its name, group, label or call site (as
             `evaluate.py:run`) matches one.
         compares_calls: Whether calls are compared between ranks even where nothing stalls.
+        grace_ns: For how long a verdict stands before anything but a warning follows from it.
     """
 
     threshold_ns: int
     ignored: tuple[str, ...] = ()
     compares_calls: bool = True
+    grace_ns: int = 0
 
     @classmethod
     def from_config(cls, config: Config, threshold_s: float | None = None) -> StallRules:
         """Return the rules that a user has set; `threshold_s`, if given, replaces the threshold of the settings."""
         seconds = config.stall_timeout if threshold_s is None else threshold_s
-        return cls(round(seconds * 1e9), config.stall_ignore, config.compare_calls)
+        acts = any(action.kind is not ActionKind.LOG for action in config.on_stall)
+        grace_ns = round(config.on_stall_grace * 1e9) if acts else 0
+        return cls(round(seconds * 1e9), config.stall_ignore, config.compare_calls, grace_ns)
+
+    @property
+    def timeouts_exceed_ns(self) -> int:
+        """What timeouts must exceed, so that no backend ends a stall before all has been done about it."""
+        return self.threshold_ns + self.grace_ns
 
     @property
     def threshold_s(self) -> float:

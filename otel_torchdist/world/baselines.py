@@ -39,6 +39,7 @@ class Baselines:
     def __init__(self) -> None:
         self._counts: Counter[BaselineKey] = Counter()
         self._long: dict[BaselineKey, deque[tuple[int, int]]] = {}
+        self._longest_ns: dict[BaselineKey, int] = {}
         self._tolerance_ns: dict[BaselineKey, int] = {}  # cached until the next end there, as each pass asks again
 
     def ended(self, operation: Operation) -> None:
@@ -53,8 +54,14 @@ class Baselines:
         if key not in self._long and len(self._long) >= MAX_CALL_SITES:
             self._long.clear()
             self._counts.clear()
+            self._longest_ns.clear()
             self._tolerance_ns.clear()
         self._long.setdefault(key, deque(maxlen=MAX_LONG)).append((self._counts[key], took_ns))
+        self._longest_ns[key] = max(self._longest_ns.get(key, 0), took_ns)
+
+    def longest_ns(self, operation: Operation) -> int:
+        """The longest that an operation of this call site has taken, as far as was seen; 0 if all were short."""
+        return self._longest_ns.get(_key(operation), 0)
 
     def tolerance_ns(self, operation: Operation) -> int:
         """How long an operation may stay open before it exceeds what is usual for its call site; 0 if not known.

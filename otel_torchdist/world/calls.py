@@ -153,6 +153,7 @@ class OperationView:
         waiting_since_ns: Since when it shows that its rank waits; None if being open is no evidence of that.
         tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.
         path: What has led to the call site, innermost frame first; see `shown_path`.
+        longest_ns: The longest that an operation of its call site has taken before; 0 if all were short.
     """
 
     record: Operation
@@ -166,3 +167,4 @@ class OperationView:
     waiting_since_ns: int | None
     tolerance_ns: int = 0
     path: tuple[str, ...] = ()
+    longest_ns: int = 0

@@ -264,4 +264,5 @@ class TapeFollower:
         known = self._views.get(operation.number)
         if known is not None and known.record is operation:
             return known
-        return self._resolved.operation(operation, self._baselines.tolerance_ns(operation))
+        baselines = self._baselines
+        return self._resolved.operation(operation, baselines.tolerance_ns(operation), baselines.longest_ns(operation))

@@ -51,8 +51,8 @@ class ResolvedNames:
         self._collectives: dict[tuple[RecordKind, int], Channel] = {}
         self.groups: Mapping[str, GroupView] = MappingProxyType({})
 
-    def operation(self, operation: Operation, tolerance_ns: int = 0) -> OperationView:
-        """Resolve an operation; see `OperationView` for `tolerance_ns`."""
+    def operation(self, operation: Operation, tolerance_ns: int = 0, longest_ns: int = 0) -> OperationView:
+        """Resolve an operation; see `OperationView` for `tolerance_ns` and `longest_ns`."""
         key = (operation.kind, operation.group, operation.signature, operation.call_site, operation.label)
         names = self._known.get(key) or self._resolve(key, operation)
         return OperationView(
@@ -67,6 +67,7 @@ class ResolvedNames:
             failure=(self._names.text(operation.failure) or "") if operation.failure else "",
             waiting_since_ns=operation.waiting_since_ns,
             tolerance_ns=tolerance_ns,
+            longest_ns=longest_ns,
         )
 
     def _resolve(self, key: _NameIds, operation: Operation) -> _Names:

@@ -20,13 +20,20 @@ from otel_torchdist.capture.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.jobs import Jobs
 from tests.support.memory_sink import MemorySink
+from tests.support.recorded import RecordedTape
+
+
+def steps_of(tape: RecordedTape) -> list[tuple[Activity, str]]:
+    """The steps of optimizers on a tape, with their classes."""
+    return [one for one in tape.activities if one[0].kind is ActivityKind.OPTIMIZER_STEP]
 
 
 @pytest.mark.parametrize(
@@ -46,15 +53,16 @@ from tests.support.memory_sink import MemorySink
 def test_which_are_recorded(jobs: Jobs, way: str, steps: dict[str, int]) -> None:
     """Every outermost step on any thread, up to a bound in each training step, with the optimizer's class."""
     [tape] = jobs.run("steps", 1, way).tapes
-    assert Counter(optimizer for _, optimizer in tape.activities) == steps
-    assert {activity.how for activity, _ in tape.activities} == {How.CALL}
+    found = steps_of(tape)
+    assert Counter(optimizer for _, optimizer in found) == steps
+    assert {activity.how for activity, _ in found} == {How.CALL}
     assert tape.lost == 0
 
 
 def test_belongs_to_the_step_that_it_ends(jobs: Jobs) -> None:
     """An optimizer's step begins behind the collectives of its training step, and ends before that does."""
     [tape] = jobs.run("steps", 1, "one_optimizer").tapes
-    for (activity, _), mark in zip(tape.activities, tape.steps, strict=True):
+    for (activity, _), mark in zip(steps_of(tape), tape.steps, strict=True):
         last = [operation.raw for operation in tape.operations if operation.raw.step == mark.step][-1]
         assert activity.completed_ns is not None
         assert last.entered_ns < activity.entered_ns < activity.completed_ns <= mark.ended_ns
@@ -64,8 +72,8 @@ def test_belongs_to_the_step_that_it_ends(jobs: Jobs) -> None:
 def test_collectives_within(jobs: Jobs) -> None:
     """LBFGS calls its closure, with backward and collectives, within its step; these stay operations."""
     [tape] = jobs.run("steps", 1, "closures").tapes
-    assert [optimizer for _, optimizer in tape.activities] == ["LBFGS"] * 5
-    for number, (activity, _) in enumerate(tape.activities):
+    assert [optimizer for _, optimizer in steps_of(tape)] == ["LBFGS"] * 5
+    for number, (activity, _) in enumerate(steps_of(tape)):
         within = [one.raw for one in tape.operations if one.raw.step == number]
         assert len(within) == 3
         assert activity.completed_ns is not None
@@ -76,7 +84,7 @@ def test_collectives_within(jobs: Jobs) -> None:
 def test_killed_within(jobs: Jobs) -> None:
     """A step in which its process is killed stays open on the tape, and its span says so."""
     [tape] = jobs.run("steps", 1, "killed", codes=[-9]).tapes
-    assert [activity.how for activity, _ in tape.activities] == [How.CALL, None]
+    assert [activity.how for activity, _ in steps_of(tape)] == [How.CALL, None]
     reader, sink = TapeReader(tape.path), MemorySink()
     spans = RankSpans(reader, sink, StepSampler(ALWAYS_ON, 1_000, 0, 1))
     now_ns = time.monotonic_ns()

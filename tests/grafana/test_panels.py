@@ -11,7 +11,7 @@ import pytest
 
 from tests.grafana.queries import DASHBOARDS, panels, used_variables
 
-UIDS = {"torchdist-job", "torchdist-collective", "torchdist-stall", "torchdist-numeric"}
+UIDS = {"torchdist-job", "torchdist-collective", "torchdist-stall", "torchdist-numeric", "torchdist-parts"}
 OF_GRAFANA = {"__rate_interval", "__range", "__interval", "__value", "__all"}
 ONLY_PASSED_ON = {"jaeger", "jaeger_url"}
 """Dashboards without a trace to show, which link to the ones that have traces."""

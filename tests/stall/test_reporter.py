@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 
@@ -11,8 +12,10 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import anchor_span_id, operation_span_id, run_label, trace_id_of_step
+from otel_torchdist.stall.events import TimeoutShort
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.timeouts import AtTimeout
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.world.model import RankView
 from tests.support.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of
@@ -248,3 +251,18 @@ def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
     first_line, last_line = [record.getMessage() for record in caplog.records]
     assert first_line == f"stall: {root.error} (run {run_label(RUN)}, trace {root.trace_id:032x})"
     assert last_line.startswith("stall over: all_reduce (sequence 2, default_pg) completed after 12.")
+
+
+def test_short_timeout_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """It names the group, its timeout, what takes longer, and the settings; it is no finding of the training's."""
+    reported = Reported(FakeWorld(1))
+    name = dataclasses.replace(EVERYBODY.name, timeout_ms=35_000, at_timeout=AtTimeout.RAISES)
+    event = TimeoutShort(RUN, dataclasses.replace(EVERYBODY, name=name), "gloo", 40 * SECOND)
+    with caplog.at_level(logging.WARNING, "otel_torchdist.stall"):
+        reported.reporter.report([event])
+    assert caplog.messages == [
+        "the timeout of default_pg is 35 s: gloo may end a stall there before it has been reported and acted on, which "
+        "takes 40 s (OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, and OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE if actions are set)"
+        f"; a longer timeout, or a shorter threshold, leaves time for that (run {run_label(RUN)})"
+    ]
+    assert reported.sink.spans == []

@@ -2,8 +2,10 @@
 
 import pytest
 
+from otel_torchdist.config import Config
 from otel_torchdist.verdict.model import VerdictKind
-from tests.support.fake_world import FakeWorld
+from otel_torchdist.verdict.rules import StallRules
+from tests.support.fake_world import SECOND, FakeWorld
 from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 
@@ -107,3 +109,10 @@ def test_patterns_that_fit_nothing_change_nothing() -> None:
     watching = Watching(late_world(), ignored=["reduce", "train.py"])
     watching.until(1 + THRESHOLD_S + 2)
     assert len(watching.verdicts) == 1
+
+
+@pytest.mark.parametrize(("actions", "needed_s"), [("log", 10), ("log,dump", 40), ("callback:alarm:ring", 40)])
+def test_what_timeouts_must_exceed(actions: str, needed_s: int) -> None:
+    """The threshold, and the grace where anything but a warning comes after it."""
+    config = Config.from_environment({"OTEL_PYTHON_TORCHDIST_ON_STALL": actions})
+    assert StallRules.from_config(config).timeouts_exceed_ns == needed_s * SECOND

@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.c10d.backends import Backends, has_several_backends
 from otel_torchdist.capture.c10d.ragged import RaggedLines
 from otel_torchdist.capture.c10d.signatures import Signatures
+from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.names import SPARE_OF_GROUPS
 from otel_torchdist.tape.records import GroupName
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.recorder import Recorder
 
+MAX_TIMEOUTS: Final = 16
+"""Changes of a group's timeout that are recorded. Each may take a name with all ranks; later ones are unknown."""
 SOMETIMES: Final = 1
 ALWAYS: Final = 2
 
@@ -95,6 +98,7 @@ class GroupState(Channel):
     __slots__ = (
         "__weakref__",
         "_channels",
+        "_timeouts_left",
         "backend_on",
         "coalescing",
         "group_rank",
@@ -119,6 +123,7 @@ class GroupState(Channel):
         self.recorder = recorder
         self.name = name
         self._channels: dict[str, Channel] | None = {} if has_several_backends(group) else None
+        self._timeouts_left = MAX_TIMEOUTS
         self.coalescing: list[Call] | None = None
         self.synchronized = False
         self.has_been_asked = False
@@ -189,11 +194,43 @@ class GroupState(Channel):
             return self
         channel = self._channels.get(device)
         if channel is None:
-            name = dataclasses.replace(self.name, backend=self.backend_on(device), device=device)
-            channel = self._channels[device] = Channel(
-                self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank, self.recorder.new_counter
-            )
+            channel = self._channels[device] = Channel(self._name_on(device), self.rank, self.recorder.new_counter)
         return channel
+
+    def _name_on(self, device: str) -> int:
+        """Name id of the operations on a device type, which has a backend of its own."""
+        group, backend = self.reference(), self.backend_on(device)
+        name = dataclasses.replace(
+            self.name,
+            backend=backend,
+            device=device,
+            timeout_ms=timeout_of(group, device) if group is not None and self._timeouts_left > 1 else 0,
+            at_timeout=at_timeout_of(backend),
+        )
+        return self.recorder.tape.names.intern(name, SPARE_OF_GROUPS)
+
+    def renew_timeout(self) -> None:
+        """Record later operations with the timeout that they have from now on."""
+        group = self.reference()
+        if group is None or self.is_over or not self._timeouts_left:
+            return
+        before = [self.name_id, *(channel.name_id for channel in (self._channels or {}).values())]
+        timeout_ms = timeout_of(group) if self._timeouts_left > 1 else 0
+        self.name = dataclasses.replace(self.name, timeout_ms=timeout_ms)
+        self.name_id = self.recorder.tape.names.intern(self.name, SPARE_OF_GROUPS)
+        for device, channel in tuple((self._channels or {}).items()):
+            channel.name_id = self._name_on(device)
+        if [self.name_id, *(channel.name_id for channel in (self._channels or {}).values())] != before:
+            self._timeouts_left -= 1
+            self.forget_plans()
+
+    def name_without_timeout(self, channel: Channel, device: str) -> int:
+        """Name id for operations of a channel that were given a timeout of their own, which is not known later on."""
+        name = dataclasses.replace(self.name, timeout_ms=0)
+        if channel is not self:
+            backend = self.backend_on(device)
+            name = dataclasses.replace(name, backend=backend, device=device, at_timeout=at_timeout_of(backend))
+        return self.recorder.tape.names.intern(name, SPARE_OF_GROUPS)
 
     def has_met(self, rank: int) -> bool:
         """Whether a collective of this group has ended that proves that `rank` had entered it."""

@@ -15,6 +15,8 @@ from otel_torchdist.tape.writer import TapeWriter
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.schemas import OperationSchema
 
+UNSET_TIMEOUT: Final = -1
+"""Stands for the group's timeout in an operation's arguments."""
 MAX_CACHED: Final = 2048
 REDUCE_OP_FIRST: Final = 16
 REDUCE_OP_EVERY: Final = 31
@@ -90,10 +92,12 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     if code is not None:
         recorder.call_paths.note(site, site_id)
     channel = group.channel_of(described.device)
+    own_timeout = args[operation.timeout] if 0 <= operation.timeout < len(args) else UNSET_TIMEOUT
+    has_own_timeout = own_timeout != UNSET_TIMEOUT
     prepare = partial(
         TapeWriter.prepare,
         message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
-        group=channel.name_id,
+        group=group.name_without_timeout(channel, described.device) if has_own_timeout else channel.name_id,
         signature=described.signature,
         call_site=site_id,
         label=recorder.label(label) if label else 0,

@@ -13,7 +13,7 @@ values are null.
 - `problem`: whether there is a verdict, or a rank or one of its helpers has failed or died; the same as exit code 1.
 - `threshold_s`: minimum age at which an open operation counts as stalled.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
-  `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`, `source`.
+  `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`, `deadline`, `hints`, `source`.
 - `source` of a verdict: `tapes`, `flight recorder`, or `agents` if ranks have no tape here and the agents of all nodes
   have reported more than these tapes show; then only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s`
   are known.
@@ -29,6 +29,9 @@ values are null.
   how long after it the next rank died (null if none did, or if that is not known); `is_silence` is true if the ranks
   only fell silent long before the others: they died or were stopped, or native code did not release their GILs.
 - `hung_s` of a verdict: null, or how long the job hung before it was ended.
+- `deadline` of a verdict: null, or when the backend first ends a wait: `rank`, `backend`, `then` (`raises`, `ends`,
+  `aborts`, `nothing`), `timeout_s`, and `time`, which may have passed.
+- `hints` of a verdict: sentences on PyTorch's own timeouts, as far as they matter to it.
 - `ended_together`: null, or `sentence`, about ranks that something ended at the same moment: none of them is blamed.
 - `death` of a rank: null unless an agent saw its process end; else `time`, `signal`, `exit_code` (null if it is not
   known), `error` (null, or type and first line of the exception, from torchelastic's error file), `out_of_memory`

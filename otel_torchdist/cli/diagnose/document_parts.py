@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from otel_torchdist.cli.diagnose.operation_lines import Timeline
+from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.text import iso_time
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.verdict.deadline import Deadline
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Link, Verdict
 from otel_torchdist.world.calls import GroupView, OperationView
@@ -42,7 +44,19 @@ def verdict_document(timeline: Timeline, verdict: Verdict, age_ns: int, text: st
         "circle": [_link(link) for link in verdict.circle] or None,
         "death": _first_death(verdict.first) if verdict.first is not None else None,
         "hung_s": None,
+        "deadline": _deadline(timeline, verdict.deadline) if verdict.deadline is not None else None,
+        "hints": timeout_hints(verdict),
         "source": source,
+    }
+
+
+def _deadline(timeline: Timeline, deadline: Deadline) -> Json:
+    return {
+        "rank": deadline.rank,
+        "backend": deadline.backend,
+        "then": deadline.at_timeout.value,
+        "timeout_s": rounded(deadline.timeout_ns / 1e9),
+        "time": time_document(timeline, deadline.at_ns),
     }
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.operation_lines import operation_lines, when
+from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.text import captured, day_and_time, fates, length, time_of_day
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import have, name_ranks
@@ -95,6 +96,8 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     title, text, *more = conclusion_of(diagnosis)
     yield Text.assemble((title, "bold white on red" if title == VERDICT else "bold"), f"  {text}")
     yield from (Text(f"  and    {one}") for one in more)
+    if diagnosis.found.verdict is not None:
+        yield from (Text(f"  hint   {hint}", style="dim") for hint in timeout_hints(diagnosis.found.verdict))
 
 
 def _rescue(diagnosis: Diagnosis) -> list[str]:

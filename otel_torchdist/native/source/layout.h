@@ -5,7 +5,7 @@
 
 namespace otel_torchdist::layout {
 
-constexpr int VERSION = 6;
+constexpr int VERSION = 7;
 constexpr int REFUGE_SLOTS = 64;
 constexpr int RECORD_SIZE = 128;
 constexpr int RING_OFFSET = 12288;

@@ -33,7 +33,7 @@ function modelOf(window) {
       };
     });
     const isFirst = lane.rank !== before;
-    lanes.push({ title: isFirst ? `rank ${lane.rank}` : "", rank: lane.rank, note: lane.group < 0 ? "optimizer" : window.groups[lane.group], isFirst, bars });
+    lanes.push({ title: isFirst ? `rank ${lane.rank}` : "", rank: lane.rank, note: lane.group < 0 ? "activities" : window.groups[lane.group], isFirst, bars });
     before = lane.rank;
   }
   return { from: 0, until: window.length_ns, lanes, marks: window.marks.map((mark) => ({ at: mark.at_ns, label: mark.label, tone: mark.is_late ? "--bad" : undefined })), describe: described, path: pathOver(lanes, window) };

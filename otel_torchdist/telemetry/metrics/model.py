@@ -46,6 +46,10 @@ class Unit(Enum):
     BYTES_PER_SECOND = "By/s"
     CHECKPOINTS = "{checkpoint}"
     FILES = "{file}"
+    BATCHES = "{batch}"
+    SAMPLES = "{sample}"
+    TOKENS = "{token}"
+    FLOPS = "{flop}"
 
 
 @dataclass(frozen=True, slots=True)

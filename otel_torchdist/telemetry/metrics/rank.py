@@ -11,6 +11,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import run_label
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.size_classes import size_class
+from otel_torchdist.tape.figures import NO_FIGURES, read_figures
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -89,6 +90,7 @@ class RankMetrics:
         self._last_step: StepMark | None = None
         self._shares = TimeShares()
         self._checkpoints = CheckpointMetrics(tape.names)
+        self._figures = NO_FIGURES
         # Bounded in case a run id never settles: then histograms kept elsewhere miss the oldest durations.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
@@ -167,6 +169,7 @@ class RankMetrics:
                 if operation.started_ns is not None:
                     self._count_begun(operation)
             self._status = status
+            self._figures = read_figures(self._tape.words)
             if is_running or status.state is not TapeState.RUNNING:  # else it disappeared silently: see `gone`
                 self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
@@ -228,6 +231,7 @@ class RankMetrics:
                 checkpoints=self._checkpoints.counts,
                 saved_age_s=None if saves.last_ns is None else max(now_ns - saves.last_ns, 0) / 1e9,
                 save_interval_s=max(saves.intervals_ns, default=0) / 1e9,
+                figures=self._figures,
             )
 
     @property

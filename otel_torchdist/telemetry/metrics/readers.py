@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
+from otel_torchdist.tape.figures import StepFigures
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.telemetry.metrics.checkpoints import WHOLE, CheckpointCounts
 from otel_torchdist.telemetry.metrics.model import Histograms, Numbers
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot, OperationSnapshot, RankSnapshot
 
+Reader: TypeAlias = Callable[[NodeSnapshot], Numbers]
 
-def of_rank(value: Callable[[RankSnapshot], float | None]) -> Callable[[NodeSnapshot], Numbers]:
+
+def of_rank(value: Callable[[RankSnapshot], float | None]) -> Reader:
     """Make a reader of one number per rank; ranks with None have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
@@ -22,6 +26,11 @@ def of_rank(value: Callable[[RankSnapshot], float | None]) -> Callable[[NodeSnap
                 yield (rank.run, str(rank.rank)), number
 
     return read
+
+
+def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigures], float]) -> Reader:
+    """Make a reader of one number per rank; a rank that has counted nothing of the kind has no series."""
+    return of_rank(lambda rank: value(rank.figures) if count(rank.figures) else None)
 
 
 def of_operation(value: Callable[[OperationSnapshot], float]) -> Callable[[NodeSnapshot], Numbers]:

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.machine.model import MachineReading, RankFigures
+from otel_torchdist.tape.figures import NO_FIGURES, StepFigures
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.telemetry.metrics.checkpoints import CheckpointCounts
@@ -116,6 +117,7 @@ class RankSnapshot:
         checkpoints: Counts of its checkpoints, by operation and stage.
         saved_age_s: Seconds since its last save has ended well; None before the first.
         save_interval_s: The longest of the newest intervals between its saves; 0 if there is none.
+        figures: What it has counted itself.
     """
 
     run: str
@@ -138,6 +140,7 @@ class RankSnapshot:
     checkpoints: tuple[CheckpointCounts, ...] = ()
     saved_age_s: float | None = None
     save_interval_s: float = 0.0
+    figures: StepFigures = NO_FIGURES
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,10 @@ def _shown_as(kind: ActivityKind, detail: str) -> tuple[str, str]:
             | ActivityKind.TORCH_LOAD
         ):
             return semconv.CHECKPOINT_SPAN.format(operation=CHECKPOINT_OPERATIONS[kind]), semconv.CHECKPOINT_ID
+        case ActivityKind.DATA_WAIT:
+            return semconv.DATA_WAIT_SPAN, semconv.DATASET
+        case ActivityKind.BACKWARD:
+            return semconv.BACKWARD_SPAN, ""  # it has no detail
 
 
 def _error(name: str, activity: Activity, failure: str, explanation: str, open_because: str) -> str | None:

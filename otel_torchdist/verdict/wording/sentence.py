@@ -12,6 +12,7 @@ from otel_torchdist.verdict.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
+from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
@@ -43,6 +44,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *describe_machine(verdict),
         *_places(verdict),
         *_coverage(verdict),
+        *_deadline(verdict, verdict.since_ns + round(age_s * 1e9)),
     ]
     return "; ".join([cause, *clauses])
 
@@ -111,6 +113,10 @@ def _coverage(verdict: Verdict) -> list[str]:
     adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
     parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if adds else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]
+
+
+def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
+    return [describe_deadline(verdict.deadline, moment_ns)] if verdict.deadline is not None else []
 
 
 # --- causes --------------------------------------------------

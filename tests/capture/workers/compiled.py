@@ -44,6 +44,15 @@ def with_break(x: torch.Tensor) -> torch.Tensor:
     return y + z
 
 
+def with_backward(x: torch.Tensor) -> torch.Tensor:
+    """A backward pass by the tensor's method, and one by the function."""
+    weight = torch.ones(4, 4, requires_grad=True)
+    (weight * x).sum().backward()
+    torch.autograd.backward([(weight * x).sum()])
+    assert weight.grad is not None
+    return weight.grad + x
+
+
 def explained(function: Any, x: torch.Tensor) -> list[Any]:
     """Graphs, breaks and operations according to Dynamo."""
     torch._dynamo.reset()
@@ -52,7 +61,7 @@ def explained(function: Any, x: torch.Tensor) -> list[Any]:
     return [explanation.graph_count, explanation.graph_break_count, explanation.op_count, reasons]
 
 
-functions = (with_function, with_two, with_plain, with_break)
+functions = (with_function, with_two, with_plain, with_break, with_backward)
 if sys.argv[1] == "on":
     start_capture()
 join()

@@ -19,7 +19,8 @@ from tests.cli.terminal import Terminal
 OPTIONS = ("--threshold", str(THRESHOLD_S), "--wait", "120")
 VERDICT = (
     r"rank 2 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; 3 of 4 ranks wait; "
-    rf"it is in load_batch at training\.py:{LOADING_LINE}"
+    rf"it is in load_batch at training\.py:{LOADING_LINE}; "
+    r"gloo raises an error in rank [013] in [\d.]+ (?:s|min \d+ s) \(timeout [\d.]+ (?:min|s)\)"
 )
 TIME = r"^\d\d:\d\d:\d\d  "
 

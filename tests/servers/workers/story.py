@@ -7,6 +7,8 @@ import time
 import torch
 import torch.distributed as dist
 
+from otel_torchdist import data_wait, mark_step
+
 DIFFERS_AT = 40
 
 
@@ -18,15 +20,18 @@ def read_shard(seconds: float) -> None:
 def step(number: int, parameter: torch.Tensor, optimizer: torch.optim.Optimizer, odd: dist.ProcessGroup) -> None:
     """One step of all ranks."""
     rank = dist.get_rank()
-    time.sleep(0.12 if rank == 1 else 0.01)  # long enough to be seen on a busy machine
+    with data_wait():
+        time.sleep(0.12 if rank == 1 else 0.01)  # long enough to be seen on a busy machine
     for size in (4, 100_000):
         dist.all_reduce(torch.ones(size))
     gathered = torch.empty(1_000 * dist.get_world_size())
     dist.all_gather_into_tensor(gathered, torch.ones(1_000))
     differs = rank == 3 and number == DIFFERS_AT
     dist.all_reduce(torch.ones(16, dtype=torch.int32 if differs else torch.float32), group=odd)
-    parameter.grad = torch.ones_like(parameter)
+    parameter.grad = None
+    parameter.sum().backward()
     optimizer.step()
+    mark_step(samples=4, tokens=400, flops=1e9)
 
 
 def main(description: str, healthy_s: float, away_s: float, after_s: float) -> None:

@@ -28,6 +28,7 @@ from prometheus_client import CollectorRegistry
 from otel_torchdist import semconv
 from otel_torchdist.job.description import JobDescription, RankDescription, write_description
 from otel_torchdist.machine.model import MachineReading
+from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import Kernel, RunIdState
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.model import Kind, Unit
@@ -64,6 +65,9 @@ class Pushed:
             simulated.writer.step_ended(sequence, sequence * SECOND, sequence)
         simulated.begin(at=60 * SECOND, sequence=9)
         simulated.writer.add_overhead(1_000_000, 5)
+        for word in FigureWord:
+            simulated.writer.add_to(word, 1_000_000_000)
+        simulated.writer.add_flops(1e15)
         counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
         return simulated, counted
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import activity_span_id, trace_id_of_step
-from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.tape.layout import ActivityKind, How, TapeState
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.spans.segments import MAX_ACTIVITIES, MAX_OPERATIONS
@@ -45,6 +45,24 @@ def test_under_the_step(rank: Rank) -> None:
         semconv.OPTIMIZER: "Adam",
         semconv.COMPLETION: "call",
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "name", "attributes"),
+    [
+        (ActivityKind.DATA_WAIT, "ImageFolder", "data wait", {semconv.DATASET: "ImageFolder"}),
+        (ActivityKind.DATA_WAIT, "", "data wait", {}),
+        (ActivityKind.BACKWARD, "", "backward", {}),
+    ],
+)
+def test_parts_of_a_step(rank: Rank, kind: ActivityKind, detail: str, name: str, attributes: dict[str, str]) -> None:
+    """Each kind has its name, and the attribute that tells two of them apart."""
+    rank.tape.end_activity(rank.tape.begin_activity(detail, kind))
+    rank.tape.end_step()
+    rank.poll()
+    _, span = rank.sink.spans
+    assert span.name == name
+    assert attributes.items() <= span.attributes.items()
 
 
 @pytest.mark.parametrize(

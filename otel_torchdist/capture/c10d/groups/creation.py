@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
+from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.names import SPARE_OF_GROUPS
 from otel_torchdist.tape.records import GroupName, SignatureName
+from otel_torchdist.tape.timeouts import AtTimeout
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
@@ -70,7 +72,14 @@ class Rendezvous:
         self._entered = 0
 
     def enter(
-        self, recorder: Recorder, kind: str, ranks: tuple[int, ...], name: str, description: str, backend: str
+        self,
+        recorder: Recorder,
+        kind: str,
+        ranks: tuple[int, ...],
+        name: str,
+        description: str,
+        backend: str,
+        timeout_ms: int,
     ) -> None:
         """Publish the operation as entered.
 
@@ -81,12 +90,23 @@ class Rendezvous:
             name: The group's name in torch.
             description: What the group is for.
             backend: The backend as requested.
+            timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known.
         """
         self.recorder = recorder
         self.ranks = ranks
         self.nth = recorder.count_group(ranks)
         tape = recorder.tape
-        group = GroupName(name, description, ranks, self.nth, backend, aligned=True)
+        at_timeout = at_timeout_of(backend)
+        group = GroupName(
+            name,
+            description,
+            ranks,
+            self.nth,
+            backend,
+            aligned=True,
+            timeout_ms=timeout_ms if at_timeout is not AtTimeout.UNKNOWN else 0,
+            at_timeout=at_timeout,
+        )
         signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
         self._entered = time.monotonic_ns()
         self._number = tape.begin(
@@ -171,6 +191,7 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
             str(arguments["group_name"]),
             arguments.get("group_desc") or "",
             str(arguments["backend"]),
+            milliseconds_of(arguments.get("timeout")),
         )
 
     @functools.wraps(original)
@@ -203,7 +224,9 @@ def _split(
         if recorder.tape.identity.rank not in ranks:
             return  # this rank takes part in the split, but is not in the group
         name, description = names.get("group_name") or "", names.get("group_desc") or ""
-        rendezvous.enter(recorder, "split_group", ranks, name, description, backend_and_store(parent)[0])
+        timeout_ms = milliseconds_of(names.get("timeout")) or timeout_of(parent)
+        backend = backend_and_store(parent)[0]
+        rendezvous.enter(recorder, "split_group", ranks, name, description, backend, timeout_ms)
 
     def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
         rendezvous = Rendezvous()

@@ -10,6 +10,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.backends import configured_backend
 from otel_torchdist.capture.c10d.call import GroupState
+from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
 from otel_torchdist.capture.torch_api import ranks_in_books
 from otel_torchdist.tape.records import GroupName
 
@@ -62,14 +63,17 @@ class Groups:
         is_listed = ranks is not None or ranks_in_books(group) is not None
         # A group that a library made by hand, smaller than the world: its members are a guess.
         is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
+        backend = configured_backend(group)
         name = GroupName(
             name=_text_of(group, "group_name"),
             description=_text_of(group, "group_desc").replace("undefined", ""),
             ranks=members,
             nth=recorder.count_group(members) if nth is None else nth,
-            backend=configured_backend(group),
+            backend=backend,
             aligned=group not in self._before_us and not is_guess and (membership is None or membership.is_known),
             epoch=membership.epoch if membership is not None else -1,
+            timeout_ms=timeout_of(group),
+            at_timeout=at_timeout_of(backend),
         )
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
         identity = id(group)
@@ -80,6 +84,11 @@ class Groups:
             before.forget_plans()
         self.by_identity[identity] = state
         return state
+
+    def renew_timeouts(self) -> None:
+        """Look at the timeouts of all groups, of which some may have been changed."""
+        for state in self.states():
+            state.renew_timeout()
 
     def _forget(self, identity: int, reference: weakref.ref[GroupState]) -> None:
         state = reference()

@@ -1,0 +1,95 @@
+"""What the settings of PyTorch that end a wait mean for the operation of a verdict.
+
+Only what matters to the verdict is said, and nothing where the timeout is unknown. Defaults are those of torch 2.8 to
+2.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from otel_torchdist.cli.text import length
+from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.timeouts import AtTimeout
+from otel_torchdist.verdict.deadline import backend_of, known_timeout
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.wording.deadlines import span_of_time
+from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.world.baselines import LONG_NS
+from otel_torchdist.world.calls import OperationView
+
+_INSIDE_THE_BACKEND = (VerdictKind.DEVICE, VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN)
+"""Kinds on which NCCL's own record may say more."""
+
+
+def timeout_hints(verdict: Verdict) -> list[str]:
+    """One sentence for each setting that matters to the operation of a verdict."""
+    waits = [operation for _, operation in sorted(verdict.roll.waits.items()) if known_timeout(operation) is not None]
+    if not waits or verdict.kind.is_final:
+        return []
+    # The operations of one verdict are of one group; the first one to end is the one with the shortest timeout.
+    first = min(waits, key=lambda operation: _name(operation).timeout_ms)
+    name = _name(first)
+    hints = [_timeout(name, first.group.label if first.group is not None else "", waits)]
+    return [*hints, *_of_nccl(name, verdict)] if backend_of(name) == "NCCL" else hints
+
+
+def _name(operation: OperationView) -> GroupName:
+    name = known_timeout(operation)
+    assert name is not None
+    return name
+
+
+def _timeout(name: GroupName, group: str, waits: list[OperationView]) -> str:
+    longest = max(waits, key=lambda operation: operation.longest_ns)
+    timeout_s = name.timeout_ms / 1e3
+    where = f" in {describe_frame(longest.call_site)}" if longest.call_site is not None else ""
+    took = (
+        f"took {length(longest.longest_ns / 1e9)}"
+        if longest.longest_ns
+        else f"took less than {LONG_NS // 1_000_000} ms"
+    )
+    return (
+        f"the timeout of {group} is {span_of_time(timeout_s)}; the longest wait before this one{where} {took} "
+        "(timeout= of init_process_group and new_group; it must exceed every healthy wait)"
+    )
+
+
+def _of_nccl(name: GroupName, verdict: Verdict) -> Iterator[str]:
+    match name.at_timeout:
+        case AtTimeout.RAISES:
+            yield (
+                "TORCH_NCCL_BLOCKING_WAIT is set: a wait blocks the host and raises at the timeout, whatever "
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING says; what nobody waits for has no timeout"
+            )
+        case AtTimeout.ABORTS:
+            yield (
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING is 2: at the timeout the operation is aborted and the process goes on "
+                "with what is in its tensors; 3, the default, ends it, so that a launcher can start it again"
+            )
+        case AtTimeout.NOTHING:
+            yield (
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING is 0: at the timeout nothing happens; 3, the default, ends the "
+                "process, so that a launcher can start it again"
+            )
+        case _:
+            pass
+    ends = name.at_timeout in (AtTimeout.ENDS, AtTimeout.ABORTS)
+    if _holds_up_watchdog(verdict):
+        yield (
+            "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480): where native code holds the GIL or a CUDA call does not return, "
+            "NCCL's watchdog may be stuck as well; its monitor ends the process after that time, unless "
+            "TORCH_NCCL_ENABLE_MONITORING is 0"
+        )
+    if ends and verdict.kind in _INSIDE_THE_BACKEND:
+        yield (
+            "TORCH_NCCL_DUMP_ON_TIMEOUT (1), TORCH_FR_BUFFER_SIZE (2000), TORCH_FR_DUMP_TEMP_FILE: at the timeout "
+            "PyTorch writes its flight recorder there, which otel-torchdist diagnose reads"
+        )
+    if verdict.kind is VerdictKind.UNKNOWN:
+        yield "TORCH_NCCL_DESYNC_DEBUG=1 makes NCCL report ranks that are out of step, in a rerun and not in production"
+
+
+def _holds_up_watchdog(verdict: Verdict) -> bool:
+    is_frozen = any(place.frozen_for_ns is not None for place in verdict.places.values())
+    return is_frozen or verdict.kind is VerdictKind.DEVICE

@@ -1,0 +1,121 @@
+"""Figures of a rank's steps: counters that the rank adds to, in words of the tape's header next to the live words.
+
+They are no records: to record a data wait of some microseconds would take as long as the wait, and counters miss
+nothing where a reader falls behind. Like other counters they have no checksums: damage means a wrong metric.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.tape.memory import TapeMemory
+
+_MASK_64: Final = (1 << 64) - 1
+_FLOAT: Final = struct.Struct("=d")
+_WORD: Final = struct.Struct("=Q")
+
+
+class FigureWord(enum.IntEnum):
+    """Index of each figure, counted in 64-bit words from the start of the file."""
+
+    DATA_WAIT_NS = 160
+    BATCHES = 161
+    BACKWARD_NS = 162
+    BACKWARD_PASSES = 163
+    OPTIMIZER_NS = 164
+    OPTIMIZER_STEPS = 165
+    SAMPLES = 166
+    TOKENS = 167
+    FLOPS = 168
+    """A floating-point number: as an integer it would overflow within a day."""
+    SYNC_NS = 169
+    SYNC_OVERLAP_NS = 170
+    SYNCS_TIMED = 171
+
+
+_FIRST: Final = min(FigureWord)
+_WORDS: Final = struct.Struct(f"={len(FigureWord)}Q")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What a rank has counted so far.
+
+    Attributes:
+        data_wait_ns: Time that its training thread waited for data.
+        batches: Batches that it got by that.
+        backward_ns: Time in backward passes of autograd; on a device, until they are enqueued.
+        backward_passes: Their number.
+        optimizer_ns: Time in the steps of optimizers outside of backward passes; on a device, until they are enqueued.
+        optimizer_steps: Their number.
+        samples: What `mark_step` was given.
+        tokens: The same.
+        flops: The same.
+        sync_ns: DDP's time for the reduction of gradients, in the newest step that it has timed.
+        sync_overlap_ns: How much of that the computation of gradients has hidden.
+        syncs_timed: How many such steps were read; without one, the times mean nothing.
+    """
+
+    data_wait_ns: int = 0
+    batches: int = 0
+    backward_ns: int = 0
+    backward_passes: int = 0
+    optimizer_ns: int = 0
+    optimizer_steps: int = 0
+    samples: int = 0
+    tokens: int = 0
+    flops: float = 0.0
+    sync_ns: int = 0
+    sync_overlap_ns: int = 0
+    syncs_timed: int = 0
+
+
+NO_FIGURES: Final = StepFigures()
+
+
+class FigureWords:
+    """Writes the figures of a tape. A figure is written by one thread, or by threads that may lose each other's."""
+
+    _words: memoryview
+
+    def add_to(self, word: FigureWord, amount: int) -> None:
+        """Add to a counter."""
+        self._words[word] = (self._words[word] + amount) & _MASK_64
+
+    def add_time(self, word: FigureWord, nanoseconds: int) -> None:
+        """Add to a time, and one to the counter behind it."""
+        words = self._words
+        words[word] = (words[word] + nanoseconds) & _MASK_64
+        words[word + 1] = (words[word + 1] + 1) & _MASK_64
+
+    def add_flops(self, amount: float) -> None:
+        """Add to the floating-point operations."""
+        before = _FLOAT.unpack(_WORD.pack(self._words[FigureWord.FLOPS]))[0]
+        self._words[FigureWord.FLOPS] = _WORD.unpack(_FLOAT.pack(before + amount))[0]
+
+    def set_sync(self, sync_ns: int, overlap_ns: int) -> None:
+        """Publish what DDP has timed in a step."""
+        self._words[FigureWord.SYNC_NS] = sync_ns
+        self._words[FigureWord.SYNC_OVERLAP_NS] = overlap_ns
+        self.add_to(FigureWord.SYNCS_TIMED, 1)
+
+    def figures_so_far(self, word: FigureWord) -> tuple[int, int]:
+        """Return a time and the counter behind it, for `replace_figures`."""
+        return self._words[word], self._words[word + 1]
+
+    def replace_figures(self, word: FigureWord, nanoseconds: int, count: int) -> None:
+        """Set a time and the counter behind it."""
+        self._words[word] = nanoseconds & _MASK_64
+        self._words[word + 1] = count & _MASK_64
+
+
+def read_figures(memory: TapeMemory) -> StepFigures:
+    """Read the figures of a tape."""
+    words = _WORDS.unpack(memory.read(_FIRST << 3, _WORDS.size))
+    values = [int(word) for word in words]
+    flops = _FLOAT.unpack(_WORD.pack(values[FigureWord.FLOPS - _FIRST]))[0]
+    found = {word.name.lower(): values[word - _FIRST] for word in FigureWord if word is not FigureWord.FLOPS}
+    return StepFigures(**found, flops=flops if flops == flops and 0 <= flops < float("inf") else 0.0)

@@ -1,0 +1,62 @@
+"""What a rank counts itself, as series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.figures import FigureWord
+from tests.support.fake_tape import RUN
+from tests.support.metrics_node import Node
+
+FIGURES = (
+    semconv.DATA_WAIT_SECONDS,
+    semconv.BATCHES,
+    semconv.BACKWARD_SECONDS,
+    semconv.OPTIMIZER_SECONDS,
+    semconv.SAMPLES,
+    semconv.TOKENS,
+    semconv.FLOPS,
+    semconv.GRADIENT_SYNC_SECONDS,
+    semconv.GRADIENT_SYNC_EXPOSED_SECONDS,
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node without ranks."""
+    return Node(tmp_path)
+
+
+def test_a_rank_that_counts_nothing_has_no_series(node: Node) -> None:
+    """A job without loaders, backward passes and `mark_step` pays for none of these."""
+    node.add().run()
+    node.poll()
+    assert [node.values(name) for name in FIGURES] == [{}] * len(FIGURES)
+
+
+def test_figures_are_those_on_the_tape(node: Node) -> None:
+    """Times in seconds, numbers as they are; of gradients also what their computation did not hide."""
+    tape = node.add(rank=3).writer
+    tape.replace_figures(FigureWord.DATA_WAIT_NS, 2_500_000_000, 7)
+    tape.add_time(FigureWord.BACKWARD_NS, 1_500_000_000)
+    tape.add_time(FigureWord.OPTIMIZER_NS, 250_000_000)
+    tape.add_to(FigureWord.SAMPLES, 64)
+    tape.add_to(FigureWord.TOKENS, 64 * 2048)
+    tape.add_flops(1.5e24)
+    tape.set_sync(40_000_000, 28_000_000)
+    node.poll()
+    expected = (2.5, 7, 1.5, 0.25, 64, 131_072, 1.5e24, 0.04, 0.012)
+    assert [node.values(name) for name in FIGURES] == [{(RUN, "3"): pytest.approx(value)} for value in expected]
+
+
+def test_figures_of_a_rank_that_has_ended_stay(node: Node) -> None:
+    """What it had counted is still there after its end."""
+    rank = node.add()
+    rank.writer.add_to(FigureWord.SAMPLES, 5)
+    node.poll()
+    rank.writer.close()
+    node.poll()
+    assert node.values(semconv.SAMPLES) == {(RUN, "0"): 5}
