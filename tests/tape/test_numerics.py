@@ -21,6 +21,7 @@ from otel_torchdist.tape.numerics import (
     pack_numerics,
 )
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.reading.values import MAX_AWAITED
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.fake_tape import FakeTape
 
@@ -110,13 +111,13 @@ def test_outputs_that_are_never_known(writer: TapeWriter) -> None:
     tape = FakeTape(writer.path.parent, rank=1, capacity=4096).writer
     reader = TapeReader.of_writer(tape)
     numbers = []
-    for sequence in range(1, 401):
+    for sequence in range(1, 2 * MAX_AWAITED + 1):
         numbers.append(write(tape, sequence))
         tape.complete(enter(tape, sequence), 2_000, 3_000, How.WAIT)
     reader.poll()
     for number in numbers:
         tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, 7, How.CALL)
-    assert [one.sequence for one in reader.poll().numerics] == list(range(145, 401))
+    assert [one.sequence for one in reader.poll().numerics] == list(range(MAX_AWAITED + 1, 2 * MAX_AWAITED + 1))
 
 
 @given(
