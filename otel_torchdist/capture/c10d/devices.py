@@ -15,7 +15,9 @@ from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Call, OnDevice, Plan
+    from otel_torchdist.capture.cuda.readings import Reading
     from otel_torchdist.native.devices import NativeDevices
+    from otel_torchdist.tape.numerics import Unseen
 
 MAX_WRITTEN: Final = 64
 """Output tensors of an operation by which a wait for it is recognized."""
@@ -70,6 +72,22 @@ class DeviceOperations(Protocol):
         """Note that the wait has been enqueued on the stream."""
         ...
 
+    def room_for_reading(self, device: int) -> Reading | Unseen:
+        """Take room for a result that the current stream is about to compute; or say why there is none."""
+        ...
+
+    def copy(self, reading: Any, source: int, size: int) -> bool:
+        """Enqueue the copy of a result of `size` bytes at `source`; returns whether it will arrive."""
+        ...
+
+    def give_back(self, reading: Any) -> None:
+        """Return the room of a result that is not computed."""
+        ...
+
+    def read(self, reading: Any) -> None:
+        """Pass a result on when it has been copied."""
+        ...
+
     def settle(self, timeout_s: float) -> None:
         """Poll one last time before a tape ends, and drop operations that are still open."""
         ...
@@ -114,7 +132,7 @@ class Devices:
                         _not_followed(call)
                     return
             tensor = tensors[0] if type(tensors) is LIST else tensors
-            cuda = self._find_cuda() if tensor.is_cuda else None
+            cuda = self.find_cuda() if tensor.is_cuda else None
             if cuda is not None:
                 call.enqueued = cuda.begin(call, tensor.get_device(), peer_of_queue(call.plan, peer))
         except Exception as error:
@@ -127,7 +145,8 @@ class Devices:
         """What the native library follows, once there has been an operation on a device."""
         return self._cuda.native if self._cuda is not None else None
 
-    def _find_cuda(self) -> DeviceOperations | None:
+    def find_cuda(self) -> DeviceOperations | None:
+        """What follows operations on CUDA devices, from the first one on; None if nothing can."""
         if not self._has_begun_cuda:
             self._has_begun_cuda = True
             self._cuda = self._begin_cuda()

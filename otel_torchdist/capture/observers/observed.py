@@ -8,6 +8,7 @@ the optimizer's step is the first point at which all that the backward pass has 
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from torch.distributed import ProcessGroup, Work
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
+from otel_torchdist.capture.observers.device_values import DeviceValues
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.observers.replicas import Replicas
 from otel_torchdist.capture.observers.synchronized import Synchronizer
@@ -34,11 +36,15 @@ from otel_torchdist.capture.torch_api import (
     skip_in_dynamo,
 )
 
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
+
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Channel, GroupState
+    from otel_torchdist.capture.c10d.devices import DeviceOperations
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.observers.choice import Observing
 
+_logger = logging.getLogger("otel_torchdist")
 MAX_PENDING: Final = 1_024
 """Operations whose end is awaited; those that are never waited for must not accumulate."""
 
@@ -91,7 +97,11 @@ class ObservedCalls:
     """Puts observers in front of the kernels."""
 
     def __init__(
-        self, observing: Observing, meet: Callable[[ProcessGroup], GroupState | None], patches: Patches
+        self,
+        observing: Observing,
+        meet: Callable[[ProcessGroup], GroupState | None],
+        patches: Patches,
+        find_cuda: Callable[[], DeviceOperations | None],
     ) -> None:
         """Initialize the observers.
 
@@ -99,9 +109,12 @@ class ObservedCalls:
             observing: What looks at tensors.
             meet: Finds or registers a group; returns None if nothing is recorded.
             patches: Replaces methods, and restores them later.
+            find_cuda: Returns what follows operations on CUDA devices; None if nothing does.
         """
         self._hooks = observing.hooks
+        self._observing = observing
         self._numerics = observing.numerics
+        self._devices = DeviceValues(find_cuda)
         self._looks_at_tensors = observing.looks_at_tensors
         self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
         every = observing.compare_parameters
@@ -126,6 +139,18 @@ class ObservedCalls:
         self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
         skip_in_dynamo(ObservedCalls._settle.__code__, with_callees=False)
         self._handles.append(hook_before_optimizers(self._settle))
+
+    def rank_begins(self, rank: int, world_size: int) -> None:
+        """Look at values only if this rank is among those that do so."""
+        numerics = self._observing.numerics
+        self._numerics = numerics if numerics is not None and numerics.is_for(rank) else None
+        if numerics is not None and rank == 0 and not any(map(numerics.is_for, range(world_size))):
+            _logger.warning(
+                "%s=%s names none of the %d ranks: no rank looks at its tensors",
+                OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS,
+                ",".join(f"{one.start}-{one[-1]}" if len(one) > 1 else str(one.start) for one in numerics.ranks),
+                world_size,
+            )
 
     def unhook(self) -> None:
         """Stop following, and forget what has not ended."""
@@ -155,7 +180,8 @@ class ObservedCalls:
         roles = tensor_roles(operation)
 
         def observed(keyset: Any, *args: Any) -> Any:
-            pending = self._begin(operation, roles, hooks, args) if looks_at_tensors else None
+            looks = looks_at_tensors and (hooks or self._numerics is not None)
+            pending = self._begin(operation, roles, hooks, args) if looks else None
             devices = synchronizer.before(operation, args) if synchronizer is not None else ()
             result = kernel(keyset, *args)
             if synchronizer is not None:
@@ -198,12 +224,15 @@ class ObservedCalls:
         inputs = roles.inputs(args, is_root) if before or self._numerics is not None else ()
         if before:
             self._call(before, replace(known, inputs=inputs))
+        outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
         if self._numerics is not None:
             record = None
             with guard.guarded("numerics"):
-                record = self._numerics.before(known, call.group, call.channel, call.tag, get_native_id(), inputs)
+                record = self._numerics.before(
+                    known, call.group, call.channel, call.tag, get_native_id(), inputs, outputs, self._devices
+                )
             after = after if record is None else (record, *after)
-        return _Pending(known, after, roles.outputs(args, is_root)) if after else None
+        return _Pending(known, after, outputs) if after else None
 
     def _hooks_for(
         self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState
