@@ -7,9 +7,11 @@ checksum.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,7 +48,7 @@ def row_of_inputs(tensors: Sequence[torch.Tensor], is_sampled: bool) -> tuple[to
     elements = sum(tensor.numel() for tensor in tensors)
     if not is_sampled:
         return _extremes(parts).view(torch.int64), Counts(elements, 0)
-    with torch.autocast(tensors[0].device.type, enabled=False):  # it would copy halves as float32
+    with _without_autocast(tensors[0].device.type):
         samples = [sample_of(tensor) for tensor in tensors]
         moments = torch.stack([_moments(*both) for both in zip(tensors, samples, strict=True)]).sum(0)
         checksum = checksum_tensor(tensors)
@@ -59,12 +61,18 @@ def row_of_outputs(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return checksum_tensor(tensors).view(1)
 
 
+def _without_autocast(device_type: str) -> AbstractContextManager[object]:
+    """Autocast would copy whole halves as float32 for a norm."""
+    is_on = torch.is_autocast_enabled(device_type)
+    return torch.autocast(device_type, enabled=False) if is_on else contextlib.nullcontext()
+
+
 def _extremes(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """The extremes of all, from those of each; NaN if one is."""
     if len(parts) == 1:
         return parts[0]
-    both = torch.stack(list(parts))
-    return torch.stack([both[:, 0].amin(), both[:, 1].amax()])
+    smallest, largest = torch.stack(list(parts)).unbind(1)
+    return torch.stack([smallest.amin(), largest.amax()])
 
 
 def _moments(tensor: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:

@@ -100,7 +100,7 @@ def sample_of(tensor: torch.Tensor) -> torch.Tensor:
     """At most `SAMPLE` elements of a tensor: blocks that lie next to each other, spread over all of it."""
     count = tensor.numel()
     if count <= SAMPLE or not is_dense(tensor):
-        return tensor.flatten()[:SAMPLE]
+        return tensor.flatten().narrow(0, 0, min(count, SAMPLE))
     blocks = SAMPLE // BLOCK
     stride = (count - BLOCK) // (blocks - 1)
     return tensor.as_strided((blocks, BLOCK), (stride, 1), tensor.storage_offset())
@@ -146,17 +146,17 @@ def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     lane = flat.numel() // (_WORD * LANES) * _WORD
     whole = lane * LANES
     if whole < flat.numel():  # fewer than 512 bytes
-        rest = flat[whole:]
-        yield (rest * weights[: rest.numel()]).sum()
+        rest = flat.numel() - whole
+        yield (flat.narrow(0, whole, rest) * weights.narrow(0, 0, rest)).sum()
     if not lane:
         return
     if flat.data_ptr() % _WORD or flat.storage_offset() % _WORD:
         # Words must be aligned, and what is summed must not depend on where the tensor lies: one lane is copied at once.
-        pieces = [flat[at : at + lane].clone().view(torch.int64).sum() for at in range(0, whole, lane)]
+        pieces = [flat.narrow(0, at, lane).clone().view(torch.int64).sum() for at in range(0, whole, lane)]
         lanes = torch.stack(pieces)
     else:
-        lanes = flat[:whole].view(torch.int64).view(LANES, -1).sum(1)
-    yield (lanes * weights[:LANES]).sum()
+        lanes = flat.narrow(0, 0, whole).view(torch.int64).view(LANES, -1).sum(1)
+    yield (lanes * weights.narrow(0, 0, LANES)).sum()
 
 
 def _in_order(tensor: torch.Tensor) -> torch.Tensor:
