@@ -123,6 +123,8 @@ INPUT_ZERO_SHARE: Final = "torchdist.input.zero_share"
 INPUT_SUBNORMAL_SHARE: Final = "torchdist.input.subnormal_share"
 """Share of subnormal numbers in that sample."""
 INPUT_NON_FINITE: Final = "torchdist.input.non_finite"
+UNSEEN_REASON: Final = "torchdist.input.unseen"
+"""Why inputs were not looked at, all or some."""
 """True if an input is infinite or not a number, false if the inputs were looked at and are finite."""
 INPUT_CHECKSUM: Final = "torchdist.input.checksum"
 """Checksum of the inputs' bits, as twelve hex digits."""
@@ -282,6 +284,7 @@ OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
 SAMPLED_OPERATIONS: Final = "torchdist_sampled_operations_total"
 NON_FINITE_OPERATIONS: Final = "torchdist_non_finite_operations_total"
+UNSEEN_OPERATIONS: Final = "torchdist_unseen_operations_total"
 AMP_SKIPPED_STEPS: Final = "torchdist_amp_skipped_steps_total"
 INPUT_NORM_METRIC: Final = "torchdist_input_norm"
 INPUT_ABSMAX_METRIC: Final = "torchdist_input_absmax"
@@ -326,6 +329,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     OPERATIONS_FAILED: "torchdist.operations.failed",
     SAMPLED_OPERATIONS: "torchdist.sampled_operations",
     NON_FINITE_OPERATIONS: "torchdist.non_finite_operations",
+    UNSEEN_OPERATIONS: "torchdist.unseen_operations",
     AMP_SKIPPED_STEPS: "torchdist.amp.skipped_steps",
     INPUT_NORM_METRIC: "torchdist.input.norm",
     INPUT_ABSMAX_METRIC: "torchdist.input.absmax",
@@ -355,6 +359,8 @@ LABEL_KIND: Final = "kind"
 """What happens on a critical path: `computing` or `transfer`."""
 LABEL_CAUSE: Final = "cause"
 """What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
+LABEL_REASON: Final = "reason"
+"""Why values were not looked at: `type`, `layout`, `device`, `graph`, `full` or `failed`."""
 LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
 
@@ -372,6 +378,7 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_TRACE_ID: STALL_TRACE_ID,
     LABEL_KIND: PATH_KIND,
     LABEL_CAUSE: PATH_CAUSE,
+    LABEL_REASON: UNSEEN_REASON,
     LABEL_KERNEL: CAPTURE_KERNEL,
     LABEL_TORCH: TORCH_VERSION,
 }

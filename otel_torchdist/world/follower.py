@@ -85,8 +85,8 @@ class TapeFollower:
         for operation in batch.ended:
             self._ended(operation)
         self._progress.settle()
-        if batch.numerics or batch.steps:
-            self._values.observe(batch.entered, batch.numerics, batch.steps)
+        if batch.numerics or batch.steps or batch.lost:
+            self._values.observe(batch.entered, batch.numerics, batch.steps, batch.lost > 0)
 
     def _certain_from(self, batch: Batch) -> int:
         """The record from which on this batch has no gap: operations entered earlier may have had successors."""
