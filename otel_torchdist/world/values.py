@@ -127,9 +127,7 @@ class ValueLog:
         is_finite = numerics.is_finite
         was_unknown = self._unknown.pop(numerics.number, None) is not None
         if is_finite is None:
-            self._unknown[numerics.number] = UnknownInput(
-                operation.operation_id, operation.step, numerics.is_pending
-            )
+            self._unknown[numerics.number] = UnknownInput(operation.operation_id, operation.step, numerics.is_pending)
             if len(self._unknown) > MAX_UNKNOWN:
                 oldest = self._unknown.pop(next(iter(self._unknown)))
                 self._unknown_until = max(self._unknown_until, oldest.step)

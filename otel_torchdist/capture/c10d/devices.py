@@ -15,9 +15,7 @@ from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Call, OnDevice, Plan
-    from otel_torchdist.capture.cuda.readings import Reading
     from otel_torchdist.native.devices import NativeDevices
-    from otel_torchdist.tape.numerics import Unseen
 
 MAX_WRITTEN: Final = 64
 """Output tensors of an operation by which a wait for it is recognized."""
@@ -72,7 +70,7 @@ class DeviceOperations(Protocol):
         """Note that the wait has been enqueued on the stream."""
         ...
 
-    def room_for_reading(self, device: int) -> Reading | Unseen:
+    def room_for_reading(self, device: int) -> Any:
         """Take room for a result that the current stream is about to compute; or say why there is none."""
         ...
 

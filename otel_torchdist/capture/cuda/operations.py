@@ -173,7 +173,7 @@ class CudaOperations:
             self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
 
     def room_for_reading(self, device: int) -> Reading | Unseen:
-        """Take a slot and an event for a result that the current stream is about to compute; or say why there is none."""
+        """Take room for a result that the current stream is about to compute; or say why there is none."""
         if self.watch.is_broken:
             return Unseen.DEVICE
         try:

@@ -1,8 +1,8 @@
 """A few bytes that a device has computed, on their way to the host, without anyone waiting for them.
 
-The caller's thread enqueues a copy into a slot of pinned memory and an event behind it; our thread asks for the event, and
-then reads the slot. What is copied is a tensor of ours that the next kernel of the same stream may overwrite: by then it
-has been copied, in the order of the stream. So neither it nor a tensor of the program's is held.
+The caller's thread enqueues a copy into a slot of pinned memory and an event behind it; our thread asks for the event,
+and then reads the slot. What is copied is a tensor of ours, which the next kernel of the same stream may overwrite: it
+has been copied by then. So neither it nor a tensor of the program's is held.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
+from otel_torchdist.capture.cuda.driver import DeviceDriver, EventPool
 
 SLOTS: Final = 256
 """Results in flight, on all devices; what is computed beyond that is not looked at."""

@@ -59,9 +59,7 @@ def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
     observing = Observing(
         hooks=(*given_hooks(given), *load_hooks(config.hooks)),
         synchronizes=config.synchronize,
-        numerics=None if is_off else NumericsObserver(
-            config.numerics, config.numerics_every, config.numerics_ranks
-        ),
+        numerics=None if is_off else NumericsObserver(config.numerics, config.numerics_every, config.numerics_ranks),
         compare_parameters=config.compare_parameters,
     )
     if not observing.is_none and config.capture is CaptureKernel.NATIVE:

@@ -1,8 +1,8 @@
 """The same statistics of tensors on a device: kernels that are only enqueued, and whose results are copied out later.
 
 Nothing here waits for the device, and none of it may: no element is read, no shape depends on values, and nothing is
-copied from the host. A row of results has 64 bits for each: `_EXTREMES`, behind them of sampled inputs `_MOMENTS` and the
-checksum.
+copied from the host. A row of results has 64 bits for each: `_EXTREMES`, behind them of sampled inputs `_MOMENTS` and
+the checksum.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class DeviceValues:
 
     The kernels run where the operation's own place is: inputs are read on the stream on which the operation waits for
     them, outputs on the stream that has waited for it. Both are in use there, so their memory is not given to anyone
-    else before our kernels have run, and no further stream has to be recorded with the allocator, which would keep their
-    memory for longer.
+    else before our kernels have run, and no further stream has to be recorded with the allocator, which would keep it
+    for longer.
     """
 
     def __init__(self, find_cuda: Callable[[], DeviceOperations | None]) -> None:
@@ -60,7 +60,7 @@ class DeviceValues:
             return Unseen.DEVICE
         if len(tensors) > MAX_TENSORS:
             return Unseen.FULL
-        reading = cuda.room_for_reading(tensors[0].get_device())
+        reading: Reading | Unseen = cuda.room_for_reading(tensors[0].get_device())
         if isinstance(reading, Unseen):
             return reading
         is_copied: Any = None

@@ -1,8 +1,8 @@
 """Records the values of operations' tensors: which are not finite, and statistics of a sample of the operations.
 
 Members of a group look at the same operations, without a word between them: the choice depends on nothing but the
-operation's sequence and a size that all of them know, and large messages are chosen more rarely. Nothing is held, copied
-or synchronised, no random numbers are drawn, and no gradient is recorded.
+operation's sequence and a size that all of them know, and large messages are chosen more rarely. Nothing is held,
+copied or synchronised, no random numbers are drawn, and no gradient is recorded.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ from otel_torchdist.capture.torch_api import (
     number_of_reduce_op,
     skip_in_dynamo,
 )
-
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
 
 if TYPE_CHECKING:

@@ -151,7 +151,7 @@ def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if not lane:
         return
     if flat.data_ptr() % _WORD or flat.storage_offset() % _WORD:
-        # Words must be aligned, and what is summed must not depend on where the tensor lies: one lane is copied at once.
+        # Words must be aligned, and their sum must not depend on where the tensor lies: one lane is copied at once.
         pieces = [flat.narrow(0, at, lane).clone().view(torch.int64).sum() for at in range(0, whole, lane)]
         lanes = torch.stack(pieces)
     else:

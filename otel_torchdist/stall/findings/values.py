@@ -156,7 +156,9 @@ class ValueFinder:
         by_operation: dict[OperationId, list[tuple[RankView, NonFiniteInput]]] = {}
         for view, fact in sorted(facts, key=lambda one: one[1].at_ns):
             by_operation.setdefault(fact.operation_id, []).append((view, fact))
-        candidates = [(_with_finite(world, operation_id, bad[0][1].step), bad) for operation_id, bad in by_operation.items()]
+        candidates = [
+            (_with_finite(world, operation_id, bad[0][1].step), bad) for operation_id, bad in by_operation.items()
+        ]
         first = next((one for one in candidates if one[0] or _is_message(one[1][0][1])), None)
         others, bad = first or candidates[0]
         view, fact = min(bad, key=lambda one: one[0].rank)

@@ -345,9 +345,9 @@ NUMBER_METRICS: Final = (
         semconv.UNSEEN_OPERATIONS,
         Kind.COUNTER,
         Unit.OPERATIONS,
-        "The rank's operations whose inputs should have been looked at and were not, all or some: because of their type, "
-        "layout or device, while a graph was captured, because too much was on its way from the device (full), or because "
-        "it failed.",
+        "The rank's operations whose inputs should have been looked at and were not, all or some: because of their "
+        "type, layout or device, while a graph was captured, because too much was on its way from the device (full), "
+        "or because it failed.",
         (LABEL_RUN, LABEL_RANK, semconv.LABEL_REASON),
         unseen_operations,
     ),

@@ -51,7 +51,12 @@ class PlayedRuntime:
             "cudaEventQuery": self._make(lambda event: self._call("query", event), _POINTER),
             "cudaHostAlloc": self._make(self._allocate, _POINTER, ctypes.c_size_t, ctypes.c_uint),
             "cudaMemcpyAsync": self._make(
-                lambda *arguments: self._call("copy", *arguments), _POINTER, _POINTER, ctypes.c_size_t, _NUMBER, _POINTER
+                lambda *arguments: self._call("copy", *arguments),
+                _POINTER,
+                _POINTER,
+                ctypes.c_size_t,
+                _NUMBER,
+                _POINTER,
             ),
             "cudaEventElapsedTime": self._make(self._elapsed, _POINTER, _POINTER, _POINTER),
         }
@@ -154,7 +159,7 @@ def test_captures_are_seen_and_not_broken(runtime: PlayedRuntime, driver: CudaDr
 
 
 def test_memory_is_allocated_beside_a_capture(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """In the mode in which that breaks no capture of another thread; the caller's mode is restored, also after errors."""
+    """In the mode in which that breaks no capture of another thread; the caller's mode is restored."""
     assert driver.allocate_pinned(64) == 0xA0
     assert runtime.calls == [("mode", RELAXED), ("allocate", 64, PORTABLE), ("mode", GLOBAL)]
     assert runtime.mode == GLOBAL

@@ -76,7 +76,7 @@ def test_healthy(jobs: Jobs, kind: str) -> None:
 
 
 def test_what_is_right_is_no_finding(jobs: Jobs) -> None:
-    """NaN in masks, start values, and buffers that are overwritten; results that differ by right; odd types and layouts."""
+    """NaN in masks, start values and buffers that are overwritten; results that differ by right; odd tensors."""
     job = jobs.run("numeric", RANKS, "on_purpose", str(NO_RANK))
     assert findings(job) == []
     assert not any("internal error" in rank.err for rank in job.ranks)

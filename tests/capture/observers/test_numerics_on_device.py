@@ -18,7 +18,7 @@ SLOTS = 6
 
 @pytest.fixture(scope="module")
 def said(warm_python: WarmPython) -> Iterator[list[dict[str, Any]]]:
-    """What a rank says that goes through all parts: on its device an error is raised where the host would wait for it."""
+    """What a rank says that goes through all parts; where its host would wait for its device, an error is raised."""
     jobs = Jobs(warm_python, Path(__file__).parents[1] / "workers")
     job = jobs.run("numeric_on_device", 1, str(simulated_library()))
     assert "internal error" not in job.ranks[0].err

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.capture.observers.eligible import sort, why_no_checksum
+from otel_torchdist.capture.observers.eligible import sort
 from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of, moments_of, sample_of
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -1,5 +1,6 @@
-"""Trains in one of several ways while values are looked at; one rank brings a NaN in one step: `numeric.py KIND RANK [RANK …]`.
-Only the ranks behind it look at their values; without any, all do.
+"""Trains in one of several ways while values are looked at; one rank brings a NaN in one step: `numeric.py KIND RANK`.
+
+`numeric.py KIND RANK RANK …`: only the ranks behind the first look at their values.
 
 `twice` trains bare and then recorded, and says whether both arrive at the same.
 """
@@ -11,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -118,7 +119,7 @@ def pipeline() -> Callable[[int, bool], None]:
 class WaitsInStep(torch.optim.SGD):
     """Waits for its gradients where it steps."""
 
-    works: list[Any] = []
+    works: ClassVar[list[Any]] = []
 
     def step(self, closure: Any = None) -> None:
         """Wait, and step."""
@@ -205,9 +206,7 @@ def large() -> Callable[[int, bool], None]:
     return step
 
 
-KINDS = {
-    one.__name__: one for one in (ddp, fsdp, tensor_parallel, pipeline, waits_late, on_purpose, large)
-}
+KINDS = {one.__name__: one for one in (ddp, fsdp, tensor_parallel, pipeline, waits_late, on_purpose, large)}
 
 
 def main() -> None:

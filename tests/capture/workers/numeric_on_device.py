@@ -1,4 +1,4 @@
-"""Looks at values on a simulated device, on which nothing can be computed that would wait for it: one rank, each part."""
+"""Looks at values on a simulated device, on which nothing can be computed that would wait for it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def values() -> None:
 
 
 def in_order() -> None:
-    """Behind a kernel that has not ended nothing is known; what the program does then to its tensors changes nothing."""
+    """Behind a kernel that runs nothing is known; what the program does then to its tensors changes nothing."""
     host = torch.tensor([1.0, float("nan"), 2.0])
     stuck = cuda.device.launch(MAIN_STREAM, None)
     before = len(read())

@@ -195,8 +195,8 @@ def test_of_some_ranks_none_is_the_first() -> None:
     assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1, 3))
     assert describe_values(found) == (
         "rank 2 has values that are not numbers (NaN) in the inputs of all_reduce (sequence 7, default_pg) in step 3, "
-        "called in train at train.py:42; those of rank 0 were finite; those of ranks 1,3 until then are not known, so no "
-        "rank is known to be first"
+        "called in train at train.py:42; those of rank 0 were finite; those of ranks 1,3 until then are not known, so "
+        "no rank is known to be first"
     )
 
 
@@ -241,6 +241,4 @@ def test_a_majority_is_one_of_all_members() -> None:
     [found] = ValueFinder().find(world_of(values), is_last=True)
     assert isinstance(found, Diverged)
     assert (found.ranks, found.others, found.unseen) == ((0, 1, 2), (), (3,))
-    assert describe_values(found).endswith(
-        ", or the ranks run different code; the results of rank 3 are not known"
-    )
+    assert describe_values(found).endswith(", or the ranks run different code; the results of rank 3 are not known")
