@@ -75,6 +75,18 @@ def test_healthy(jobs: Jobs, kind: str) -> None:
         assert all(one.flags & NumericsFlag.SAMPLED for one in looked_at)
 
 
+def test_some_ranks_look(jobs: Jobs) -> None:
+    """The others record nothing of their values and are not said to be finite; no rank is called the first."""
+    job = jobs.run("numeric", RANKS, "fsdp", "2", "0", "2")
+    [found] = findings(job)
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1,))
+    for tape in job.tapes:
+        looks = tape.identity.rank != 1
+        assert tape.identity.checks_values is looks
+        assert any(one.raw.numerics is not None for one in tape.operations) is looks
+
+
 def test_what_is_right_is_no_finding(jobs: Jobs) -> None:
     """NaN in masks, start values and buffers that are overwritten; results that differ by right; odd tensors."""
     job = jobs.run("numeric", RANKS, "on_purpose", str(NO_RANK))
