@@ -171,7 +171,7 @@ def on_purpose() -> Callable[[int, bool], None]:
         dist.all_gather_object([None] * size, {"rank": own, "text": "x" * own})
         gathered = [torch.empty(2) for _ in range(size)]
         work: Any = dist.all_gather(gathered, torch.ones(2) * own, async_op=True)
-        del gathered[own]  # the others compare more than this rank still has
+        del gathered[own]  # C++ still has it
         work.wait()
         with torch.inference_mode():
             dist.all_reduce(torch.ones(3))
