@@ -279,6 +279,25 @@ def _list_of_targets() -> Accepted[tuple[str, ...]]:
     return Accepted("a comma-separated list of module:name", parse)
 
 
+_RANKS: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
+ALL_RANKS: Final = "all"
+
+
+def _ranks() -> Accepted[tuple[range, ...]]:
+    def parse(text: str) -> tuple[range, ...]:
+        if text.lower() == ALL_RANKS:
+            return ()
+        found: list[range] = []
+        for part in text.split(","):
+            match = _RANKS.fullmatch(part.strip())
+            if match is None or int(match[2] or match[1]) < int(match[1]):
+                raise ValueError(text)
+            found.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+        return tuple(found)
+
+    return Accepted("all, or a list of ranks such as 0,8-15", parse)
+
+
 def _trace_url() -> Accepted[str]:
     def parse(text: str) -> str:
         # It becomes a link on a page: `javascript:` and the like must never.
@@ -324,6 +343,7 @@ class Config:
         hooks: Functions or `Hooks`, as `module:name`, that are called around operations.
         numerics: Which operations' tensors are looked at.
         numerics_every: One in so many operations is sampled, of large messages fewer.
+        numerics_ranks: Ranks that look at their tensors; empty for all.
         compare_parameters: Parameters of DDP's replicas are compared before each so-many-th step; 0 for never.
         synchronize: Whether devices are synchronised around collectives, for debugging.
         abort_hooks: Whether backends report that they give up an operation.
@@ -370,6 +390,7 @@ class Config:
         env.OTEL_PYTHON_TORCHDIST_NUMERICS, _one_of({mode.value: mode for mode in NumericsMode}), "off"
     )
     numerics_every: int = _setting(env.OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY, _integer(1, 1048576), "64")
+    numerics_ranks: tuple[range, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS, _ranks(), ALL_RANKS)
     compare_parameters: int = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS, _integer(0, 1048576), "0")
     synchronize: bool = _setting(env.OTEL_PYTHON_TORCHDIST_SYNCHRONIZE, _BOOLEAN, "false")
     abort_hooks: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ABORT_HOOKS, _BOOLEAN, "false")

@@ -74,7 +74,8 @@ OTEL_PYTHON_TORCHDIST_NUMERICS = "OTEL_PYTHON_TORCHDIST_NUMERICS"
 Whether the values in operations' tensors are looked at. ``sampled``: range, mean, norm, shares of zeros and subnormal
 numbers of the inputs of one operation in 64 (see OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY), and checksums of outputs that
 must be equal on all ranks. ``all``: also, of every operation, whether its inputs are finite, so that the rank that
-brings the first NaN is named. Tensors on the CPU only, so far; with it, calls are recorded in Python.
+brings the first NaN is named. Tensors on CUDA devices are looked at without synchronising, which has not yet been run
+on a GPU. With it, calls are recorded in Python.
 Default: "off"
 """
 
@@ -85,6 +86,16 @@ OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY = "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY"
 One in so many operations is sampled, the same on all ranks; of messages above 1 MiB as many bytes. Must be the same on
 all ranks.
 Default: "64"
+"""
+
+OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS = "OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
+
+Which ranks look at their tensors: ``all``, or a list of global ranks such as ``0,8-15``. The others take no statistics
+and no checksums; findings then say which ranks are not known, and name no rank as the first. Must be the same on all
+ranks.
+Default: "all"
 """
 
 OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS = "OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS"

@@ -154,6 +154,8 @@ INPUT_SATURATED_SHARE: Final = "torchdist.input.saturated_share"
 """Share of numbers in that sample that are the largest of their type, to which casts clip; only of float8."""
 INPUT_NON_FINITE: Final = "torchdist.input.non_finite"
 """True if an input is infinite or not a number, false if the inputs were looked at and are finite."""
+UNSEEN_REASON: Final = "torchdist.input.unseen"
+"""Why inputs were not looked at, all or some: `type`, `layout`, `device`, `graph`, `full` or `failed`."""
 INPUT_CHECKSUM: Final = "torchdist.input.checksum"
 """Checksum of the inputs' bits, as twelve hex digits."""
 OUTPUT_CHECKSUM: Final = "torchdist.output.checksum"
@@ -398,6 +400,7 @@ OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
 SAMPLED_OPERATIONS: Final = "torchdist_sampled_operations_total"
 NON_FINITE_OPERATIONS: Final = "torchdist_non_finite_operations_total"
+UNSEEN_OPERATIONS: Final = "torchdist_unseen_operations_total"
 AMP_SKIPPED_STEPS: Final = "torchdist_amp_skipped_steps_total"
 AMP_SCALE: Final = "torchdist_amp_scale"
 PARAMETERS_COMPARED: Final = "torchdist_parameter_checksums_total"
@@ -489,6 +492,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     OPERATIONS_FAILED: "torchdist.operations.failed",
     SAMPLED_OPERATIONS: "torchdist.sampled_operations",
     NON_FINITE_OPERATIONS: "torchdist.non_finite_operations",
+    UNSEEN_OPERATIONS: "torchdist.unseen_operations",
     AMP_SKIPPED_STEPS: "torchdist.amp.skipped_steps",
     AMP_SCALE: "torchdist.amp.scale",
     PARAMETERS_COMPARED: "torchdist.parameter_checksums",
@@ -558,6 +562,8 @@ LABEL_CAUSE: Final = "cause"
 """What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
 LABEL_STAGE: Final = "stage"
 """A stage of a checkpoint, `whole`, or `other`."""
+LABEL_UNSEEN: Final = "unseen"
+"""Why values were not looked at: `type`, `layout`, `device`, `graph`, `full` or `failed`."""
 LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
 LABEL_HOST: Final = "host_name"
@@ -596,6 +602,7 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_KIND: PATH_KIND,
     LABEL_CAUSE: PATH_CAUSE,
     LABEL_STAGE: CHECKPOINT_STAGE,
+    LABEL_UNSEEN: UNSEEN_REASON,
     LABEL_KERNEL: CAPTURE_KERNEL,
     LABEL_TORCH: TORCH_VERSION,
     LABEL_HOST: HOST_NAME,

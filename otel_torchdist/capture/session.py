@@ -104,7 +104,6 @@ class Capture:
         self._distributed_checkpoints = DistributedCheckpoints(self._checkpoints, self._patches)
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._observing = observing
-        self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder)
         self._library = library = usable_library(library) if observing is None or observing.is_none else None
         self._native = NativeKernels(library) if library is not None else None
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
@@ -113,6 +112,7 @@ class Capture:
         self._devices = Devices(partial(cuda_operations, self._native))
         if self._native is not None:
             self._native.follow_devices(self._devices)
+        self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder, self._devices)
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
         self._one_sided = OneSided(self._meet)
@@ -187,6 +187,8 @@ class Capture:
         self._end_recorder(TapeState.FINISHED)
         if not self._begins_tapes:
             return None
+        if self._observed is not None:
+            self._observed.rank_begins(rank, world_size)
         try:
             # A fake group may have neither a rank nor a size.
             recorder = Recorder(
@@ -196,7 +198,7 @@ class Capture:
                 self._capacity,
                 self._library,
                 self._observing is not None and self._observing.synchronizes,
-                self._observing is not None and self._observing.checks_values,
+                self._observing is not None and self._observing.checks_values(rank),
             )
         except TapeError as error:
             self._begins_tapes = False
@@ -393,12 +395,13 @@ def _observed_calls(
     meet: Callable[[ProcessGroup], GroupState | None],
     patches: Patches,
     current: Callable[[], Recorder | None],
+    devices: Devices,
 ) -> ObservedCalls | None:
     if observing is None:  # nothing of it is imported, to save memory
         return None
     from otel_torchdist.capture.observers.observed import ObservedCalls
 
-    return ObservedCalls(observing, meet, patches, current)
+    return ObservedCalls(observing, meet, patches, current, devices.find_cuda)
 
 
 def _forget_in_child(capture: Capture | None) -> None:

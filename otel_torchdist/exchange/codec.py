@@ -20,6 +20,8 @@ MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
 MAX_OUTPUTS: Final = 64
 """Checksums of outputs that are sent of each rank, the newest ones."""
+MAX_UNKNOWN: Final = 64
+"""Operations with unknown inputs that are sent of each rank, the newest ones."""
 MAX_OPEN: Final = 256
 MAX_SYMPTOMS: Final = 16
 
@@ -113,7 +115,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         windows={},
         death=view.death,
         child=view.child,
-        values=replace(view.values, outputs=tuple(map(_without_names, outputs))),
+        values=_newest_values(view.values),
         rescue=view.rescue,
         asked_signal=view.asked_signal,
         asked_ns=view.asked_ns,
@@ -252,6 +254,17 @@ def _moved(record: Operation, offset_ns: int) -> Operation:
 
 def _moved_progress(progress: Progress, offset_ns: int) -> Progress:
     return progress._replace(seen_out_ns=progress.seen_out_ns + offset_ns) if progress.seen_out_ns else progress
+
+
+def _newest_values(values: RankValues) -> RankValues:
+    """The values of a rank, as far as they are sent."""
+    older = values.unknown[:-MAX_UNKNOWN]
+    return replace(
+        values,
+        outputs=tuple(map(_without_names, values.outputs[-MAX_OUTPUTS:])),
+        unknown=values.unknown[-MAX_UNKNOWN:],
+        unknown_until=max([values.unknown_until, *(one.step for one in older)]),
+    )
 
 
 def _moved_values(values: RankValues, offset_ns: int) -> RankValues:

@@ -17,15 +17,23 @@ def _non_finite(found: NonFinite) -> str:
     operation = describe_operation(found.operation, found.group, found.operation_id)
     where = f"in the inputs of {operation} in step {found.step}"
     called = f", called in {describe_frame(found.call_site)}" if found.call_site is not None else ""
+    were = f"; those of {name_ranks(found.others)} were finite" if found.others else ""
     if not found.are_first:
         had = f"{name_ranks(found.ranks)} {have(found.ranks)} {what}"
-        cause = f"{had} {where}{called}, and no rank is known to be first"
+        cause = f"{had} {where}{called}{were}{_unknown(found) or ', and'} no rank is known to be first"
     else:
         first = "are the first with" if len(found.ranks) > 1 else "is the first with"
-        were = f"; those of {name_ranks(found.others)} were finite" if found.others else ""
         cause = f"{name_ranks(found.ranks)} {first} {what} {where}{called}{were}"
     skips = f"; the gradient scaler has left out {found.skips} steps in a row" if found.skips else ""
     return f"{cause}{skips}"
+
+
+def _unknown(found: NonFinite) -> str:
+    """Whose inputs are not known, if those of others are."""
+    unknown = [rank for rank in found.unseen if rank not in found.ranks]
+    if not unknown or (not found.others and {*found.ranks} <= {*found.unseen}):
+        return ""
+    return f"; those of {name_ranks(unknown)} until then are not known, so"
 
 
 def _diverged(found: Diverged) -> str:
@@ -33,6 +41,7 @@ def _diverged(found: Diverged) -> str:
         return _parted(found)
     operation = f"{describe_operation(found.operation, found.group, found.operation_id)} in step {found.step}"
     cause = "what was received has been changed on its way or afterwards, or the ranks run different code"
+    cause += f"; the results of {name_ranks(found.unseen)} are not known" if found.unseen else ""
     if not found.others:
         return f"{name_ranks(found.ranks)} have different results of {operation}, which must be equal: {cause}"
     results = f"{have(found.ranks)} another result of {operation}"
@@ -43,10 +52,12 @@ def _parted(found: Diverged) -> str:
     of = f"of {found.group.label} " if found.group is not None else ""
     when = f"in step {found.step}, since then or earlier"
     which = _which(found.parameters)
+    must = "replicas must be equal"
+    must += f"; those of {name_ranks(found.unseen)} are not known" if found.unseen else ""
     if not found.others:
-        return f"{name_ranks(found.ranks)} have different parameters {of}{when}: replicas must be equal{which}"
+        return f"{name_ranks(found.ranks)} have different parameters {of}{when}: {must}{which}"
     had = f"{have(found.ranks)} other parameters {of}than {name_ranks(found.others)}"
-    return f"{name_ranks(found.ranks)} {had} {when}: replicas must be equal{which}"
+    return f"{name_ranks(found.ranks)} {had} {when}: {must}{which}"
 
 
 def _which(parameters: DifferingParameters | None) -> str:

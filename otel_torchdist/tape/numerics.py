@@ -8,7 +8,9 @@ become known, those of the inputs before the operation is entered, the checksum 
     2  mean of the inputs as float32, and the share of saturated numbers
     3  their L2 norm as float32
     4  checksum of the inputs
-    5  checksum of the outputs
+    5  checksum of the outputs; or, with `How.UNTRACKED`, an `Unseen` that says why there is none
+
+On a device the words of the inputs come late too (`NumericsFlag.PENDING`), the first two last of them.
 
 A record of parameters that replicas share belongs to no operation. Its last word is their checksum, and those before it
 show which of them differ: see `parameters`.
@@ -56,6 +58,42 @@ class NumericsFlag(enum.IntFlag):
     """The outputs must be equal on all members."""
     PARAMETERS = 8
     """It belongs to no operation: its last word is the checksum of parameters that must be equal on all members."""
+    PENDING = 16
+    """What the inputs are like is known later: a device finds it out."""
+    UNSEEN = 32
+    """Not all inputs that may be infinite or not a number were looked at; `Numerics.unseen` says why."""
+
+
+_ALL_FLAGS: Final = 63
+
+
+class Unseen(enum.IntEnum):
+    """Why tensors were not looked at."""
+
+    TYPE = 1
+    """A type without statistics that may hold such values: float8, quantised, complex with lazy conjugation, or a
+    subclass of Tensor."""
+    LAYOUT = 2
+    """Sparse, or on a device and not dense."""
+    DEVICE = 3
+    """On a device that is none of CUDA's, or of which nothing is known any more."""
+    GRAPH = 4
+    """Issued while a graph was captured."""
+    FULL = 5
+    """More results were on their way from the device than there is room for."""
+    FAILED = 6
+    """Looking at them failed, for which there is an error in the log."""
+
+    @property
+    def label(self) -> str:
+        """Its name in metrics."""
+        return self.name.lower()
+
+
+_NON_FINITE: Final = int(NumericsFlag.NON_FINITE)
+_PENDING: Final = int(NumericsFlag.PENDING)
+_UNSEEN_FLAG: Final = int(NumericsFlag.UNSEEN)
+_UNSEEN: Final = {int(one): one for one in Unseen}
 
 
 _PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
@@ -86,6 +124,8 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
         parameters: What else is known of parameters; None if it is the record of an operation.
         number_format: The type of the inputs; see `NumberFormat`.
         saturated_share: Share of numbers that are the largest of their type, in a sample; only of float8.
+        unseen: Why inputs were not looked at; None if all were.
+        unseen_output: Why the outputs have no checksum; None if they have one, or not yet.
     """
 
     number: int
@@ -109,11 +149,26 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
     parameters: Parameters | None = None
     number_format: int = 0
     saturated_share: float | None = None
+    unseen: Unseen | None = None
+    unseen_output: Unseen | None = None
 
     @property
-    def is_finite(self) -> bool:
-        """Whether all inputs are finite."""
-        return not int(self.flags) & NumericsFlag.NON_FINITE
+    def is_pending(self) -> bool:
+        """Whether a device has not reported yet what the inputs are like."""
+        return bool(int(self.flags) & _PENDING) and (self.smallest is None or self.largest is None)
+
+    @property
+    def is_finite(self) -> bool | None:
+        """Whether all inputs are finite; None if that is not known, or not yet."""
+        flags = int(self.flags)
+        if flags & _NON_FINITE:
+            return False
+        if flags & _PENDING:
+            if self.smallest is None or self.largest is None:
+                return None
+            if not (math.isfinite(self.smallest) and math.isfinite(self.largest)):
+                return False
+        return None if flags & _UNSEEN_FLAG else True
 
     @property
     def absmax(self) -> float | None:
@@ -140,10 +195,11 @@ def pack_numerics(
     elements: int,
     flags: int,
     number_format: int = 0,
+    unseen: int = 0,
 ) -> bytes:
-    """Pack the payload of a record; arguments as in `Numerics`."""
+    """Pack the payload of a record; arguments as in `Numerics`, and 0 for None."""
     tail = layout.PAYLOAD_TAIL.pack(
-        elements, group, number_format, 0, 0, peer, tag, thread, RecordKind.NUMERICS, flags, 0, 0
+        elements, group, number_format, 0, 0, peer, tag, thread, RecordKind.NUMERICS, flags, 0, unseen
     )
     return layout.PAYLOAD_HEAD.pack(taken_ns, step, sequence) + tail
 
@@ -178,14 +234,12 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         fields: The fields of its payload.
         words: Its words; one that is empty or damaged is not known. Empty if none of them is.
     """
-    taken_ns, step, sequence, elements, group, number_format, _, _, peer, tag, thread, _, flags, _, _ = fields
-    values = [layout.unseal(number, word) if word else None for word in words or layout.NO_WORDS]
-    if flags & _PARAMETERS:
-        return _of_parameters(number, fields, values)
-    smallest, zero_share = _float_and_share(values[NumericsWord.SMALLEST])
-    largest, subnormal_share = _float_and_share(values[NumericsWord.LARGEST])
-    mean, saturated_share = _float_and_share(values[NumericsWord.MEAN])
-    return Numerics(
+    taken_ns, step, sequence, elements, group, number_format, _, names, peer, tag, thread, _, flags, _, unseen = fields
+    parameters: Parameters | None = None
+    if flags & _PARAMETERS:  # they have other facts in the same fields
+        parameters = Parameters(count=tag, names=names, left_out=number_format, sums=())
+        tag = number_format = 0
+    known = Numerics(
         number=number,
         taken_ns=taken_ns,
         step=step,
@@ -195,7 +249,32 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         tag=tag,
         thread=thread,
         elements=elements,
-        flags=NumericsFlag(flags & 15),
+        flags=NumericsFlag(flags & _ALL_FLAGS),
+        unseen=_UNSEEN.get(unseen),
+        number_format=number_format,
+        parameters=parameters,
+    )
+    return with_words(known, words) if words else known
+
+
+def with_words(numerics: Numerics, words: Sequence[int]) -> Numerics:
+    """The same with what its record's words hold now."""
+    values = [layout.unseal(numerics.number, word) if word else None for word in words]
+    parameters = numerics.parameters
+    if parameters is not None:
+        sums = tuple([word[0] for word in values[:WORDS] if word is not None])
+        return msgspec.structs.replace(
+            numerics,
+            output_checksum=_value(values[NumericsWord.OUTPUT_CHECKSUM]),
+            parameters=Parameters(parameters.count, parameters.names, parameters.left_out, sums),
+        )
+    smallest, zero_share = _float_and_share(values[NumericsWord.SMALLEST])
+    largest, subnormal_share = _float_and_share(values[NumericsWord.LARGEST])
+    mean, saturated_share = _float_and_share(values[NumericsWord.MEAN])
+    output = values[NumericsWord.OUTPUT_CHECKSUM]
+    is_unseen = output is not None and output[1] is layout.How.UNTRACKED
+    return msgspec.structs.replace(
+        numerics,
         smallest=smallest,
         largest=largest,
         mean=mean,
@@ -203,28 +282,9 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         zero_share=zero_share,
         subnormal_share=subnormal_share,
         input_checksum=_value(values[NumericsWord.INPUT_CHECKSUM]),
-        output_checksum=_value(values[NumericsWord.OUTPUT_CHECKSUM]),
-        number_format=number_format,
+        output_checksum=None if is_unseen else _value(output),
+        unseen_output=_UNSEEN.get(output[0]) if is_unseen and output is not None else None,
         saturated_share=saturated_share,
-    )
-
-
-def _of_parameters(number: int, fields: Sequence[int], values: Sequence[tuple[int, layout.How] | None]) -> Numerics:
-    taken_ns, step, sequence, elements, group, left_out, _, names, peer, count, thread, _, flags, _, _ = fields
-    sums = tuple([word[0] for word in values[:WORDS] if word is not None])
-    return Numerics(
-        number=number,
-        taken_ns=taken_ns,
-        step=step,
-        sequence=sequence,
-        group=group,
-        peer=peer,
-        tag=0,
-        thread=thread,
-        elements=elements,
-        flags=NumericsFlag(flags & 15),
-        output_checksum=_value(values[NumericsWord.OUTPUT_CHECKSUM]),
-        parameters=Parameters(count, names, left_out, sums),
     )
 
 

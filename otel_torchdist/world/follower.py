@@ -98,8 +98,8 @@ class TapeFollower:
         for operation in batch.ended:
             self._ended(operation)
         self._progress.settle()
-        if batch.numerics or batch.steps:
-            self._values.observe(batch.entered, batch.numerics, batch.steps)
+        if batch.numerics or batch.steps or batch.lost:
+            self._values.observe(batch.entered, batch.numerics, batch.steps, batch.lost > 0)
 
         if batch.activities_entered or batch.activities_ended:
             self._checkpoints.observe(batch.activities_entered, batch.activities_ended)

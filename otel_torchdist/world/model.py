@@ -75,6 +75,21 @@ class ComparedParameters:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownInput:
+    """An operation of which it is not known whether all inputs are finite.
+
+    Attributes:
+        operation_id: Its id.
+        step: The rank's step.
+        is_pending: Whether a device may still report it.
+    """
+
+    operation_id: OperationId
+    step: int
+    is_pending: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OutputChecksum:
     """The outputs of an operation that must be equal on all members.
 
@@ -102,12 +117,25 @@ class RankValues:
         non_finite: Operations with inputs that are not finite, the oldest ones since the last that were.
         outputs: The newest checksums of outputs, oldest first.
         skipped: The newest steps that a gradient scaler has left out.
+        unknown: The newest operations of which it is not known, or not yet.
+        unknown_until: The newest step with further such operations, or with records that were lost; -1 for none.
     """
 
     are_all_checked: bool = False
     non_finite: tuple[NonFiniteInput, ...] = ()
     outputs: tuple[OutputChecksum, ...] = ()
     skipped: tuple[int, ...] = ()
+    unknown: tuple[UnknownInput, ...] = ()
+    unknown_until: int = -1
+
+    def are_known_in(self, step: int) -> bool:
+        """Whether it is known of all inputs, in a step and in the one before, whether they are finite."""
+        least = max(step - 1, 0)
+        return self.are_all_checked and self.unknown_until < least and all(one.step < least for one in self.unknown)
+
+    def awaits(self, step: int) -> bool:
+        """Whether a device may still report what came up to a step."""
+        return any(one.is_pending and one.step <= step for one in self.unknown)
 
 
 NO_VALUES: Final = RankValues()

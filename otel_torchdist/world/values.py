@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.numerics import Numerics, NumericsFlag
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records import CallSiteName, Operation, StepMark
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import ComparedParameters, NonFiniteInput, OutputChecksum, RankValues
+from otel_torchdist.world.model import ComparedParameters, NonFiniteInput, OutputChecksum, RankValues, UnknownInput
 from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_NON_FINITE: Final = 32
@@ -19,8 +19,20 @@ MAX_NON_FINITE: Final = 32
 MAX_OUTPUTS: Final = 512
 MAX_SKIPPED: Final = 64
 MAX_AWAITED: Final = 1_024
+MAX_UNKNOWN: Final = 512
+"""More than devices can have on their way to the host."""
 PARAMETERS: Final = "parameters"
 """What stands for an operation where a checksum is that of parameters."""
+
+
+class _Awaited(NamedTuple):
+    """An operation of which more may become known."""
+
+    operation_id: OperationId
+    name: str
+    step: int
+    at_ns: int
+    call_site: CallSiteName | None
 
 
 class ValueLog:
@@ -42,29 +54,57 @@ class ValueLog:
         self._non_finite: list[NonFiniteInput] = []
         self._outputs: deque[OutputChecksum] = deque(maxlen=MAX_OUTPUTS)
         self._skipped: deque[int] = deque(maxlen=MAX_SKIPPED)
-        self._awaited: dict[int, tuple[OperationId, str, int]] = {}
+        self._awaited: dict[int, _Awaited] = {}
+        self._unknown: dict[int, UnknownInput] = {}
+        self._unknown_until = -1
+        self._step = 0
         self.shown = RankValues(are_all_checked)
 
-    def observe(self, entered: Iterable[Operation], numerics: Iterable[Numerics], steps: Iterable[StepMark]) -> None:
-        """Process what a poll has found."""
-        has_changed = False
+    def observe(
+        self,
+        entered: Iterable[Operation],
+        numerics: Iterable[Numerics],
+        steps: Iterable[StepMark],
+        has_lost: bool = False,
+    ) -> None:
+        """Process what a poll has found, which has lost records or not."""
+        has_changed = has_lost and self._are_all_checked
         for operation in entered:
+            self._step = operation.step
             if operation.numerics is not None:
                 has_changed |= self._entered(operation, operation.numerics)
+        if has_lost:
+            self._unknown_until = self._step
         for one in numerics:
-            known = self._parameters(one) or self._awaited.get(one.number)
-            if known is not None and one.output_checksum is not None:
-                self._awaited.pop(one.number, None)
-                self._outputs.append(OutputChecksum(*known, one.output_checksum, self._compared(one)))
-                has_changed = True
+            has_changed |= self._more_known(one)
         for mark in steps:
             if mark.skipped:
                 self._skipped.append(mark.step)
                 has_changed = True
         if has_changed:
             self.shown = RankValues(
-                self._are_all_checked, tuple(self._non_finite), tuple(self._outputs), tuple(self._skipped)
+                self._are_all_checked,
+                tuple(self._non_finite),
+                tuple(self._outputs),
+                tuple(self._skipped),
+                tuple(self._unknown.values()),
+                self._unknown_until,
             )
+
+    def _more_known(self, numerics: Numerics) -> bool:
+        """Process what has become known of an operation, or of parameters; returns whether it is new."""
+        awaited = self._awaited.get(numerics.number)
+        has_changed = False
+        if awaited is not None and not numerics.is_pending:
+            unknown = self._unknown.get(numerics.number)
+            if unknown is not None and unknown.is_pending:
+                has_changed = self._known(awaited, numerics)
+        compared = self._parameters(numerics) or (awaited and awaited[:3])
+        if compared is not None and numerics.output_checksum is not None:
+            self._awaited.pop(numerics.number, None)
+            self._outputs.append(OutputChecksum(*compared, numerics.output_checksum, self._compared(numerics)))
+            has_changed = True
+        return has_changed
 
     def _parameters(self, numerics: Numerics) -> tuple[OperationId, str, int] | None:
         """What a checksum of parameters is compared by; None if it is that of an operation."""
@@ -80,23 +120,38 @@ class ValueLog:
 
     def _entered(self, operation: Operation, numerics: Numerics) -> bool:
         view = self._resolved.operation(operation)
-        self._awaited[numerics.number] = (view.operation_id, view.name, operation.step)
+        awaited = _Awaited(view.operation_id, view.name, operation.step, operation.entered_ns, view.call_site)
+        self._awaited[numerics.number] = awaited
         if len(self._awaited) > MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
-        if numerics.is_finite:
-            return False
+        return self._known(awaited, numerics)
+
+    def _known(self, operation: _Awaited, numerics: Numerics) -> bool:
+        """Process what is known of the inputs of an operation; returns whether it is something to be shown."""
+        is_finite = numerics.is_finite
+        was_unknown = self._unknown.pop(numerics.number, None) is not None
+        if is_finite is None:
+            self._unknown[numerics.number] = UnknownInput(operation.operation_id, operation.step, numerics.is_pending)
+            if len(self._unknown) > MAX_UNKNOWN:
+                oldest = self._unknown.pop(next(iter(self._unknown)))
+                self._unknown_until = max(self._unknown_until, oldest.step)
+            return True
+        return was_unknown if is_finite else self._found(operation, numerics) or was_unknown
+
+    def _found(self, operation: _Awaited, numerics: Numerics) -> bool:
+        """Keep an operation with an input that is not finite; returns whether it is kept."""
         before = self._non_finite
         if before and operation.step > before[-1].step + CALM_STEPS:
             before.clear()
         if len(before) >= MAX_NON_FINITE and operation.step == before[-1].step:
             return False
         found = NonFiniteInput(
-            operation_id=view.operation_id,
-            operation=view.name,
+            operation_id=operation.operation_id,
+            operation=operation.name,
             step=operation.step,
-            at_ns=operation.entered_ns,
+            at_ns=operation.at_ns,
             is_nan=numerics.smallest is None or math.isnan(numerics.smallest),
-            call_site=view.call_site,
+            call_site=operation.call_site,
             onset=before[0].onset if before else operation.step,
         )
         before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept

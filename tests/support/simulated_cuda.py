@@ -19,6 +19,7 @@ from otel_torchdist.capture.c10d.devices import peer_of_queue
 from otel_torchdist.capture.cuda.driver import DriverError
 from otel_torchdist.capture.cuda.native_operations import NativeInbox
 from otel_torchdist.capture.cuda.operations import CudaOperations
+from otel_torchdist.capture.cuda.readings import SLOTS
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.native.devices import CudaFunctions, NativeDevices, NativeWake
 from tests.support.simulated_device import Item, SimulatedDevice
@@ -50,6 +51,7 @@ class SimulatedCuda:
     Attributes:
         device: The device.
         ran: What has run on it, in order.
+        slots: How many results may be on their way to the host, for devices that have not been used yet.
     """
 
     def __init__(self, capture: Capture, library: Path) -> None:
@@ -62,6 +64,7 @@ class SimulatedCuda:
         self.device = SimulatedDevice()
         self.ran: list[Ran] = []
         self.refuses = False
+        self.slots = SLOTS
         self._library = ctypes.PyDLL(str(library))
         self._library.sim_tensor.restype = ctypes.py_object
         self._library.sim_tensor.argtypes = (ctypes.c_int, ctypes.c_int64)
@@ -83,13 +86,27 @@ class SimulatedCuda:
         """A tensor on a device."""
         return self._library.sim_tensor(device, elements)
 
+    def compute(self) -> None:
+        """From now on tensors on devices can be computed with, but for whatever would have to wait for a device."""
+        torch.cuda._lazy_init = lambda: None
+        known: Any = torch._C
+        names = {name for key in ("CPU", "CUDA") for name in known._dispatch_get_registrations_for_dispatch_key(key)}
+        for name in (*names, "aten::copy_"):
+            if name.startswith("aten::"):
+                operation, _, overload = name.partition(".")
+                self._library.sim_compute(operation.encode(), overload.encode())
+
+    def on_device(self, host: torch.Tensor, device: int = 0) -> torch.Tensor:
+        """A tensor of the host's as one on a device, with the same memory."""
+        return torch.ops.simulated.on_device(host, device)
+
     def close(self) -> None:
         """Stop the watchdog."""
         self._stopping.set()
 
     def _begin(self, native: Any) -> CudaOperations:
         if native is None:
-            return CudaOperations(self.device, self.device)
+            return CudaOperations(self.device, self.device, slots=self.slots)
         devices = NativeDevices(native.library, self._functions(), 64, has_watchdog=True)
         inbox = NativeInbox(devices, native.plan_of, peer_of_queue, lambda code: self.device.failure)
         wake = NativeWake(native.library, devices)

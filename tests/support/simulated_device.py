@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from otel_torchdist.capture.cuda.driver import DriverError
 
 MS = 1_000_000
+POISON = 0xA5
 RECORD_NS = 5_000
 """How long the device takes to reach an event on an idle stream."""
 
@@ -28,6 +29,7 @@ class Item:
         lasts_ns: How long the device takes for it; None until it is released.
         behind: Item on another stream that has to be over first.
         end_ns: When it is over; None while that is not known.
+        effect: What it does when it is over.
     """
 
     enqueued_ns: int
@@ -35,6 +37,7 @@ class Item:
     behind: Item | None = None
     end_ns: int | None = None
     released_ns: int | None = None
+    effect: Callable[[], object] | None = None
 
 
 @dataclass
@@ -71,6 +74,7 @@ class SimulatedDevice:
         self.streams: dict[int, list[Item]] = {}
         self._free_ns: dict[int, int] = {}
         self._prepared: set[int] = set()
+        self._pinned: list[ctypes.Array[ctypes.c_char]] = []
         self._lock = threading.RLock()
         self._current = threading.local()
 
@@ -172,6 +176,20 @@ class SimulatedDevice:
         self._check()
         self._event(event).is_destroyed = True
 
+    def allocate_pinned(self, size: int) -> int:
+        """Memory that is never freed."""
+        self._check()
+        self._pinned.append(ctypes.create_string_buffer(size))
+        return ctypes.addressof(self._pinned[-1])
+
+    def copy_to_host(self, target: int, source: int, size: int, device: int, stream: int) -> None:
+        """Enqueue a copy: until the stream has got there, the target holds what means nothing."""
+        self._check()
+        assert stream not in self.capturing, "what is copied here becomes a part of the graph"
+        content = ctypes.string_at(source, size)  # as it is now, which is what a stream in order would copy
+        ctypes.memset(target, POISON, size)
+        self._enqueue(stream, Item(self.now(), 0, effect=lambda: ctypes.memmove(target, content, size)))
+
     # --- the timeline ----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
@@ -213,5 +231,7 @@ class SimulatedDevice:
                 return moved
             item.end_ns = self._free_ns[stream] = max(end_ns, start_ns)
             items.pop(0)
+            if item.effect is not None:
+                item.effect()
             moved = True
         return moved

@@ -15,6 +15,7 @@ from otel_torchdist.tape.numerics import (
     Numerics,
     NumericsFlag,
     NumericsWord,
+    Unseen,
     checksum_word,
     float_word,
     numerics_of,
@@ -23,6 +24,7 @@ from otel_torchdist.tape.numerics import (
 )
 from otel_torchdist.tape.parameters import Parameters, mixed, summed
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.reading.values import MAX_AWAITED
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.fake_tape import FakeTape
 
@@ -112,13 +114,13 @@ def test_outputs_that_are_never_known(writer: TapeWriter) -> None:
     tape = FakeTape(writer.path.parent, rank=1, capacity=4096).writer
     reader = TapeReader.of_writer(tape)
     numbers = []
-    for sequence in range(1, 401):
+    for sequence in range(1, 2 * MAX_AWAITED + 1):
         numbers.append(write(tape, sequence))
         tape.complete(enter(tape, sequence), 2_000, 3_000, How.WAIT)
     reader.poll()
     for number in numbers:
         tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, 7, How.CALL)
-    assert [one.sequence for one in reader.poll().numerics] == list(range(145, 401))
+    assert [one.sequence for one in reader.poll().numerics] == list(range(MAX_AWAITED + 1, 2 * MAX_AWAITED + 1))
 
 
 def test_parameters(writer: TapeWriter) -> None:
@@ -172,3 +174,34 @@ def test_words(value: float, share: float | None, checksum: int, number: int) ->
     assert (found.largest, found.mean, found.output_checksum) == (None, None, None)
     damaged = [word ^ 1 << 20 if word else 0 for word in words]
     assert numerics_of(number, fields, damaged).smallest is None
+
+
+def test_values_that_a_device_finds_out(writer: TapeWriter) -> None:
+    """They are unknown until its words are there, and are then passed on, with an operation that ends too."""
+    reader = TapeReader.of_writer(writer)
+    payload = pack_numerics(1_000, 3, 1, 5, -1, 0, 7, 128, int(NumericsFlag.PENDING))
+    number = writer.write_numerics(payload, {})
+    operation = enter(writer, 1)
+    [early] = reader.poll().numerics
+    assert (early.is_pending, early.is_finite) == (True, None)
+    writer.mark(number, NumericsWord.SMALLEST, float_word(-1.0), How.EVENT)
+    assert reader.poll().numerics == [], "half of it"
+    writer.mark(number, NumericsWord.LARGEST, float_word(math.inf), How.EVENT)
+    [late] = reader.poll().numerics
+    assert (late.number, late.is_pending, late.is_finite) == (number, False, False)
+    writer.complete(operation, 2_000, 3_000, How.WAIT)
+    [ended] = reader.poll().ended
+    assert ended.numerics == late
+
+
+def test_why_there_is_none(writer: TapeWriter) -> None:
+    """Inputs and outputs that were not looked at have a reason, and are not said to be finite."""
+    reader = TapeReader.of_writer(writer)
+    flags = SAMPLED | NumericsFlag.UNSEEN
+    number = writer.write_numerics(pack_numerics(1_000, 3, 1, 5, -1, 0, 7, 0, int(flags), Unseen.GRAPH), {})
+    enter(writer, 1)
+    [found] = reader.poll().numerics
+    assert (found.unseen, found.is_finite, found.unseen_output) == (Unseen.GRAPH, None, None)
+    writer.mark(number, NumericsWord.OUTPUT_CHECKSUM, Unseen.FULL, How.UNTRACKED)
+    [found] = reader.poll().numerics
+    assert (found.output_checksum, found.unseen_output) == (None, Unseen.FULL)

@@ -70,6 +70,22 @@ class DeviceOperations(Protocol):
         """Note that the wait has been enqueued on the stream."""
         ...
 
+    def room_for_reading(self, device: int) -> Any:
+        """Take room for a result that the current stream is about to compute; or say why there is none."""
+        ...
+
+    def copy(self, reading: Any, source: int, size: int) -> bool:
+        """Enqueue the copy of a result of `size` bytes at `source`; returns whether it will arrive."""
+        ...
+
+    def give_back(self, reading: Any) -> None:
+        """Return the room of a result that is not computed."""
+        ...
+
+    def read(self, reading: Any) -> None:
+        """Pass a result on when it has been copied."""
+        ...
+
     def settle(self, timeout_s: float) -> None:
         """Poll one last time before a tape ends, and drop operations that are still open."""
         ...
@@ -116,8 +132,10 @@ class Devices:
                         _not_followed(call)
                     return
             tensor = tensors[0] if type(tensors) is LIST else tensors
-            cuda = self._find_cuda(tensor) if tensor.is_cuda else None
+            cuda = self.find_cuda() if tensor.is_cuda else None
             if cuda is not None:
+                if self.first_cuda is None:
+                    self.first_cuda = tensor.get_device()
                 call.enqueued = cuda.begin(call, tensor.get_device(), peer_of_queue(call.plan, peer))
         except Exception as error:
             guard.report("device", error)
@@ -129,10 +147,10 @@ class Devices:
         """What the native library follows, once there has been an operation on a device."""
         return self._cuda.native if self._cuda is not None else None
 
-    def _find_cuda(self, tensor: Any) -> DeviceOperations | None:
+    def find_cuda(self) -> DeviceOperations | None:
+        """What follows operations on CUDA devices, from the first one on; None if nothing can."""
         if not self._has_begun_cuda:
             self._has_begun_cuda = True
-            self.first_cuda = tensor.get_device()
             self._cuda = self._begin_cuda()
             if self._cuda is not None:
                 self.written = self._cuda.written

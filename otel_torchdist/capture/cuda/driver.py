@@ -25,6 +25,9 @@ _LIBRARY: Final = Path(torch.__file__).parent / "lib" / "libc10_cuda.so"
 _NOT_READY: Final = 600
 _THREAD_LOCAL: Final = 1
 _NON_BLOCKING: Final = 1
+_RELAXED: Final = 2
+_PORTABLE: Final = 1
+_TO_HOST: Final = 2
 _NO_STREAM: Final = 0
 """The default stream of whichever device is current."""
 
@@ -72,6 +75,14 @@ class DeviceDriver(Protocol):
         """Destroy an event."""
         ...
 
+    def allocate_pinned(self, size: int) -> int:
+        """Allocate memory of the host to which all devices can copy without waiting; returns its address."""
+        ...
+
+    def copy_to_host(self, target: int, source: int, size: int, device: int, stream: int) -> None:
+        """Enqueue a copy from a device's memory into pinned memory; arguments are addresses and bytes."""
+        ...
+
 
 class CudaDriver:
     """The CUDA runtime, called through ctypes.
@@ -100,6 +111,8 @@ class CudaDriver:
         self._destroy_event = _function(library, "cudaEventDestroy", pointer)
         self._record = _function(library, "cudaEventRecord", pointer, pointer)
         self._query = _function(library, "cudaEventQuery", pointer)
+        self._allocate = _function(library, "cudaHostAlloc", pointer, ctypes.c_size_t, ctypes.c_uint)
+        self._copy = _function(library, "cudaMemcpyAsync", pointer, pointer, ctypes.c_size_t, number, pointer)
         self._elapsed = _function(library, "cudaEventElapsedTime", pointer, pointer, pointer)
 
     def current_stream(self, device: int) -> int:
@@ -167,6 +180,25 @@ class CudaDriver:
     def destroy_event(self, event: int) -> None:
         """Destroy an event."""
         self._check(self._destroy_event(event))
+
+    def allocate_pinned(self, size: int) -> int:
+        """Allocate memory, also beside a capture on another thread, which this call would break otherwise."""
+        handle = ctypes.c_void_p()
+        mode = ctypes.c_int(_RELAXED)
+        self._check(self._exchange_mode(ctypes.byref(mode)))
+        try:
+            self._check(self._allocate(ctypes.byref(handle), size, _PORTABLE))
+        finally:
+            self._check(self._exchange_mode(ctypes.byref(mode)))
+        return handle.value or 0
+
+    def copy_to_host(self, target: int, source: int, size: int, device: int, stream: int) -> None:
+        """Enqueue a copy; as for `record`, the device must be current for its default stream."""
+        before = self._go_to(device) if stream == _NO_STREAM else device
+        try:
+            self._check(self._copy(target, source, size, _TO_HOST, stream))
+        finally:
+            self._go_back(before, device)
 
     def _go_to(self, device: int) -> int:
         """Make a device current; returns the previous one."""

@@ -32,8 +32,10 @@ from otel_torchdist.capture.cuda.driver import (
 from otel_torchdist.capture.cuda.native_operations import NativeInbox
 from otel_torchdist.capture.cuda.poller import DevicePoller, Wake
 from otel_torchdist.capture.cuda.queues import QueuedOperation, Wait
+from otel_torchdist.capture.cuda.readings import SLOTS, Reading, Readings, Slots
 from otel_torchdist.native.devices import NativeDevices, NativeWake
 from otel_torchdist.native.library import NativeError
+from otel_torchdist.tape.numerics import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,6 +65,7 @@ class CudaOperations:
         max_events: int = MAX_EVENTS,
         native: NativeInbox | None = None,
         wake: Wake | None = None,
+        slots: int = SLOTS,
     ) -> None:
         """Initialize the operations and their poller.
 
@@ -73,13 +76,16 @@ class CudaOperations:
             max_events: Maximum number of events per device.
             native: What the native library hands over, if it is in use.
             wake: On what the poller's thread waits; None for an event of Python's.
+            slots: Maximum number of results that are on their way to the host.
         """
         self.native = native.devices if native is not None else None
         self.written: dict[int, QueuedOperation] = {}
         self._driver = calling
         self._has_watchdog = has_watchdog
         self._pool = EventPool(calling, max_events)
-        self.watch = DevicePoller(watching, self._pool, self._dropped, native, wake)
+        self._slots = Slots(calling, slots)
+        readings = Readings(watching, self._pool, self._slots)
+        self.watch = DevicePoller(watching, self._pool, self._dropped, native, wake, readings)
 
     def begin(self, call: Call, device: int, peer: int) -> QueuedOperation | None:
         """Follow an operation that is about to be issued; None if it cannot be followed.
@@ -165,6 +171,52 @@ class CudaOperations:
         """Note that the wait has been enqueued on the stream."""
         if self._record_again(wait.after, wait.enqueued.device, wait.stream):
             self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
+
+    def room_for_reading(self, device: int) -> Reading | Unseen:
+        """Take room for a result that the current stream is about to compute; or say why there is none."""
+        if self.watch.is_broken:
+            return Unseen.DEVICE
+        try:
+            stream = self._driver.current_stream(device)
+            if self._driver.is_capturing(stream):
+                return Unseen.GRAPH
+            slot = self._slots.take()
+            if slot is None:
+                return Unseen.FULL
+            events = self._pool.take(device, 1)
+        except DriverError as error:
+            self.watch.leave_alone(error)
+            return Unseen.DEVICE
+        if not events:
+            self._slots.give_back(slot)
+            return Unseen.FULL
+        return Reading(device, stream, slot, events[0])
+
+    def copy(self, reading: Reading, source: int, size: int) -> bool:
+        """Enqueue the copy of a result behind the kernels that compute it; returns whether it will arrive.
+
+        Args:
+            reading: As returned by `room_for_reading`, on the same thread and stream.
+            source: Address of the result.
+            size: Its bytes.
+        """
+        try:
+            self._driver.copy_to_host(reading.slot, source, size, reading.device, reading.stream)
+            self._driver.record(reading.event, reading.device, reading.stream)
+        except DriverError as error:
+            self.watch.leave_alone(error)
+            return False
+        reading.size = size
+        return True
+
+    def give_back(self, reading: Reading) -> None:
+        """Return what was taken for a result that is not computed."""
+        self._slots.give_back(reading.slot)
+        self._pool.give_back(reading.device, [reading.event])
+
+    def read(self, reading: Reading) -> None:
+        """Pass a result on when it has been copied."""
+        self.watch.put(reading)
 
     def settle(self, timeout_s: float) -> None:
         """Poll one last time before a tape ends, and drop operations that are still open."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from otel_torchdist import guard
 from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
 from otel_torchdist.capture.cuda.queues import QueuedOperation, Queues, Wait
+from otel_torchdist.capture.cuda.readings import Reading, Readings
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.cuda.native_operations import NativeInbox
@@ -64,6 +65,7 @@ class DevicePoller:
         dropped: Callable[[QueuedOperation], None],
         native: NativeInbox | None = None,
         wake: Wake | None = None,
+        readings: Readings | None = None,
     ) -> None:
         """Initialize the poller; its thread starts with the first operation.
 
@@ -73,6 +75,7 @@ class DevicePoller:
             dropped: Called with each operation that is over or dropped.
             native: What the native library hands over, if it is in use.
             wake: On what the thread waits; None for an event of Python's.
+            readings: Results that devices have computed for us; None if there are none.
         """
         self.is_broken = False
         self._driver = driver
@@ -80,7 +83,8 @@ class DevicePoller:
         self._dropped = dropped
         self._queues = Queues(driver, self._drop)
         self._native = native
-        self._inbox: deque[QueuedOperation | Wait] = deque()
+        self._readings = readings
+        self._inbox: deque[QueuedOperation | Wait | Reading] = deque()
         self._settling: deque[_Settling] = deque()
         self._wake: Wake = threading.Event() if wake is None else wake
         self.is_asleep = False
@@ -91,8 +95,8 @@ class DevicePoller:
 
     # --- called on any thread ----------------------------------------------------------------------------------
 
-    def put(self, item: QueuedOperation | Wait) -> None:
-        """Hand over an operation to follow, or a wait for one."""
+    def put(self, item: QueuedOperation | Wait | Reading) -> None:
+        """Hand over an operation to follow, a wait for one, or a result to read."""
         self._inbox.append(item)
         if self.is_asleep:
             self._wake.set()
@@ -151,13 +155,21 @@ class DevicePoller:
             try:
                 if self._native is not None:
                     self._native.check()
+                if self._readings is not None:  # before ends are recorded: what is known of inputs comes first
+                    self._readings.poll()
                 self._queues.poll()
             except DriverError as error:
                 self.leave_alone(error)
         if self.is_broken:
             self._queues.give_up()
+            if self._readings is not None:
+                self._readings.give_up()
         self._settle()
-        return not self._queues.is_empty
+        return not self._is_idle
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._queues.is_empty and (self._readings is None or self._readings.is_empty)
 
     def _take_up(self) -> None:
         operations: list[QueuedOperation] = []
@@ -165,6 +177,9 @@ class DevicePoller:
             item = self._inbox.popleft()
             if isinstance(item, QueuedOperation):
                 operations.append(item)
+            elif isinstance(item, Reading):
+                if self._readings is not None:
+                    self._readings.add(item)
             elif item.enqueued.is_void or item.enqueued.wait is not None:
                 self._pool.give_back(item.enqueued.device, [item.before, item.after])
             else:
@@ -181,9 +196,11 @@ class DevicePoller:
     def _settle(self) -> None:
         if not self._settling:
             return
-        if not self._queues.is_empty and time.monotonic() < self._settling[0].deadline_s and not self._is_stopping:
+        if not self._is_idle and time.monotonic() < self._settling[0].deadline_s and not self._is_stopping:
             return
         self._queues.forget_all()
+        if self._readings is not None:
+            self._readings.forget_all()
         while self._settling:
             self._settling.popleft().settled.set()
 
@@ -208,7 +225,8 @@ class DevicePoller:
     def _destroy_events(self) -> None:
         with contextlib.suppress(DriverError):
             native = self._native.devices.drain() if self._native is not None else ()
-            for event in (*self._pool.drain(), *native, *self._queues.events()):
+            readings = self._readings.events() if self._readings is not None else ()
+            for event in (*self._pool.drain(), *native, *self._queues.events(), *readings):
                 self._driver.destroy_event(event)
 
 

@@ -37,10 +37,10 @@ class Observing:
         """Whether something needs the tensors themselves."""
         return bool(self.hooks) or self.numerics is not None
 
-    @property
-    def checks_values(self) -> bool:
-        """Whether the inputs of all operations are checked."""
-        return self.numerics is not None and self.numerics.mode is NumericsMode.ALL
+    def checks_values(self, rank: int) -> bool:
+        """Whether the inputs of all operations of a rank are checked."""
+        numerics = self.numerics
+        return numerics is not None and numerics.mode is NumericsMode.ALL and numerics.is_for(rank)
 
     @property
     def is_none(self) -> bool:
@@ -59,7 +59,7 @@ def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
     observing = Observing(
         hooks=(*given_hooks(given), *load_hooks(config.hooks)),
         synchronizes=config.synchronize,
-        numerics=None if is_off else NumericsObserver(config.numerics, config.numerics_every),
+        numerics=None if is_off else NumericsObserver(config.numerics, config.numerics_every, config.numerics_ranks),
         compare_parameters=config.compare_parameters,
     )
     if not observing.is_none and config.capture is CaptureKernel.NATIVE:

@@ -8,6 +8,7 @@ the optimizer's step is the first point at which all that the backward pass has 
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import OrderedDict
@@ -22,6 +23,7 @@ from torch.optim import Optimizer
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
+from otel_torchdist.capture.observers.device_values import DeviceValues
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.observers.replicas import Replicas
 from otel_torchdist.capture.observers.synchronized import Synchronizer
@@ -34,13 +36,16 @@ from otel_torchdist.capture.torch_api import (
     number_of_reduce_op,
     skip_in_dynamo,
 )
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Channel, GroupState
+    from otel_torchdist.capture.c10d.devices import DeviceOperations
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.observers.choice import Observing
     from otel_torchdist.capture.recorder import Recorder
 
+_logger = logging.getLogger("otel_torchdist")
 MAX_PENDING: Final = 1_024
 """Operations whose end is awaited; those that are never waited for must not accumulate."""
 
@@ -61,15 +66,34 @@ class _Pending:
         hooks: Called when it has ended.
         outputs: References to what it writes to.
         in_backward: Whether a backward pass has issued it.
+        on_host: Whether it runs on the CPU.
+        work: Reference to its Work; None if it has none, or not yet.
     """
 
-    __slots__ = ("call", "hooks", "in_backward", "outputs")
+    __slots__ = ("call", "hooks", "in_backward", "on_host", "outputs", "work")
 
-    def __init__(self, call: OperationCall, hooks: tuple[Hook, ...], outputs: tuple[torch.Tensor, ...]) -> None:
+    def __init__(
+        self, call: OperationCall, hooks: tuple[Hook, ...], outputs: tuple[torch.Tensor, ...], on_host: bool
+    ) -> None:
         self.call = call
         self.hooks = hooks
         self.outputs = tuple([weakref.ref(tensor) for tensor in outputs])
         self.in_backward = backward_id() >= 0
+        self.on_host = on_host
+        self.work: weakref.ref[Any] | None = None
+
+    @guard.calls_plug_ins
+    def may_be_awaited(self) -> bool:
+        """Whether its Work exists, which has not ended: then the program may still wait for it."""
+        work = self.work() if self.work is not None else None
+        try:
+            if work is None or work.is_completed():
+                return False
+            # Of gloo, C++ waits for the future, which is complete a moment before the Work; of NCCL that says nothing.
+            return not (self.on_host and work.get_future().done())
+        except Exception as error:
+            guard.pass_on(error)
+            return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +105,14 @@ class _Described:
         group: Its group.
         channel: Its channel.
         tag: Its tag; 0 for none.
+        on_host: Whether it runs on the CPU.
     """
 
     known: OperationCall
     group: GroupState
     channel: Channel
     tag: int
+    on_host: bool
 
 
 class ObservedCalls:
@@ -98,6 +124,7 @@ class ObservedCalls:
         meet: Callable[[ProcessGroup], GroupState | None],
         patches: Patches,
         current: Callable[[], Recorder | None],
+        find_cuda: Callable[[], DeviceOperations | None],
     ) -> None:
         """Initialize the observers.
 
@@ -106,9 +133,12 @@ class ObservedCalls:
             meet: Finds or registers a group; returns None if nothing is recorded.
             patches: Replaces methods, and restores them later.
             current: Returns the recorder in use; None if there is none.
+            find_cuda: Returns what follows operations on CUDA devices; None if nothing does.
         """
         self._hooks = observing.hooks
+        self._observing = observing
         self._numerics = observing.numerics
+        self._devices = DeviceValues(find_cuda)
         self._looks_at_tensors = observing.looks_at_tensors
         self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
         every = observing.compare_parameters
@@ -120,6 +150,9 @@ class ObservedCalls:
         self._pending: OrderedDict[_Pending, None] = OrderedDict()
         self._by_work: dict[int, tuple[weakref.ref[Any], list[_Pending]]] = {}
         self._by_memory: dict[int, _Pending] = {}
+        # The Work of each thread's last operation on a device, until its next call: its caller then gets this very
+        # object, by which a wait is recognized. On the CPU, `Works` holds it.
+        self._last_works: dict[int, Any] = {}
         self._blocks: dict[int, list[_Pending]] = {}
         self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
         self._handles: list[Any] = []
@@ -134,6 +167,18 @@ class ObservedCalls:
         skip_in_dynamo(ObservedCalls._settle.__code__, with_callees=False)
         self._handles.append(hook_before_optimizers(self._settle))
 
+    def rank_begins(self, rank: int, world_size: int) -> None:
+        """Look at values only if this rank is among those that do so."""
+        numerics = self._observing.numerics
+        self._numerics = numerics if numerics is not None and numerics.is_for(rank) else None
+        if numerics is not None and rank == 0 and not any(map(numerics.is_for, range(world_size))):
+            _logger.warning(
+                "%s=%s names none of the %d ranks: no rank looks at its tensors",
+                OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS,
+                ",".join(f"{one.start}-{one[-1]}" if len(one) > 1 else str(one.start) for one in numerics.ranks),
+                world_size,
+            )
+
     def unhook(self) -> None:
         """Stop following, and forget what has not ended."""
         if self._replicas is not None:
@@ -144,7 +189,7 @@ class ObservedCalls:
 
     def forget_all(self) -> None:
         """Forget what has not ended, because the tape ends or this is a forked child."""
-        for table in (self._pending, self._by_work, self._by_memory, self._blocks, self._wanted):
+        for table in (self._pending, self._by_work, self._by_memory, self._blocks, self._wanted, self._last_works):
             table.clear()
         self._thread = _Thread()
         if self._replicas is not None:
@@ -162,7 +207,8 @@ class ObservedCalls:
         roles = tensor_roles(operation)
 
         def observed(keyset: Any, *args: Any) -> Any:
-            pending = self._begin(operation, roles, hooks, args) if looks_at_tensors else None
+            looks = looks_at_tensors and (hooks or self._numerics is not None)
+            pending = self._begin(operation, roles, hooks, args) if looks else None
             devices = synchronizer.before(operation, args) if synchronizer is not None else ()
             result = kernel(keyset, *args)
             if synchronizer is not None:
@@ -194,6 +240,7 @@ class ObservedCalls:
         """Call the hooks before an operation; returns it if there are some to call after it."""
         if self._thread.is_inside:
             return None
+        self._last_works.pop(get_native_id(), None)
         call = None
         with guard.guarded("hooks"):
             call = self._describe(operation, args)
@@ -205,12 +252,15 @@ class ObservedCalls:
         inputs = roles.inputs(args, is_root) if before or self._numerics is not None else ()
         if before:
             self._call(before, replace(known, inputs=inputs))
+        outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
         if self._numerics is not None:
             record = None
             with guard.guarded("numerics"):
-                record = self._numerics.before(known, call.group, call.channel, call.tag, get_native_id(), inputs)
+                record = self._numerics.before(
+                    known, call.group, call.channel, call.tag, get_native_id(), inputs, outputs, self._devices
+                )
             after = after if record is None else (record, *after)
-        return _Pending(known, after, roles.outputs(args, is_root)) if after else None
+        return _Pending(known, after, outputs, call.on_host) if after else None
 
     def _hooks_for(
         self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState
@@ -251,7 +301,7 @@ class ObservedCalls:
             reduce_op=REDUCE_OPS.get(reduce_op, ""),
             call_site=sites.describe(site),
         )
-        return _Described(known, group, channel, tag)
+        return _Described(known, group, channel, tag, device == "cpu")
 
     def _call(self, hooks: tuple[Hook, ...], call: OperationCall) -> None:
         """Call hooks; what they raise is the program's."""
@@ -268,16 +318,22 @@ class ObservedCalls:
     def _issued(self, pending: _Pending, operation: OperationSchema, args: tuple[Any, ...], result: Any) -> None:
         """Await the end of an operation that the backend has accepted."""
         boxed = result[1] if operation.work > 0 else None if operation.work < 0 else result
-        if boxed is None:  # the call blocked until the operation was over
-            self._ended(pending)
-            return
+        work = None
         with guard.guarded("hooks"):
-            self._await(pending)
-            group = self._meet(ProcessGroup.unbox(args[operation.group]))
-            if group is not None and group.coalescing is not None:
-                self._blocks.setdefault(group.name_id, []).append(pending)
+            # NCCL boxes nothing for a synchronous operation, which runs on the caller's stream.
+            work = Work.unbox(boxed) if boxed is not None else None
+            if work is not None:
+                self._await(pending)
+                group = self._meet(ProcessGroup.unbox(args[operation.group]))
+                if group is not None and group.coalescing is not None:
+                    self._blocks.setdefault(group.name_id, []).append(pending)
+                else:
+                    self._by_work_of([pending], work)
+                if not pending.on_host:
+                    self._last_works[get_native_id()] = work
                 return
-            self._by_work_of([pending], Work.unbox(boxed))
+        if work is None:  # the call blocked until the operation was over, or what comes next on the stream waits for it
+            self._ended(pending)
 
     def _await(self, pending: _Pending) -> None:
         self._pending[pending] = None
@@ -295,7 +351,9 @@ class ObservedCalls:
             self._patch(work.__class__)
         if len(self._by_work) > MAX_PENDING:
             self._by_work = {key: known for key, known in self._by_work.items() if known[0]() is not None}
-        self._by_work[id(work)] = (weakref.ref(work), several)
+        self._by_work[id(work)] = reference = (weakref.ref(work), several)
+        for pending in several:
+            pending.work = reference[0]
 
     def _patch(self, cls: type[Any]) -> None:
         for owner in cls.__mro__:
@@ -306,6 +364,7 @@ class ObservedCalls:
     def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def observed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(work, *args, **kwargs)
+            self._last_works.pop(get_native_id(), None)
             known = self._by_work.pop(id(work), None)
             if known is not None and known[0]() is work:
                 for pending in known[1]:
@@ -340,9 +399,13 @@ class ObservedCalls:
                 self._ended(pending)
 
     def _settle(self, optimizer: Optimizer) -> None:
-        """End what backward passes have issued: their waits in C++ are over where an optimizer steps."""
+        """End what backward passes have issued and C++ waits for: that is over where an optimizer steps."""
+        self._last_works.clear()
         for pending in [one for one in self._pending if one.in_backward]:
-            self._ended(pending)
+            if pending.may_be_awaited():
+                pending.in_backward = False  # what it writes to may be written to again by the next step
+            else:
+                self._ended(pending)
 
     def _forget(self, pending: _Pending) -> None:
         for reference in pending.outputs:

@@ -1,4 +1,4 @@
-"""Statistics and checksums of tensors on the CPU, by functions of torch that read memory once and allocate nothing.
+"""Statistics and checksums of tensors, by functions of torch that read memory once and allocate nothing of their size.
 
 `aminmax` passes NaN and infinities through and has no false alarm: norms and sums of finite halves may be infinite.
 What needs temporaries (zeros, subnormal numbers, means of halves) is taken from a sample of 65,536 elements.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,12 +19,12 @@ from otel_torchdist.tape.number_formats import NumberFormat
 
 FLOATING: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """Types that `aminmax` takes and that can be infinite or not a number; but for these and `FLOAT8`, nothing is known."""
-_HALVES: Final = frozenset({torch.float16, torch.bfloat16})
+HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 SAMPLE: Final = 65_536
 BLOCK: Final = 1_024
-_LANES: Final = 64
+LANES: Final = 64
 _WORD: Final = 8
-_MASK: Final = (1 << 64) - 1
+MASK: Final = (1 << 64) - 1
 _FACTOR: Final = 0x9E3779B97F4A7C15
 """Odd, so that multiplying by it loses nothing modulo 2^64."""
 _SIGN: Final = 1 << 63
@@ -71,20 +71,8 @@ class Moments:
     saturated_share: float | None = None
 
 
-def described(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Those of some tensors that have statistics: dense floating numbers on the CPU."""
-    return [
-        tensor
-        for tensor in tensors
-        if (tensor.dtype in FLOATING or tensor.dtype in FLOAT8)
-        and tensor.layout is torch.strided
-        and tensor.is_cpu
-        and tensor.numel()
-    ]
-
-
 def extremes_of(tensors: Sequence[torch.Tensor]) -> Extremes:
-    """The range of tensors that were `described`, of which there is at least one."""
+    """The range of tensors that have one: see `eligible.sort`; there is at least one."""
     smallest, largest, elements = math.inf, -math.inf, 0
     is_nan = False
     for tensor in tensors:
@@ -113,7 +101,7 @@ def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
     squares, total, elements = 0.0, 0.0, 0
     zeros, subnormals, saturated, sampled = 0, 0, 0, 0
     for tensor in tensors:
-        count, is_half, sample = tensor.numel(), tensor.dtype in _HALVES, sample_of(tensor)
+        count, is_half, sample = tensor.numel(), tensor.dtype in HALVES, sample_of(tensor)
         sampled, elements = sampled + sample.numel(), elements + count
         if tensor.dtype in FLOAT8:
             found = histogram_of(sample)
@@ -143,11 +131,23 @@ def moments_of(tensors: Sequence[torch.Tensor]) -> Moments:
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:
     """At most `SAMPLE` elements of a tensor: blocks that lie next to each other, spread over all of it."""
     count = tensor.numel()
-    if count <= SAMPLE or not tensor.is_contiguous():
-        return tensor.flatten()[:SAMPLE]
+    if count <= SAMPLE or not is_dense(tensor):
+        return tensor.flatten().narrow(0, 0, min(count, SAMPLE))
     blocks = SAMPLE // BLOCK
     stride = (count - BLOCK) // (blocks - 1)
     return tensor.as_strided((blocks, BLOCK), (stride, 1), tensor.storage_offset())
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements fill a piece of memory, in whichever order."""
+    if tensor.is_contiguous():
+        return True
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != reach:
+            return False
+        reach *= size
+    return True
 
 
 def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
@@ -157,27 +157,61 @@ def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
     """
     result = 0
     for tensor in tensors:
-        result = (result * _FACTOR + _checksum(tensor)) & _MASK
+        result = (result * _FACTOR + tensor.nbytes * _FACTOR + sum(int(one) for one in _sums(tensor))) & MASK
     return result
 
 
-def _checksum(tensor: torch.Tensor) -> int:
-    flat = tensor.detach().resolve_conj().flatten()
-    if flat.stride(0) != 1 or flat.data_ptr() % _WORD or flat.storage_offset() * flat.element_size() % _WORD:
-        # Words must be aligned, and what is summed must not depend on where the tensor lies.
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    flat = flat.view(torch.uint8)
-    whole = flat.numel() // (_WORD * _LANES) * _LANES
-    words = flat[: whole * _WORD].view(torch.int64).view(_LANES, -1)
-    result = int((words.sum(1) * _lane_factors()).sum()) & _MASK if whole else 0
-    rest: Any = flat[whole * _WORD :]
-    for byte in bytes(rest.tolist()):  # fewer than 512
-        result = (result * 257 + byte) & _MASK
-    return (result + flat.numel() * _FACTOR) & _MASK
+def checksum_tensor(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The same as an int64 of no dimension where the tensors are, computed without waiting for their device."""
+    result = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
+    for tensor in tensors:
+        result = result * _signed(_FACTOR) + _signed(tensor.nbytes * _FACTOR)
+        for one in _sums(tensor):
+            result = result + one
+    return result
+
+
+def _sums(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The weighted sums of a tensor's lanes, and of the bytes behind them, as int64."""
+    flat = _in_order(tensor.detach()).view(torch.uint8)
+    weights = _weights(tensor.device)
+    lane = flat.numel() // (_WORD * LANES) * _WORD
+    whole = lane * LANES
+    if whole < flat.numel():  # fewer than 512 bytes
+        rest = flat.numel() - whole
+        yield (flat.narrow(0, whole, rest) * weights.narrow(0, 0, rest)).sum()
+    if not lane:
+        return
+    if flat.data_ptr() % _WORD or flat.storage_offset() % _WORD:
+        # Words must be aligned, and their sum must not depend on where the tensor lies: one lane is copied at once.
+        pieces = [flat.narrow(0, at, lane).clone().view(torch.int64).sum() for at in range(0, whole, lane)]
+        lanes = torch.stack(pieces)
+    else:
+        lanes = flat.narrow(0, 0, whole).view(torch.int64).view(LANES, -1).sum(1)
+    yield (lanes * weights.narrow(0, 0, LANES)).sum()
+
+
+def _in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements of a tensor as they lie in memory, which is the order in which c10d sees them."""
+    dense = tensor if is_dense(tensor) else tensor.contiguous()
+    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
+
+
+def _weights(device: torch.device) -> torch.Tensor:
+    """An odd factor for each byte or lane. On a device they are made anew: its streams do not wait for each other."""
+    return _weights_on_host() if device.type == "cpu" else _make_weights(device)
 
 
 @functools.cache
-def _lane_factors() -> torch.Tensor:
-    """An odd factor for each lane."""
-    values = [(((lane + 1) * _FACTOR) & _MASK) | 1 for lane in range(_LANES)]
-    return torch.tensor([value - (value & _SIGN) * 2 for value in values], dtype=torch.int64)
+def _weights_on_host() -> torch.Tensor:
+    return _make_weights(torch.device("cpu"))
+
+
+def _make_weights(device: torch.device) -> torch.Tensor:
+    return torch.arange(1, LANES * _WORD + 1, device=device, dtype=torch.int64).mul_(_signed(_FACTOR)).bitwise_or_(1)
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same 64 bits."""
+    value &= MASK
+    return value - (value & _SIGN) * 2

@@ -37,6 +37,7 @@ class NonFinite:
         ranks: The ranks whose inputs were not finite, ascending.
         others: The ranks whose inputs were; none of a send, which has one sender.
         are_first: Whether these ranks are known to be the first.
+        unseen: Ranks of which it is not known what inputs they had until then, ascending.
         step: The step.
         is_nan: Whether a value is not a number; else one is infinite.
         call_site: Where the first of these ranks called it.
@@ -53,6 +54,7 @@ class NonFinite:
     is_nan: bool
     call_site: CallSiteName | None
     skips: int
+    unseen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Diverged:
         others: The majority; none if there is none.
         step: The step.
         parameters: Which parameters differ; None if that is not known, and of outputs.
+        unseen: Members whose results are not known, ascending.
     """
 
     operation_id: OperationId
@@ -98,6 +101,7 @@ class Diverged:
     others: tuple[int, ...]
     step: int
     parameters: DifferingParameters | None = None
+    unseen: tuple[int, ...] = ()
 
     @property
     def is_of_parameters(self) -> bool:
@@ -152,6 +156,8 @@ class ValueFinder:
             return True
         channel = fact.operation_id.channel
         members = [view for view in world.ranks.values() if channel in view.progress and not view.is_over]
+        if any(view.values.awaits(fact.step) for view in world.ranks.values() if not view.is_over):
+            return False  # of a device that has not come to it
         return all(
             view.progress[channel].entered >= fact.operation_id.sequence and view.step > fact.step for view in members
         )
@@ -177,17 +183,21 @@ class ValueFinder:
         by_operation: dict[OperationId, list[tuple[RankView, NonFiniteInput]]] = {}
         for view, fact in sorted(facts, key=lambda one: one[1].at_ns):
             by_operation.setdefault(fact.operation_id, []).append((view, fact))
-        candidates = [(_with_finite(world, operation_id), bad) for operation_id, bad in by_operation.items()]
+        candidates = [
+            (_with_finite(world, operation_id, bad[0][1].step), bad) for operation_id, bad in by_operation.items()
+        ]
         first = next((one for one in candidates if one[0] or _is_message(one[1][0][1])), None)
         others, bad = first or candidates[0]
         view, fact = min(bad, key=lambda one: one[0].rank)
+        unseen = _unseen(world, fact.step)
         return NonFinite(
             operation_id=fact.operation_id,
             operation=fact.operation,
             group=view.groups.get(fact.operation_id.channel.group),
             ranks=tuple(sorted(one.rank for one, _ in bad)),
             others=others,
-            are_first=first is not None,
+            are_first=first is not None and not unseen,
+            unseen=unseen,
             step=fact.step,
             is_nan=any(one.is_nan for _, one in bad),
             call_site=fact.call_site,
@@ -211,9 +221,11 @@ class ValueFinder:
                 continue
             self._diverged.add(key)
             self._first_seen_ns.pop(operation_id, None)
-            ranks, others = _minority(by_rank)
+            members = group.members if group is not None else frozenset(by_rank)
+            ranks, others = _minority(by_rank, max(len(members), len(by_rank)))
+            unseen = tuple(sorted(members - by_rank.keys()))
             which = _which_parameters(by_member, others or ranks) if persists else None
-            yield Diverged(operation_id, operation, group, ranks, others, step, which)
+            yield Diverged(operation_id, operation, group, ranks, others, step, which, unseen)
 
 
 def _skips(view: RankView, step: int) -> int:
@@ -228,7 +240,17 @@ def _is_message(fact: NonFiniteInput) -> bool:
     return fact.operation_id.channel.is_point_to_point
 
 
-def _with_finite(world: WorldSnapshot, operation_id: OperationId) -> tuple[int, ...]:
+def _unseen(world: WorldSnapshot, step: int) -> tuple[int, ...]:
+    """Ranks that may have had such inputs first: of them it is not known, up to a step, what inputs they had."""
+    everyone = {*world.ranks}
+    for view in world.ranks.values():
+        for group in view.groups.values():
+            everyone |= group.members
+    seen = {view.rank for view in world.ranks.values() if view.values.are_known_in(step)}
+    return tuple(sorted(everyone - seen))
+
+
+def _with_finite(world: WorldSnapshot, operation_id: OperationId, step: int) -> tuple[int, ...]:
     """Ranks that have entered a collective and whose inputs are known to be finite, ascending."""
     if operation_id.channel.is_point_to_point:  # who receives sends nothing
         return ()
@@ -239,7 +261,8 @@ def _with_finite(world: WorldSnapshot, operation_id: OperationId) -> tuple[int, 
             if view.values.are_all_checked
             and operation_id.channel in view.progress
             and view.progress[operation_id.channel].entered >= operation_id.sequence
-            and operation_id not in {one.operation_id for one in view.values.non_finite}
+            and operation_id not in {one.operation_id for one in (*view.values.non_finite, *view.values.unknown)}
+            and view.values.unknown_until < step
         )
     )
 
@@ -266,10 +289,10 @@ def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, 
     return DifferingParameters(first, last, 1 if found.are_exact else found.last - found.first + 1, of.count)
 
 
-def _minority(checksums: dict[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ranks that differ from the majority, and that; all and none if there is no majority."""
+def _minority(checksums: dict[int, int], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ranks that differ from the majority of all members, and that; all and none if there is no majority."""
     (most, count), *_ = Counter(checksums.values()).most_common(1)
-    if 2 * count <= len(checksums):
+    if 2 * count <= members:
         return tuple(sorted(checksums)), ()
     ranks = tuple(sorted(rank for rank, value in checksums.items() if value != most))
     return ranks, tuple(sorted(rank for rank, value in checksums.items() if value == most))

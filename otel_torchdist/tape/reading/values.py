@@ -1,21 +1,22 @@
-"""Follows the records of operations' values on one tape, until the operation is read, or its outputs are known."""
+"""Follows the records of operations' values on one tape, until the operation is read, and all of them are known."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from otel_torchdist.tape.mapped import MappedTape
-from otel_torchdist.tape.numerics import Numerics, NumericsFlag, numerics_of
+from otel_torchdist.tape.numerics import Numerics, NumericsFlag, numerics_of, with_words
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records import Operation
 
-MAX_AWAITED: Final = 256
-"""Records whose outputs are awaited; those of operations that are never waited for must not accumulate."""
+MAX_AWAITED: Final = 512
+"""Records whose words are awaited; those of operations that are never waited for must not accumulate."""
 _PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
-_AWAITED: Final = int(NumericsFlag.SAMPLED | NumericsFlag.COMPARABLE)
+_COMPARABLE: Final = int(NumericsFlag.COMPARABLE)
+_PENDING: Final = int(NumericsFlag.PENDING)
 
 
 class Values:
@@ -23,7 +24,7 @@ class Values:
 
     def __init__(self) -> None:
         self._by_thread: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self._awaited: dict[int, tuple[int, ...]] = {}
+        self._awaited: dict[int, Numerics] = {}
 
     @property
     def are_pending(self) -> bool:
@@ -33,7 +34,7 @@ class Values:
     def add(self, number: int, fields: tuple[int, ...]) -> None:
         """Add a record; it replaces one of the same thread whose operation was not recorded."""
         if fields[12] & _PARAMETERS:
-            self._await(number, fields)
+            self._await(numerics_of(number, fields, ()))
             return
         self._by_thread[fields[10]] = (number, fields)
 
@@ -53,31 +54,46 @@ class Values:
             return None
         numerics = numerics_of(number, fields, tape.ring_words(number) or ())
         batch.numerics.append(numerics)
-        if int(numerics.flags) & _AWAITED == _AWAITED and numerics.output_checksum is None:
-            self._await(number, fields)
+        if not _is_complete(numerics):
+            self._await(numerics)
         return numerics
 
-    def _await(self, number: int, fields: tuple[int, ...]) -> None:
-        self._awaited[number] = fields
+    def _await(self, numerics: Numerics) -> None:
+        self._awaited[numerics.number] = numerics
         if len(self._awaited) > MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
 
     def read_again(self, tape: MappedTape, batch: Batch) -> None:
-        """Add to the batch what has become complete since the last poll, also to operations that have ended in it."""
-        complete: dict[int, Numerics] = {}
-        for number, fields in list(self._awaited.items()):
+        """Add to the batch what has become known since the last poll, also to operations that have ended in it."""
+        for number, before in list(self._awaited.items()):
             words = tape.ring_words(number)
-            numerics = numerics_of(number, fields, words) if words is not None else None
-            if numerics is None:  # overwritten
+            if words is None:  # overwritten
                 del self._awaited[number]
-            elif numerics.output_checksum is not None:
+                continue
+            numerics = with_words(before, words)
+            if numerics == before:
+                continue
+            self._awaited[number] = numerics
+            if _is_complete(numerics):
                 del self._awaited[number]
+            if numerics.is_pending < before.is_pending or _has_output(numerics) > _has_output(before):
                 batch.numerics.append(numerics)
-                complete[number] = numerics
-        if complete:
-            batch.ended = [_with(operation, complete) for operation in batch.ended]
+        batch.ended = [self._renewed(tape, operation) for operation in batch.ended]
+
+    def _renewed(self, tape: MappedTape, operation: Operation) -> Operation:
+        """An operation that has ended, with what is known of its values by now."""
+        known = operation.numerics
+        if known is None or _is_complete(known):
+            return operation
+        words = tape.ring_words(known.number)
+        return operation if words is None else msgspec.structs.replace(operation, numerics=with_words(known, words))
 
 
-def _with(operation: Operation, complete: Mapping[int, Numerics]) -> Operation:
-    known = complete.get(operation.numerics.number) if operation.numerics is not None else None
-    return operation if known is None else msgspec.structs.replace(operation, numerics=known)
+def _has_output(numerics: Numerics) -> bool:
+    return numerics.output_checksum is not None or numerics.unseen_output is not None
+
+
+def _is_complete(numerics: Numerics) -> bool:
+    """Whether nothing more will become known."""
+    flags = int(numerics.flags)
+    return not numerics.is_pending and (_has_output(numerics) or not flags & (_COMPARABLE | _PARAMETERS))

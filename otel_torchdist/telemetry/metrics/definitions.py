@@ -35,6 +35,7 @@ from otel_torchdist.telemetry.metrics.readers import (
     stalled,
     step_durations,
     timed_bytes,
+    unseen_operations,
     waited,
 )
 
@@ -479,6 +480,16 @@ NUMBER_METRICS: Final = (
         "The rank's operations with an input that was infinite or not a number, of those that were looked at.",
         _RANK,
         of_rank(lambda rank: rank.totals.non_finite if rank.totals.sampled or rank.totals.non_finite else None),
+    ),
+    NumberMetric(
+        semconv.UNSEEN_OPERATIONS,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "The rank's operations whose inputs should have been looked at and were not, all or some: because of their "
+        "type, layout or device, while a graph was captured, because too much was on its way from the device (full), "
+        "or because it failed.",
+        (LABEL_RUN, LABEL_RANK, semconv.LABEL_UNSEEN),
+        unseen_operations,
     ),
     NumberMetric(
         semconv.AMP_SKIPPED_STEPS,

@@ -13,6 +13,7 @@ from otel_torchdist.semconv import OTHER
 from otel_torchdist.size_classes import size_class
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
@@ -35,6 +36,8 @@ from otel_torchdist.telemetry.spans.segments import Segment, SegmentEnd
 
 MAX_UNPUBLISHED: Final = 16_384
 MAX_CACHED_TARGETS: Final = 16_384
+MAX_AWAITED: Final = 512
+"""Operations whose values are on their way from a device."""
 
 # Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
@@ -80,6 +83,7 @@ class RankMetrics:
         self._up: bool | None = True
         self._records_lost = 0
         self._totals = RankTotals()
+        self._awaited_values: dict[int, Series] = {}
         self._counters: dict[tuple[str, str], Series] = {}
         self._groups: dict[str, GroupProgress] = {}
         self._groups_by_id: dict[int, GroupProgress] = {}
@@ -152,6 +156,9 @@ class RankMetrics:
         with self._lock:
             for operation in batch.entered:
                 self._count_entered(operation)
+            for numerics in batch.numerics:
+                if not numerics.is_pending and numerics.number in self._awaited_values:
+                    self._count_values(self._awaited_values.pop(numerics.number), numerics)
             for operation in batch.ended:
                 self._count_ended(operation)
             for mark in batch.steps:
@@ -252,10 +259,20 @@ class RankMetrics:
         series.entered += 1
         series.message_bytes += operation.message_bytes
         if operation.numerics is not None:
-            self._totals.count_values(operation.numerics)
-            series.values = operation.numerics if operation.numerics.norm is not None else series.values
+            self._totals.count_looked_at(operation.numerics)
+            self._count_values(series, operation.numerics)
         if not int(operation.flags) & _ON_DEVICE:
             self._count_begun(operation)
+
+    def _count_values(self, series: Series, numerics: Numerics) -> None:
+        """Count what is known of an operation's inputs, as soon as it is."""
+        if numerics.is_pending:
+            self._awaited_values[numerics.number] = series
+            if len(self._awaited_values) > MAX_AWAITED:
+                del self._awaited_values[next(iter(self._awaited_values))]
+            return
+        self._totals.count_values(numerics)
+        series.values = numerics if numerics.norm is not None else series.values
 
     def _count_begun(self, operation: Operation) -> None:
         """Count that this rank has reached an operation: it was entered, or on a device it was begun."""

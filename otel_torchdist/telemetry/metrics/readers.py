@@ -94,6 +94,13 @@ def save_interval(node: NodeSnapshot) -> Numbers:
         yield (run,), interval_s
 
 
+def unseen_operations(node: NodeSnapshot) -> Numbers:
+    """Operations of each rank whose inputs were not looked at, by the reason."""
+    for rank in node.ranks:
+        for reason, count in rank.totals.unseen.items():
+            yield (rank.run, str(rank.rank), reason), count
+
+
 def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnapshot], Numbers]:
     """Make a reader of one number per group of each rank; groups with None have no series."""
 

@@ -7,7 +7,7 @@ from which the next reader continues and the snapshot that is shown both hold th
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.numerics import Numerics, NumericsFlag
@@ -26,6 +26,7 @@ class RankTotals:
         failed: Operations that ended with an exception.
         sampled: Operations whose tensors' statistics were taken.
         non_finite: Operations with an input that was infinite or not a number.
+        unseen: Operations that should have been looked at and were not, by the reason.
         skipped_steps: Steps that a gradient scaler has left out.
         loss_scale: The newest scale of a gradient scaler; None if it is not known.
         compared_parameters: Checksums of parameters that replicas share.
@@ -40,16 +41,23 @@ class RankTotals:
     loss_scale: float | None = None
     compared_parameters: int = 0
     replicas_left_out: int = 0
+    unseen: dict[str, int] = field(default_factory=dict[str, int])
 
     def count_ended(self, operation: Operation) -> None:
         """Count an operation that has ended, in whatever way."""
         self.untracked += operation.how is How.UNTRACKED
         self.failed += operation.how is How.FAILED
 
-    def count_values(self, numerics: Numerics) -> None:
-        """Count an operation whose tensors were looked at."""
+    def count_looked_at(self, numerics: Numerics) -> None:
+        """Count an operation whose tensors were to be looked at."""
         self.sampled += bool(int(numerics.flags) & _SAMPLED)
-        self.non_finite += not numerics.is_finite
+        if numerics.unseen is not None:
+            reason = numerics.unseen.label
+            self.unseen[reason] = self.unseen.get(reason, 0) + 1
+
+    def count_values(self, numerics: Numerics) -> None:
+        """Count what is known of an operation's inputs."""
+        self.non_finite += numerics.is_finite is False
 
     def count_step(self, mark: StepMark) -> None:
         """Count a step that has ended."""
@@ -63,4 +71,4 @@ class RankTotals:
 
     def copy(self) -> RankTotals:
         """Return an independent copy."""
-        return dataclasses.replace(self)
+        return dataclasses.replace(self, unseen=dict(self.unseen))

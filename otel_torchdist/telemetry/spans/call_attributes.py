@@ -135,8 +135,10 @@ def _values(numerics: Numerics) -> dict[str, AttributeValue]:
     values: dict[str, AttributeValue] = {
         name: value for name, value in found.items() if value is not None and math.isfinite(value)
     }
-    if numerics.elements:
+    if numerics.elements and numerics.is_finite is not None:
         values[semconv.INPUT_NON_FINITE] = not numerics.is_finite
+    if numerics.unseen is not None:
+        values[semconv.UNSEEN_REASON] = numerics.unseen.label
     if numerics.input_checksum is not None:
         values[semconv.INPUT_CHECKSUM] = f"{numerics.input_checksum:012x}"
     if numerics.output_checksum is not None:

@@ -12,7 +12,9 @@ import torch
 from otel_torchdist.capture.cuda.driver import CudaDriver, DriverError, cuda_drivers
 
 NOT_READY, ILLEGAL_ADDRESS = 600, 700
-NON_BLOCKING, THREAD_LOCAL = 1, 1
+NON_BLOCKING = 1
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+PORTABLE, TO_HOST = 1, 2
 _NUMBER, _POINTER = ctypes.c_int, ctypes.c_void_p
 
 
@@ -31,6 +33,7 @@ class PlayedRuntime:
         self.device = 0
         self.answer = 0
         self.unread_error = 0
+        self.mode = GLOBAL
         self._error_name = ctypes.create_string_buffer(b"cudaErrorIllegalAddress")
         self._functions = {
             "cudaGetErrorName": self._make(lambda code: ctypes.addressof(self._error_name), _NUMBER, result=_POINTER),
@@ -46,6 +49,15 @@ class PlayedRuntime:
                 lambda event, stream: self._call("record", event, stream), _POINTER, _POINTER
             ),
             "cudaEventQuery": self._make(lambda event: self._call("query", event), _POINTER),
+            "cudaHostAlloc": self._make(self._allocate, _POINTER, ctypes.c_size_t, ctypes.c_uint),
+            "cudaMemcpyAsync": self._make(
+                lambda *arguments: self._call("copy", *arguments),
+                _POINTER,
+                _POINTER,
+                ctypes.c_size_t,
+                _NUMBER,
+                _POINTER,
+            ),
             "cudaEventElapsedTime": self._make(self._elapsed, _POINTER, _POINTER, _POINTER),
         }
 
@@ -82,7 +94,13 @@ class PlayedRuntime:
         return self._call("capturing", stream)
 
     def _exchange(self, place: int) -> int:
-        return self._call("mode", ctypes.c_int.from_address(place).value)
+        mode = ctypes.c_int.from_address(place)
+        wanted, mode.value, self.mode = mode.value, self.mode, mode.value
+        return self._call("mode", wanted)
+
+    def _allocate(self, place: int, size: int, flags: int) -> int:
+        ctypes.c_void_p.from_address(place).value = 0xA0
+        return self._call("allocate", size, flags)
 
     def _create(self, what: str, handle: int) -> Callable[[int, int], int]:
         def create(place: int, flags: int) -> int:
@@ -138,6 +156,25 @@ def test_captures_are_seen_and_not_broken(runtime: PlayedRuntime, driver: CudaDr
     assert not driver.is_capturing(0)
     driver.prepare_thread()
     assert runtime.calls == [("capturing", 0x99), ("capturing", 0x51), ("mode", THREAD_LOCAL)]
+
+
+def test_memory_is_allocated_beside_a_capture(runtime: PlayedRuntime, driver: CudaDriver) -> None:
+    """In the mode in which that breaks no capture of another thread; the caller's mode is restored."""
+    assert driver.allocate_pinned(64) == 0xA0
+    assert runtime.calls == [("mode", RELAXED), ("allocate", 64, PORTABLE), ("mode", GLOBAL)]
+    assert runtime.mode == GLOBAL
+
+
+def test_copies_are_enqueued_on_their_device(runtime: PlayedRuntime, driver: CudaDriver) -> None:
+    """As for records, only a default stream needs its device to be current."""
+    driver.copy_to_host(0xA0, 0xD0, 16, 1, 0x51)
+    driver.copy_to_host(0xA0, 0xD0, 16, 1, 0)
+    assert runtime.calls == [
+        ("copy", 0xA0, 0xD0, 16, TO_HOST, 0x51),
+        ("device", 1),
+        ("copy", 0xA0, 0xD0, 16, TO_HOST, None),
+        ("device", 0),
+    ]
 
 
 def test_an_event_is_done_or_not_or_its_device_has_failed(runtime: PlayedRuntime, driver: CudaDriver) -> None:

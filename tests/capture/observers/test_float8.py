@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_torchdist.capture.observers.eligible import sort
 from otel_torchdist.capture.observers.float8 import FLOAT8, extremes_of_float8, histogram_of
-from otel_torchdist.capture.observers.statistics import described, extremes_of, format_of, moments_of
+from otel_torchdist.capture.observers.statistics import extremes_of, format_of, moments_of
 from otel_torchdist.tape.number_formats import LARGEST, NumberFormat
 from tests.support.jobs import Jobs
 from tests.support.warm_python import WarmPython
@@ -60,7 +61,7 @@ def test_statistics_of_several() -> None:
     """Large, strided and mixed tensors are described; the share of saturated numbers only where all are float8."""
     large = torch.full((300_000,), 2.0).to(torch.float8_e4m3fn)
     strided = torch.full((4, 6), -448.0).to(torch.float8_e4m3fn).t()[1:]
-    assert described([large, strided, torch.empty(0).to(torch.float8_e4m3fn)]) == [large, strided]
+    assert sort([large, strided, torch.empty(0).to(torch.float8_e4m3fn)]).described == (large, strided)
     found = extremes_of([large, strided])
     assert (found.smallest, found.largest, found.elements, found.is_finite) == (-448.0, 2.0, 300_020, True)
     moments = moments_of([large, strided])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.capture.observers.numerics import is_chosen
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.tape.numerics import NumericsFlag
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -72,6 +73,43 @@ def test_healthy(jobs: Jobs, kind: str) -> None:
         looked_at = [one.raw.numerics for one in tape.operations if one.raw.numerics is not None]
         assert looked_at
         assert all(one.flags & NumericsFlag.SAMPLED for one in looked_at)
+
+
+def test_some_ranks_look(jobs: Jobs) -> None:
+    """The others record nothing of their values and are not said to be finite; no rank is called the first."""
+    job = jobs.run("numeric", RANKS, "fsdp", "2", "0", "2")
+    [found] = findings(job)
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1,))
+    for tape in job.tapes:
+        looks = tape.identity.rank != 1
+        assert tape.identity.checks_values is looks
+        assert any(one.raw.numerics is not None for one in tape.operations) is looks
+
+
+def test_what_is_right_is_no_finding(jobs: Jobs) -> None:
+    """NaN in masks, start values and buffers that are overwritten; results that differ by right; odd tensors."""
+    job = jobs.run("numeric", RANKS, "on_purpose", str(NO_RANK))
+    assert findings(job) == []
+    assert not any("internal error" in rank.err for rank in job.ranks)
+
+
+def test_what_is_not_over_is_not_compared(jobs: Jobs) -> None:
+    """Where an optimizer waits in its step, results of those that are ahead are not there before it."""
+    job = jobs.run("numeric", RANKS, "waits_late", str(NO_RANK))
+    assert findings(job) == []
+    for view in world_of(job).ranks.values():
+        assert len(view.values.outputs) == 6 * 6, "each parameter's, in each step"
+
+
+def test_all_members_sample_the_same(jobs: Jobs) -> None:
+    """Of large broadcasts too, of which only the root has inputs."""
+    sampled = [
+        [one.operation_id.sequence for one in view.values.outputs]
+        for view in world_of(jobs.run("numeric", RANKS, "large", str(NO_RANK))).ranks.values()
+    ]
+    assert sampled[0] == sampled[1] == sampled[2]
+    assert len(sampled[0]) == sum(is_chosen(sequence, 2, 2 << 20) for sequence in range(1, 49)) > 8
 
 
 def test_training_is_bit_identical(jobs: Jobs) -> None:

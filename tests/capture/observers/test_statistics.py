@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.capture.observers.statistics import checksum_of, described, extremes_of, moments_of, sample_of
+from otel_torchdist.capture.observers.eligible import sort
+from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of, moments_of, sample_of
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -68,15 +69,16 @@ def test_sample_is_spread() -> None:
 def test_what_is_not_described() -> None:
     """Types and layouts without extremes are left out, and nothing raises."""
     others = [
-        torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.complex64),
+        torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.complex64).conj(),
         torch.ones(3).to(torch.float8_e8m0fnu), torch.empty(0), torch.ones(3, device="meta"),
         torch.eye(3).to_sparse(), torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
     ]  # fmt: skip
     with torch.inference_mode():
         inference = torch.ones(3)
-    usual = [torch.ones(3), torch.ones(4, 4).t()[1:], inference, torch.ones((), dtype=torch.float16)]
-    assert [tensor.data_ptr() for tensor in described(others + usual)] == [tensor.data_ptr() for tensor in usual]
-    assert extremes_of(described(usual)).elements == 3 + 12 + 3 + 1
+    pairs = torch.ones(3, dtype=torch.complex64)
+    usual = [torch.ones(3), torch.ones(4, 4).t()[1:], inference, torch.ones((), dtype=torch.float16), pairs]
+    assert [tensor.data_ptr() for tensor in sort(others + usual).described] == [tensor.data_ptr() for tensor in usual]
+    assert extremes_of(sort(usual).described).elements == 3 + 12 + 3 + 1 + 6
 
 
 def test_nothing_is_recorded_for_autograd() -> None:

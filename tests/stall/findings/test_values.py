@@ -11,7 +11,14 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.parameters import mixed, summed
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import ComparedParameters, NonFiniteInput, OutputChecksum, RankValues, WorldSnapshot
+from otel_torchdist.world.model import (
+    ComparedParameters,
+    NonFiniteInput,
+    OutputChecksum,
+    RankValues,
+    UnknownInput,
+    WorldSnapshot,
+)
 from otel_torchdist.world.values import PARAMETERS
 from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
 
@@ -240,3 +247,64 @@ def test_healthy_ranks() -> None:
     """Equal results and finite inputs are nothing to report."""
     values = {rank: RankValues(are_all_checked=True, outputs=(result(5, 1), result(9, 2))) for rank in range(4)}
     assert ValueFinder().find(world_of(values)) == []
+
+
+def some_checked(values: Mapping[int, RankValues], *ranks: int) -> dict[int, RankValues]:
+    """All ranks, of which only some look at their values."""
+    return {rank: values.get(rank, checked()) if rank in ranks else RankValues() for rank in range(4)}
+
+
+def test_of_some_ranks_none_is_the_first() -> None:
+    """A rank that does not look at its values may have had the first one, in whichever group."""
+    [found] = ValueFinder().find(world_of(some_checked({2: checked(bad(7, 3))}, 0, 2)))
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1, 3))
+    assert describe_values(found) == (
+        "rank 2 has values that are not numbers (NaN) in the inputs of all_reduce (sequence 7, default_pg) in step 3, "
+        "called in train at train.py:42; those of rank 0 were finite; those of ranks 1,3 until then are not known, so "
+        "no rank is known to be first"
+    )
+
+
+def test_a_rank_that_is_not_there_may_be_the_first() -> None:
+    """An agent of another node does not answer."""
+    world = world_of({2: checked(bad(7, 3))})
+    del (ranks := {**world.ranks})[3]
+    [found] = ValueFinder().find(dataclasses.replace(world, ranks=ranks), is_last=True)
+    assert isinstance(found, NonFinite)
+    assert (found.are_first, found.others, found.unseen) == (False, (0, 1), (3,))
+
+
+def unknown(sequence: int, step: int, is_pending: bool) -> RankValues:
+    """A rank with an operation of which it is not known what inputs it had."""
+    one = UnknownInput(OperationId(CHANNEL, sequence), step, is_pending)
+    return RankValues(are_all_checked=True, unknown=(one,))
+
+
+def test_a_device_is_waited_for() -> None:
+    """What it has not reported yet may be the first bad value: for five seconds."""
+    finder, values = ValueFinder(), {2: checked(bad(7, 3)), 1: unknown(6, 3, is_pending=True)}
+    assert finder.find(world_of(values, 10.0)) == []
+    [found] = ValueFinder().find(world_of(values | {1: checked(bad(6, 3, at_s=-1.0))}, 12.0))
+    assert (found.ranks, found.others) == ((1,), (0, 2, 3))
+    [found] = finder.find(world_of(values, 15.5))
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0, 1, 3), False, (1,))
+
+
+def test_what_was_not_looked_at_is_not_called_finite() -> None:
+    """Neither the operation itself, nor one shortly before it; one long before has shown no consequences."""
+    for sequence, step, others, are_first in ((7, 3, (0, 3), False), (5, 2, (0, 1, 3), False), (1, 0, (0, 1, 3), True)):
+        values = {2: checked(bad(7, 3)), 1: unknown(sequence, step, is_pending=False)}
+        [found] = ValueFinder().find(world_of(values))
+        assert isinstance(found, NonFinite)
+        assert (found.ranks, found.others, found.are_first) == ((2,), others, are_first)
+
+
+def test_a_majority_is_one_of_all_members() -> None:
+    """Of four results two of three are none: the fourth could be like the third."""
+    values = {rank: RankValues(outputs=(result(7, 5 if rank else 6),)) for rank in range(3)}
+    [found] = ValueFinder().find(world_of(values), is_last=True)
+    assert isinstance(found, Diverged)
+    assert (found.ranks, found.others, found.unseen) == ((0, 1, 2), (), (3,))
+    assert describe_values(found).endswith(", or the ranks run different code; the results of rank 3 are not known")
