@@ -18,6 +18,10 @@ OPTIMIZER_STEP_SPAN: Final = "optimizer step"
 """The step of an optimizer, with all that it calls; of optimizers within optimizers only the outermost, and at most 16
 in a training step. Compiled steps have none. On a device it ends when it is enqueued. An error if it was left with an
 exception."""
+RPC_JOIN_SPAN: Final = "init_rpc"
+"""A worker's `init_rpc`, which waits for all workers."""
+RPC_SHUTDOWN_SPAN: Final = "rpc.shutdown"
+"""A worker's `rpc.shutdown`, which waits for all workers and their calls."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
 """An operation that has not ended, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"
@@ -100,6 +104,16 @@ STEP_SEGMENT_END: Final = "torchdist.step.segment.end"
 """Why the segment ends: `step`, `stall`, `time`, `size`, `lost` (the step's own end was not recorded) or `close`."""
 OPTIMIZER: Final = "torchdist.optimizer"
 """Class of the optimizer, on the spans of its steps."""
+RPC_SYSTEM: Final = "rpc.system.name"
+"""`torch`, on both spans of a remote procedure call."""
+RPC_METHOD: Final = "rpc.method"
+"""The function that is called; `RRef.step` for a method of a remote object."""
+RPC_PEER: Final = "torchdist.rpc.peer"
+"""Name of the worker on the other side; on the side that runs the function only if the caller is recorded."""
+RPC_MODE: Final = "torchdist.rpc.mode"
+"""How the caller called it: `sync`, `async` or `remote`."""
+RPC_WORKER: Final = "torchdist.rpc.worker"
+"""Name of this worker, on the spans of `init_rpc` and `rpc.shutdown`, which wait for all workers."""
 WORLD_SIZE: Final = "torchdist.world_size"
 """Number of ranks of the job."""
 HOST_NAME: Final = "host.name"
@@ -290,6 +304,8 @@ ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
 PATH_SECONDS: Final = "torchdist_critical_path_seconds"
 PATH_RANK_SECONDS: Final = "torchdist_critical_path_rank_seconds"
 PATH_GAIN_SECONDS: Final = "torchdist_critical_path_gain_seconds"
+RPC_CLIENT_DURATION: Final = "rpc_client_call_duration_seconds"
+RPC_SERVER_DURATION: Final = "rpc_server_call_duration_seconds"
 UP: Final = "torchdist_up"
 
 OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
@@ -334,6 +350,8 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     PATH_SECONDS: "torchdist.critical_path",
     PATH_RANK_SECONDS: "torchdist.critical_path.rank",
     PATH_GAIN_SECONDS: "torchdist.critical_path.gain",
+    RPC_CLIENT_DURATION: "rpc.client.call.duration",
+    RPC_SERVER_DURATION: "rpc.server.call.duration",
     UP: "torchdist.up",
 }
 """Without unit and `_total`: OpenTelemetry's rules for Prometheus turn these into the names above."""
@@ -355,6 +373,10 @@ LABEL_KIND: Final = "kind"
 """What happens on a critical path: `computing` or `transfer`."""
 LABEL_CAUSE: Final = "cause"
 """What makes a critical path longer: `line`, `rank`, `node`, `stage` or `transfer`."""
+LABEL_RPC_SYSTEM: Final = "rpc_system_name"
+LABEL_RPC_METHOD: Final = "rpc_method"
+LABEL_ERROR_TYPE: Final = "error_type"
+"""Empty if a call went well."""
 LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
 
@@ -372,10 +394,15 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_TRACE_ID: STALL_TRACE_ID,
     LABEL_KIND: PATH_KIND,
     LABEL_CAUSE: PATH_CAUSE,
+    LABEL_RPC_SYSTEM: RPC_SYSTEM,
+    LABEL_RPC_METHOD: RPC_METHOD,
+    LABEL_ERROR_TYPE: ERROR_TYPE,
     LABEL_KERNEL: CAPTURE_KERNEL,
     LABEL_TORCH: TORCH_VERSION,
 }
 
+OTHER_METHOD: Final = "_OTHER"
+"""OpenTelemetry's `rpc.method` of a function that is not known, or beyond the limit, and its `error.type` likewise."""
 OTHER: Final = "other"
 """The label of a group or operation that is unknown, or beyond the limit."""
 RENDEZVOUS: Final = "rendezvous"

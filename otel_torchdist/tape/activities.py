@@ -18,6 +18,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import ActivityKind, How, RecordKind, Word
 from otel_torchdist.tape.operations import operation_of, renewed
 from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.remote_calls import CALLS, RemoteCall, call_of, renewed_call
 
 _KIND: Final = 11
 """Position of the record's kind among a payload's fields."""
@@ -37,6 +38,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
         completed_ns: When it ended; None while it is open.
         how: How the end is known; of an `ABANDONED` one, which was left with an exception, only that it was no later.
         failure: Name id of the exception that ended it (0 when that is not known).
+        call: What else is known of a remote procedure call; None for other kinds.
     """
 
     number: int
@@ -48,6 +50,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
     completed_ns: int | None = None
     how: How | None = None
     failure: int = 0
+    call: RemoteCall | None = None
 
     @property
     def is_open(self) -> bool:
@@ -67,7 +70,9 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
         ValueError: What the thread is busy with is unknown to this version.
     """
     entered, step, _, _, _, kind, _, detail, _, _, thread = fields[:11]
-    return Activity(number, ActivityKind(kind), entered, step, detail, thread)
+    known = ActivityKind(kind)
+    call = call_of(fields) if known in CALLS else None
+    return Activity(number, known, entered, step, detail, thread, call=call)
 
 
 def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
@@ -75,11 +80,16 @@ def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | Non
     completed, failure = (layout.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
     if (completed is None and words[Word.COMPLETED]) or (failure is None and words[Word.FAILURE]):
         return None
+    call = renewed_call(activity.call, activity.number, activity.entered_ns, words)
     if completed is None:
-        return activity
+        return activity if call is activity.call else msgspec.structs.replace(activity, call=call)
     elapsed_ns, how = completed
     return msgspec.structs.replace(
-        activity, completed_ns=activity.entered_ns + elapsed_ns, how=how, failure=failure[0] if failure else 0
+        activity,
+        completed_ns=activity.entered_ns + elapsed_ns,
+        how=how,
+        failure=failure[0] if failure else 0,
+        call=call,
     )
 
 

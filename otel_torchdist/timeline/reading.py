@@ -11,6 +11,7 @@ from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import Operation, SignatureName
+from otel_torchdist.tape.remote_calls import CALLS
 from otel_torchdist.timeline.model import (
     OPEN,
     UNKNOWN,
@@ -197,7 +198,9 @@ def _steps(history: RankHistory, shift_ns: int) -> Iterator[Span]:
 
 
 def _activities(history: RankHistory, shift_ns: int) -> Iterator[Span]:
-    for activity in sorted(history.activities, key=lambda one: one.entered_ns):
+    # Remote calls of several threads overlap, which one track cannot show.
+    shown = (activity for activity in history.activities if activity.kind not in CALLS)
+    for activity in sorted(shown, key=lambda one: one.entered_ns):
         begin_ns = activity.entered_ns
         end_ns = OPEN if activity.completed_ns is None else max(activity.completed_ns, begin_ns) + shift_ns
         name = _ACTIVITIES.get(activity.kind, activity.kind.name.lower())

@@ -5,7 +5,7 @@
 
 namespace otel_torchdist::layout {
 
-constexpr int VERSION = 6;
+constexpr int VERSION = 7;
 constexpr int REFUGE_SLOTS = 64;
 constexpr int RECORD_SIZE = 128;
 constexpr int RING_OFFSET = 12288;
@@ -42,6 +42,8 @@ constexpr int LIVE_PROFILE_REQUEST = 145;
 constexpr int LIVE_PROFILE_ANSWER = 146;
 constexpr int LIVE_RESCUE = 147;
 constexpr int LIVE_ASKED = 148;
+constexpr int LIVE_RPC_WORKER = 160;
+constexpr int LIVE_RPC_THREADS = 161;
 constexpr int WORD_RETURNED = 0;
 constexpr int WORD_WAIT_ENTERED = 1;
 constexpr int WORD_WAIT_RETURNED = 2;

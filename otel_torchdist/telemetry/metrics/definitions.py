@@ -12,6 +12,7 @@ from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LAB
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.readers import (
     arrivals,
+    call_durations,
     capture_info,
     finding_info,
     group_info,
@@ -37,6 +38,7 @@ _RANK: Final = (LABEL_RUN, LABEL_RANK)
 _GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)
 _OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
 _SIZED: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
+_CALL: Final = (LABEL_RUN, semconv.LABEL_RPC_SYSTEM, semconv.LABEL_RPC_METHOD, semconv.LABEL_ERROR_TYPE)
 
 NUMBER_METRICS: Final = (
     NumberMetric(
@@ -395,5 +397,17 @@ HISTOGRAM_METRICS: Final = (
         "Durations of the steps of the node's ranks.",
         (LABEL_RUN,),
         step_durations,
+    ),
+    HistogramMetric(
+        semconv.RPC_CLIENT_DURATION,
+        "Durations of remote procedure calls of the node's ranks, as far as a thread waited for them.",
+        _CALL,
+        call_durations(semconv.RPC_CLIENT_DURATION),
+    ),
+    HistogramMetric(
+        semconv.RPC_SERVER_DURATION,
+        "Durations of functions in Python that the node's ranks have run for remote callers.",
+        _CALL,
+        call_durations(semconv.RPC_SERVER_DURATION),
     ),
 )

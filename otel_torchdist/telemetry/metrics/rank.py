@@ -15,6 +15,7 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.telemetry.metrics.calls import CallDurations
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.snapshots import (
@@ -87,6 +88,7 @@ class RankMetrics:
         self._steps = DurationHistogram()
         self._last_step: StepMark | None = None
         self._shares = TimeShares()
+        self._calls = CallDurations(tape.names, labels)
         # Bounded in case a run id never settles: then histograms kept elsewhere miss the oldest durations.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
@@ -109,6 +111,7 @@ class RankMetrics:
                 totals=self._totals.copy(),
                 communicating=(self._shares.communicating.total_ns, self._shares.communicating.until_ns),
                 blocked=(self._shares.blocked.total_ns, self._shares.blocked.until_ns),
+                calls=self._calls.copies,
             )
 
     def resume(self, state: MetricsState) -> None:
@@ -127,6 +130,7 @@ class RankMetrics:
         self._last_step = state.last_step
         self._totals = state.totals.copy()
         self._shares = TimeShares(BusyTime(*state.communicating), BusyTime(*state.blocked))
+        self._calls.resume(state.calls)
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
         """Count what a poll has found. Must be called after every poll: open operations change without new records.
@@ -144,6 +148,10 @@ class RankMetrics:
                 self._count_ended(operation)
             for mark in batch.steps:
                 self._count_step(mark)
+            for activity in batch.activities_ended:
+                duration = self._calls.count(activity)
+                if duration is not None and self._listeners:
+                    self._unpublished.append(duration)
             # A rank that has ended is no longer inside any call.
             still_open = self._tape.open_operations() if is_running else ()
             self._shares.consume(batch.ended, still_open, now_ns)
@@ -209,6 +217,7 @@ class RankMetrics:
                 groups_folded=len(self._folded),
                 kernel=self._tape.identity.kernel,
                 torch=label_value(self._tape.identity.torch),
+                calls=dict(self._calls.copies),
             )
 
     @property

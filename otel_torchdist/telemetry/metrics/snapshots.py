@@ -108,6 +108,7 @@ class RankSnapshot:
         groups_folded: Groups that are counted under `other`.
         kernel: What records its calls.
         torch: Version of its torch; '' if it is not known.
+        calls: Durations of its remote procedure calls, by metric and labels.
     """
 
     run: str
@@ -125,6 +126,9 @@ class RankSnapshot:
     groups_folded: int
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""
+    calls: Mapping[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
+        default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,7 @@ class RunSnapshot:
         findings: Findings that are not stalls and still hold.
         arrivals: Which ranks came last, by label of the group.
         path: Its critical path; None if it is not known here.
+        calls: Durations of remote procedure calls, by metric and labels.
     """
 
     timed: Mapping[tuple[str, str, str], TimedMessages]
@@ -210,6 +215,9 @@ class RunSnapshot:
     findings: tuple[FindingSnapshot, ...] = ()
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
     path: PathSnapshot | None = None
+    calls: Mapping[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
+        default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
+    )
 
 
 class RankTimes(NamedTuple):

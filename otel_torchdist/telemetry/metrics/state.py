@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import StepMark
+from otel_torchdist.telemetry.metrics.calls import CallSeries
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 from otel_torchdist.telemetry.metrics.totals import RankTotals
@@ -47,6 +48,7 @@ class MetricsState:
         totals: Counts of its operations as a whole.
         communicating: Nanoseconds with an operation in flight, and the time up to which they have been counted.
         blocked: The same for blocked threads.
+        calls: Durations of remote procedure calls.
     """
 
     series: tuple[SeriesState, ...]
@@ -57,6 +59,7 @@ class MetricsState:
     totals: RankTotals
     communicating: tuple[int, int] = (0, 0)
     blocked: tuple[int, int] = (0, 0)
+    calls: tuple[tuple[CallSeries, DurationHistogram], ...] = ()
 
 
 @dataclass(slots=True, eq=False)

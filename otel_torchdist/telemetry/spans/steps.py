@@ -84,6 +84,7 @@ class RankSpans:
         sampler: StepSampler,
         links: Sequence[LinkTarget] = (),
         handed_over: Callable[[Segment, FinishedSpan], None] | None = None,
+        run_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         """Hand the spans of `tape` to `sink`.
 
@@ -93,6 +94,7 @@ class RankSpans:
             sampler: Chooses the steps.
             links: Added to every anchor.
             handed_over: Called for every segment that was handed over, with its anchor.
+            run_of: Returns the run of the tape with a nonce; None if it is not known here.
         """
         self.dropped = 0
         self._tape = tape
@@ -103,7 +105,7 @@ class RankSpans:
         self._identity = tape.identity
         self._clock = WallClock(tape.identity)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
-        self._activities = ActivitySpans(tape.identity, tape.names, self._clock)
+        self._activities = ActivitySpans(tape.identity, tape.names, self._clock, run_of)
         self._cutter = SegmentCutter(tape.identity.monotonic_ns)
         self._held: deque[Segment] = deque()
         self._held_spans = 0
@@ -309,7 +311,7 @@ class RankSpans:
         return self._operations.span(operation, anchor, incident, why_open)
 
     def _activity_span(self, activity: Activity, anchor: FinishedSpan) -> FinishedSpan:
-        return self._activities.span(activity, anchor, "" if activity.how else self._why_open())
+        return self._activities.span(activity, anchor, self.run_id, "" if activity.how else self._why_open())
 
     def _why_open(self) -> str:
         """What became of a process that left something open, as the end of a sentence."""
