@@ -219,7 +219,7 @@ def _has_ended(call: RecordedCall) -> bool:
     if future is None:  # the program has dropped it: what becomes of the call is seen by nobody
         call.complete(How.ABANDONED)
         return True
-    if not future.done():
+    if not future.done() or call.is_about_to_return():
         return False
     try:
         future.value()

@@ -55,7 +55,7 @@ class RecordedCall:
         reference: A weak reference to its future, which holds the result.
     """
 
-    __slots__ = ("_facts", "_is_over", "_number", "_tape", "_thread", "entered_ns", "future", "reference")
+    __slots__ = ("_facts", "_is_over", "_number", "_tape", "_thread", "_was_done", "entered_ns", "future", "reference")
 
     def __init__(self) -> None:
         self.entered_ns = 0
@@ -64,6 +64,7 @@ class RecordedCall:
         self._tape: TapeWriter | None = None
         self._number = 0
         self._is_over = False
+        self._was_done = False
         self._facts: CallFacts | None = None
         self._thread = 0
 
@@ -87,6 +88,14 @@ class RecordedCall:
         except BaseException:  # a signal handler's, perhaps between the record and its number
             self._number = tape.begun_at(entered_ns)
             raise
+
+    def is_about_to_return(self) -> bool:
+        """Whether its thread waits for it and is probably about to record its end, now that its future is done.
+
+        A second look at the same call shows that this has not happened: a signal handler may have raised.
+        """
+        was_done, self._was_done = self._was_done, True
+        return not was_done and self._facts is not None and self._facts.mode is CallMode.SYNC
 
     def returned(self) -> None:
         """Record that its thread is free again, although its result is still to come."""

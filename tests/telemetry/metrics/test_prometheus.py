@@ -148,7 +148,7 @@ def test_names_obey_the_rules_of_prometheus(port: int) -> None:
     assert set(types) == {metric.name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
     assert set(helps) == set(types)
     for name, kind in types.items():
-        assert name.startswith("torchdist_")
+        assert name.startswith(("torchdist_", "rpc_"))  # those of OpenTelemetry's conventions have no prefix
         assert name == name.lower()
         assert helps[name].endswith(".")
         assert name.endswith("_total") == (kind == "counter")
