@@ -225,7 +225,7 @@ def mixed_jobs(warm_python: WarmPython) -> Iterator[Jobs]:
 
 
 def test_worker_in_no_group(mixed_jobs: Jobs) -> None:
-    """Ids of workers are no ranks: who is in no group is a run of its own; others record calls on their group's tape."""
+    """Ids of workers are no ranks: who is in no group is a run of its own; others record on their group's tape."""
     job = mixed_jobs.run("rpc_and_group", 3, "first")
     of_group = [tape for tape in job.tapes if tape.identity.world_size == 2]
     [other] = [tape for tape in job.tapes if tape.identity.world_size == 3]
