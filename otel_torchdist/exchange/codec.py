@@ -110,6 +110,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         rescue=view.rescue,
         asked_signal=view.asked_signal,
         asked_ns=view.asked_ns,
+        worker=view.worker,
     )
 
 
@@ -209,6 +210,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         asked_signal=rank.asked_signal,
         asked_ns=rank.asked_ns + offset_ns if rank.asked_signal else 0,
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
+        worker=None if rank.worker is None else rank.worker.moved(offset_ns),
     )
 
 

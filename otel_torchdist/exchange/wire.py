@@ -19,6 +19,7 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, Sign
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
+from otel_torchdist.world.remote_calls import WorkerView
 
 
 class WireError(TorchDistError):
@@ -112,6 +113,7 @@ class WireRank:
     rescue: Rescue = NO_RESCUE
     asked_signal: int = 0
     asked_ns: int = 0
+    worker: WorkerView | None = None
 
 
 @dataclass(frozen=True, slots=True)

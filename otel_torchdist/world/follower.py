@@ -21,6 +21,7 @@ from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
 from otel_torchdist.world.channel_progress import ChannelProgress
 from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import RankView, Stacks
+from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
 from otel_torchdist.world.values import ValueLog
 
@@ -199,6 +200,7 @@ class TapeFollower:
             seen_alive_ns=self._seen_alive_ns,
             is_new=self._is_new,
             death=death,
+            worker=worker_of(self.reader, status),
         )
 
     def _is_alive(self, now_ns: int) -> bool:

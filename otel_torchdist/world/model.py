@@ -16,6 +16,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
+from otel_torchdist.world.remote_calls import WorkerView
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class RankView:
         asked_ns: When it came.
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
+        worker: What it is and does as a worker of RPC; None if it is none.
     """
 
     rank: int
@@ -188,6 +190,7 @@ class RankView:
     asked_signal: int = 0
     asked_ns: int = 0
     fell_silent: bool = False
+    worker: WorkerView | None = None
 
     @property
     def is_dead(self) -> bool:

@@ -38,7 +38,10 @@ values are null.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
   `exception`, `pid`, `tape`, `step`, `death`, `last_sign_of_life`, `silent_s`, `open` (operations, first those in which
   it waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). The
-  source of a stack is the rank's own `thread`, or a `signal` while the GIL was held.
+  source of a stack is the rank's own `thread`, or a `signal` while the GIL was held. `worker` is null, or what the
+  rank is as a worker of RPC: `name`, `joining_s` and `leaving_s` (for how long it has waited in `init_rpc` and
+  `rpc.shutdown`, or null), and `calls`: each with `function`, `peer` (the other worker, or null), `served` (whether
+  this rank runs it), `age_s` and `call_site`.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that take part in it), `tag`, `entered`, `age_s` (since
   the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
   `line`), `call_path` (the frames that led to it, innermost first, each a text; those of libraries are one).
@@ -60,6 +63,7 @@ from otel_torchdist.cli.diagnose.document_parts import (
     rounded,
     time_document,
     verdict_document,
+    worker_document,
 )
 from otel_torchdist.cli.text import alike_in_capture, iso_time
 from otel_torchdist.job.agents_verdict import AgentsVerdict
@@ -172,6 +176,7 @@ def _rank(diagnosis: Diagnosis, account: RankAccount) -> Json:
         "open": [operation_document(diagnosis, operation) for operation in account.open],
         "last_finished": operation_document(diagnosis, view.last) if view.last is not None else None,
         "stack": _stack(diagnosis, account),
+        "worker": worker_document(diagnosis, view.worker) if view.worker is not None else None,
     }
 
 
