@@ -401,6 +401,10 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_TORCH: TORCH_VERSION,
 }
 
+REMOTE_CALL: Final = "rpc"
+"""What stands for an operation in findings about remote procedure calls."""
+STARVED: Final = "starved"
+"""The verdict of a finding: all threads that serve remote procedure calls wait in calls of their own."""
 OTHER_METHOD: Final = "_OTHER"
 """OpenTelemetry's `rpc.method` of a function that is not known, or beyond the limit, and its `error.type` likewise."""
 OTHER: Final = "other"

@@ -8,6 +8,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.events import (
+    CallsStuck,
     Finding,
     Incident,
     MismatchFound,
@@ -76,6 +77,8 @@ def of_finding(event: Finding) -> Attributes:
         return _of_silent_mismatch(event)
     if isinstance(event, ValuesFound):
         return _of_values(event)
+    if isinstance(event, CallsStuck):
+        return _of_calls(event)
     return _of_straggler(event) if isinstance(event, StragglerFound) else _of_slow_part(event)
 
 
@@ -104,6 +107,18 @@ def _of_values(event: ValuesFound) -> Attributes:
     if isinstance(found, Diverged):
         return attributes | {semconv.DIVERGENCE_OF: "output"}
     return attributes | _of_frame(found.call_site)
+
+
+def _of_calls(event: CallsStuck) -> Attributes:
+    calls = event.calls
+    found: Attributes = {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: calls.trouble.value,
+        semconv.VERDICT_RANKS: compress_ranks(calls.ranks),
+        semconv.OPERATION: semconv.REMOTE_CALL,
+        semconv.STALL_AGE: (event.world.taken_ns - calls.since_ns) / 1e9,
+    }
+    return found | ({semconv.RPC_METHOD: calls.function} if calls.function else {})
 
 
 def _of_straggler(event: StragglerFound) -> Attributes:
@@ -217,6 +232,8 @@ def describe_finding(event: Finding) -> str:
         return event.part.text
     if isinstance(event, ValuesFound):
         return describe_values(event.values)
+    if isinstance(event, CallsStuck):
+        return event.calls.text
     late = event.straggler
     return (
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "

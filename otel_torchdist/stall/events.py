@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.naming import stall_span_id, stall_trace_id
+from otel_torchdist.stall.findings.remote_calls import TroubledCalls
 from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
@@ -289,6 +290,34 @@ class SlowGone:
 
 
 @dataclass(frozen=True, slots=True)
+class CallsStuck:
+    """Remote procedure calls cannot go on.
+
+    Attributes:
+        incident: Names its trace.
+        calls: Which, and why.
+        world: The snapshot.
+    """
+
+    incident: Incident
+    calls: TroubledCalls
+    world: WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class CallsGoOn:
+    """They can go on, or have ended.
+
+    Attributes:
+        run: 128-bit id.
+        calls: As they were reported.
+    """
+
+    run: int
+    calls: TroubledCalls
+
+
+@dataclass(frozen=True, slots=True)
 class ValuesFound:
     """Values that are not finite, or outputs that differ where they must be equal.
 
@@ -303,8 +332,8 @@ class ValuesFound:
     world: WorldSnapshot
 
 
-Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound
-FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound)
+Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | CallsStuck
+FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, CallsStuck)
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue
@@ -320,4 +349,6 @@ Event: TypeAlias = (
     | SlowFound
     | SlowGone
     | ValuesFound
+    | CallsStuck
+    | CallsGoOn
 )

@@ -38,6 +38,7 @@ class RemoteCall(msgspec.Struct, frozen=True, gc=False):
         caller_step: The step, of the first caller, in whose trace both sides are.
         returned_ns: When the function returned, and its thread was free again, though its result was still to come:
             torch calls that `async_execution`.
+        is_waited_for: Whether the thread that has made the call waits for it.
     """
 
     worker: int = NO_WORKER
@@ -48,6 +49,7 @@ class RemoteCall(msgspec.Struct, frozen=True, gc=False):
     caller_number: int = 0
     caller_step: int = 0
     returned_ns: int | None = None
+    is_waited_for: bool = False
 
 
 def prepare_call(kind: ActivityKind, function: int, thread: int, call: RemoteCall) -> bytes:
@@ -85,12 +87,17 @@ def call_of(fields: Sequence[int]) -> RemoteCall:
         ValueError: The mode is unknown to this version.
     """
     _, _, number, nonce, worker_name, _, call_site, _, worker, step, _, _, mode = fields[:13]
-    return RemoteCall(worker, worker_name, call_site, CallMode(mode), nonce, number, step)
+    known = CallMode(mode)
+    return RemoteCall(worker, worker_name, call_site, known, nonce, number, step, None, known is CallMode.SYNC)
 
 
 def renewed_call(call: RemoteCall | None, number: int, entered_ns: int, words: Sequence[int]) -> RemoteCall | None:
     """Return it updated from its record's words."""
-    returned = layout.unseal(number, words[Word.RETURNED])
-    if call is None or returned is None:
+    if call is None or not (words[Word.RETURNED] or words[Word.WAIT_ENTERED]):
         return call
-    return msgspec.structs.replace(call, returned_ns=entered_ns + returned[0])
+    returned = layout.unseal(number, words[Word.RETURNED])
+    return msgspec.structs.replace(
+        call,
+        returned_ns=None if returned is None else entered_ns + returned[0],
+        is_waited_for=call.is_waited_for or layout.unseal(number, words[Word.WAIT_ENTERED]) is not None,
+    )

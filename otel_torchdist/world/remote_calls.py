@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.tape.layout import ActivityKind, CallMode
+from otel_torchdist.tape.layout import ActivityKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, TapeStatus
 
@@ -28,7 +28,7 @@ class CallView:
         peer: Name of the worker on the other side; '' if it is not known.
         since_ns: Since when.
         thread: Native id of the thread.
-        holds_thread: Whether the thread can do nothing else: it runs the function, or waits in `rpc_sync`.
+        holds_thread: Whether the thread can do nothing else: it runs the function, or waits for the result.
         call_site: The line that made the call.
     """
 
@@ -102,7 +102,7 @@ def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
         if call is None:
             continue
         is_served = activity.kind is ActivityKind.RPC_SERVER
-        holds = call.returned_ns is None if is_served else call.mode is CallMode.SYNC
+        holds = call.returned_ns is None if is_served else call.is_waited_for
         function, peer = names.text(activity.detail) or UNKNOWN_FUNCTION, names.text(call.worker_name) or ""
         site = names.call_site(call.call_site)
         view = CallView(is_served, function, peer, activity.entered_ns, activity.thread, holds, site)

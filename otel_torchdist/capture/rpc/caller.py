@@ -128,6 +128,10 @@ class CallerSide:
             if call is None or call.reference is None or call.reference() is not future:
                 return original(future)
             try:
+                try:
+                    call.wait_begins()
+                except Exception as error:
+                    guard.report("a remote call", error)
                 result = original(future)
             except BaseException as error:
                 self._open.pop(id(future), None)

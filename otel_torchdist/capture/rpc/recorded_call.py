@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -96,6 +97,12 @@ class RecordedCall:
         """
         was_done, self._was_done = self._was_done, True
         return not was_done and self._facts is not None and self._facts.mode is CallMode.SYNC
+
+    def wait_begins(self) -> None:
+        """Record that the thread that has made the call waits for it; that of `rpc_sync` always does."""
+        is_known = self._facts is None or self._facts.mode is CallMode.SYNC
+        if not is_known and self._tape is not None and self._thread == threading.get_native_id():
+            self._tape.mark(self._number, Word.WAIT_ENTERED, _now() - self.entered_ns, How.CALL)
 
     def returned(self) -> None:
         """Record that its thread is free again, although its result is still to come."""

@@ -45,6 +45,7 @@ values are null.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that take part in it), `tag`, `entered`, `age_s` (since
   the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
   `line`), `call_path` (the frames that led to it, innermost first, each a text; those of libraries are one).
+- `stuck_calls`: why remote procedure calls cannot go on, a sentence each.
 - `warnings`: tapes or other files that could not be read, and why.
 - `sections`: what texts of other tools say, by their kind.
 - `helps`: null, or the id of the run whose ranks have started the processes of this one.
@@ -100,6 +101,7 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "undecided": diagnosis.undecided_text or None,
         "ended_together": _together(diagnosis),
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
+        "stuck_calls": list(diagnosis.stuck_calls),
         "warnings": list(diagnosis.warnings),
         "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
         "helpers": [document_of(helper) for helper in diagnosis.helpers],

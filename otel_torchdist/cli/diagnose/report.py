@@ -95,7 +95,7 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     title, text, *more = conclusion_of(diagnosis)
     yield Text.assemble((title, "bold white on red" if title == VERDICT else "bold"), f"  {text}")
-    yield from (Text(f"  and    {one}") for one in more)
+    yield from (Text(f"  and    {one}") for one in (*more, *diagnosis.stuck_calls))
 
 
 def _rescue(diagnosis: Diagnosis) -> list[str]:
