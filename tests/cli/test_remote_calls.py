@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,9 @@ from tests.cli.running import Running
 WORKER = Path(__file__).parent / "workers" / "remote_calls.py"
 OPTIONS = ("--threshold", str(THRESHOLD_S))
 STARVED = (
-    "all 2 RPC threads of worker0 (rank 0) wait for worker1, and all 2 RPC threads of worker1 (rank 1) wait for worker0: "
-    "calls are served, answered and timed out on these threads, so none can end; raise num_worker_threads, or use "
-    "async_execution"
+    "all 2 RPC threads of worker0 (rank 0) wait for worker1, and all 2 RPC threads of worker1 (rank 1) wait for "
+    "worker0: calls are served, answered and timed out on these threads, so none can end; raise num_worker_threads, or "
+    "use async_execution"
 )
 
 
@@ -55,21 +56,11 @@ def test_full_pools(workers: Callable[[str], GlooJobs], command: Callable[..., R
     workers("starved")
     watch = command("watch", "--plain", *OPTIONS)
     assert STARVED in watch.wait_for(r"finding: (.*)").group(1)
-    diagnose = command("diagnose", "--json", *OPTIONS)
+    diagnose = command("diagnose", *OPTIONS)
     assert diagnose.end() == 1, diagnose.story()
-    [document] = [json.loads(diagnose.out)]
-    assert document["stuck_calls"] == [STARVED]
-    assert document["verdict"] is None
-    for rank in document["ranks"]:
-        served = [call["function"] for call in rank["worker"]["calls"] if call["served"]]
-        assert served == ["nested"] * 2
-    assert STARVED in command_text(command("diagnose", *OPTIONS))
-
-
-def command_text(running: Running) -> str:
-    """What a command prints, without its line breaks."""
-    running.end()
-    return running.out
+    assert f"  and    {STARVED}\n" in diagnose.out
+    assert len(re.findall(r"^  runs   nested for worker[01] for [\d.]+ s$", diagnose.out, re.MULTILINE)) == 4
+    assert len(re.findall(r"^  calls  nested on worker[01] for [\d.]+ s, called in", diagnose.out, re.MULTILINE)) >= 4
 
 
 def test_call_that_lasts_as_long_as_training(
@@ -80,10 +71,17 @@ def test_call_that_lasts_as_long_as_training(
     watch = command("watch", "--plain", "--keep", "60", *OPTIONS)
     watch.wait_for(r"rank 0 calling, run_trainer → worker1 .* for [3-9]\.\d s")
     assert "rank 1 serving, run_trainer ← worker0" in watch.out
-    diagnose = command("diagnose", *OPTIONS)
+    diagnose = command("diagnose", "--json", *OPTIONS)
     assert diagnose.end() == 0, diagnose.story()
-    assert "calls  run_trainer on worker1 for" in diagnose.out
-    assert "runs   run_trainer for worker0 for" in diagnose.out
+    document = json.loads(diagnose.out)
+    assert (document["verdict"], document["stuck_calls"]) == (None, [])
+    caller, callee = (rank["worker"] for rank in document["ranks"])
+    assert (caller["name"], callee["name"], callee["leaving_s"] is None) == ("worker0", "worker1", False)
+    [made], [served] = caller["calls"], callee["calls"]
+    assert [(one["function"], one["peer"], one["served"]) for one in (made, served)] == [
+        ("run_trainer", "worker1", False),
+        ("run_trainer", "worker0", True),
+    ]
     assert "finding" not in watch.out
     pid = job.pid_of(1)
     os.kill(pid, signal.SIGSTOP)

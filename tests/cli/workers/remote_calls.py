@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 from torch.distributed import rpc
-from torch.distributed.rpc.api import _wait_all_workers
 
 rank = int(os.environ["RANK"])
 DEPTH = 8
@@ -45,7 +44,7 @@ def main() -> None:
         with contextlib.suppress(RuntimeError):  # worker 1 is killed in the end
             rpc.rpc_sync("worker1", run_trainer)
         time.sleep(600)
-    _wait_all_workers()
+    rpc.shutdown()
 
 
 main()
