@@ -255,3 +255,14 @@ def test_group_made_in_a_call(mixed_jobs: Jobs) -> None:
     of_group = [tape for tape in job.tapes if tape.identity.world_size == 2]
     assert [len(tape.named("all_reduce")) for tape in of_group] == [1, 1]
     assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
+
+
+def test_unknown_torch(mixed_jobs: Jobs) -> None:
+    """Without a private part of torch that this needs, calls are made as ever, and one line says why none is recorded."""
+    job = mixed_jobs.run("no_rpc_hook")
+    assert job.ranks[0].lines() == [{"sum": 3}]
+    assert job.tapes == []
+    lines = [line for line in job.ranks[0].err.splitlines() if "recorded" in line]
+    assert lines == [
+        "remote procedure calls are not recorded: this torch has no torch.distributed.rpc.internal.RPCExecMode"
+    ]

@@ -133,16 +133,16 @@ class CallerSide:
                 except Exception as error:
                     guard.report("a remote call", error)
                 result = original(future)
-            except BaseException as error:
+                try:
+                    call.complete(How.WAIT)
+                except Exception as error:
+                    guard.report("the end of a remote call", error)
                 self._open.pop(id(future), None)
+            except BaseException as error:
                 call.fail(error)
+                self._open.pop(id(future), None)
                 hide_frame(error)
                 raise
-            try:
-                self._open.pop(id(future), None)
-                call.complete(How.WAIT)
-            except Exception as error:
-                guard.report("the end of a remote call", error)
             return result
 
         return wait

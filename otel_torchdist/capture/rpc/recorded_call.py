@@ -113,17 +113,21 @@ class RecordedCall:
         """Record that it has ended; only the first time counts."""
         if self._is_over or self._tape is None or not self._number:
             return
-        self._is_over = True
-        self.future = None
         self._tape.complete(self._number, self.entered_ns, _now(), how, failure)
+        self._is_over = True  # last, as a signal handler may raise in between
+        self.future = None
 
     def fail(self, error: BaseException) -> None:
         """Record that it has ended with an exception."""
         try:
             if self._tape is not None and not self._is_over:
-                self.complete(How.FAILED, self._tape.names.intern(type(error).__qualname__))
-        except Exception as failure:
-            guard.report("the end of a remote call", failure)
+                failure = 0
+                try:
+                    failure = self._tape.names.intern(type(error).__qualname__)
+                finally:
+                    self.complete(How.FAILED, failure)
+        except Exception as error_of_ours:
+            guard.report("the end of a remote call", error_of_ours)
 
     def continue_on(self, recorder: Recorder) -> None:
         """Record the rest of an open call on another tape, because its own ends.

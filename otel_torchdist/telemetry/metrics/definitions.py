@@ -169,7 +169,8 @@ NUMBER_METRICS: Final = (
         Unit.NONE,
         "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
         "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage); values that "
-        "are not finite (non_finite), and results that differ where they must be equal (diverged).",
+        "are not finite (non_finite), and results that differ where they must be equal (diverged); remote procedure "
+        "calls that cannot go on (starved, frozen, dead, of operation rpc).",
         (
             LABEL_RUN,
             LABEL_GROUP,
