@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -51,7 +50,7 @@ def test_program_sees_no_difference(jobs: Jobs, job: Job) -> None:
     """Results, types of errors and tracebacks, the remote ones too, are those of a job without us, frame by frame."""
     bare = jobs.run("remote_calls", 3, "bare")
     assert bare.tapes == []
-    recorded, unrecorded = ([json.loads(line) for line in one.ranks[0].out.splitlines()] for one in (job, bare))
+    recorded, unrecorded = (one.ranks[0].lines() for one in (job, bare))
     assert len(recorded) == 16
     if sys.version_info < (3, 11):  # it keeps our frames in tracebacks
         recorded, unrecorded = (
@@ -229,7 +228,7 @@ def test_worker_in_no_group(mixed_jobs: Jobs) -> None:
     job = mixed_jobs.run("rpc_and_group", 3, "first")
     of_group = [tape for tape in job.tapes if tape.identity.world_size == 2]
     [other] = [tape for tape in job.tapes if tape.identity.world_size == 3]
-    assert json.loads(job.ranks[1].out) == {"sums": [4.0, 4.0]}
+    assert job.ranks[1].line() == {"sums": [4.0, 4.0]}
     assert [tape.identity.rank for tape in of_group] == [0, 1]
     assert len({tape.status.run_id for tape in of_group}) == 1
     assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
@@ -258,7 +257,7 @@ def test_group_made_in_a_call(mixed_jobs: Jobs) -> None:
 
 
 def test_unknown_torch(mixed_jobs: Jobs) -> None:
-    """Without a private part of torch that this needs, calls are made as ever, and one line says why none is recorded."""
+    """Without a private part of torch that this needs, calls are made as ever, and one line says why none is shown."""
     job = mixed_jobs.run("no_rpc_hook")
     assert job.ranks[0].lines() == [{"sum": 3}]
     assert job.tapes == []

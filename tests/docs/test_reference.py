@@ -47,7 +47,8 @@ def test_every_setting_and_metric_is_described() -> None:
     found = re.findall(r"^### `(\w+)`\n\n(\S.*)\n\nDefault: (\S.*)$", settings, re.MULTILINE)
     assert {name for name, _, _ in found} == ours
     metrics = (DOCS / "metrics.md").read_text()
-    rows = re.findall(r"^\| `(torchdist_\w+)` \| .* \| `torchdist\.[\w.]+` \| (\S.*) \|$", metrics, re.MULTILINE)
+    row = r"^\| `((?:torchdist|rpc)_\w+)` \| .* \| `(?:torchdist|rpc)\.[\w.]+` \| (\S.*) \|$"
+    rows = re.findall(row, metrics, re.MULTILINE)
     assert {name for name, _ in rows} == {one.name for one in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
 
 
