@@ -29,6 +29,10 @@ DATA_WAIT_SPAN: Final = "data wait"
 BACKWARD_SPAN: Final = "backward"
 """A backward pass of autograd that took a millisecond or longer, or raised; at most 16 in a training step. On a device
 it ends when it is enqueued."""
+RPC_JOIN_SPAN: Final = "init_rpc"
+"""A worker's `init_rpc`, which waits for all workers."""
+RPC_SHUTDOWN_SPAN: Final = "rpc.shutdown"
+"""A worker's `rpc.shutdown`, which waits for all workers and their calls."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
 """An operation that has not ended, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"
@@ -126,6 +130,16 @@ OPTIMIZER: Final = "torchdist.optimizer"
 """Class of the optimizer, on the spans of its steps."""
 DATASET: Final = "torchdist.dataset"
 """Class of the dataset, on the spans of waits for its data."""
+RPC_SYSTEM: Final = "rpc.system.name"
+"""`torch`, on both spans of a remote procedure call."""
+RPC_METHOD: Final = "rpc.method"
+"""The function that is called; `RRef.step` for a method of a remote object."""
+RPC_PEER: Final = "torchdist.rpc.peer"
+"""Name of the worker on the other side; on the side that runs the function only if the caller is recorded."""
+RPC_MODE: Final = "torchdist.rpc.mode"
+"""How the caller called it: `sync`, `async` or `remote`."""
+RPC_WORKER: Final = "torchdist.rpc.worker"
+"""Name of this worker, on the spans of `init_rpc` and `rpc.shutdown`, which wait for all workers."""
 WORLD_SIZE: Final = "torchdist.world_size"
 """Number of ranks of the job."""
 HOST_NAME: Final = "host.name"
@@ -420,6 +434,8 @@ ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
 PATH_SECONDS: Final = "torchdist_critical_path_seconds"
 PATH_RANK_SECONDS: Final = "torchdist_critical_path_rank_seconds"
 PATH_GAIN_SECONDS: Final = "torchdist_critical_path_gain_seconds"
+RPC_CLIENT_DURATION: Final = "rpc_client_call_duration_seconds"
+RPC_SERVER_DURATION: Final = "rpc_server_call_duration_seconds"
 UP: Final = "torchdist_up"
 RANK_INFO: Final = "torchdist_rank_info"
 JOB_INFO: Final = "torchdist_job_info"
@@ -512,6 +528,8 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     PATH_SECONDS: "torchdist.critical_path",
     PATH_RANK_SECONDS: "torchdist.critical_path.rank",
     PATH_GAIN_SECONDS: "torchdist.critical_path.gain",
+    RPC_CLIENT_DURATION: "rpc.client.call.duration",
+    RPC_SERVER_DURATION: "rpc.server.call.duration",
     UP: "torchdist.up",
     RANK_INFO: "torchdist.rank.info",
     JOB_INFO: "torchdist.job.info",
@@ -564,6 +582,10 @@ LABEL_STAGE: Final = "stage"
 """A stage of a checkpoint, `whole`, or `other`."""
 LABEL_UNSEEN: Final = "unseen"
 """Why values were not looked at: `type`, `layout`, `device`, `graph`, `full` or `failed`."""
+LABEL_RPC_SYSTEM: Final = "rpc_system_name"
+LABEL_RPC_METHOD: Final = "rpc_method"
+LABEL_ERROR_TYPE: Final = "error_type"
+"""Type of an error; empty if a call went well."""
 LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
 LABEL_HOST: Final = "host_name"
@@ -573,7 +595,6 @@ LABEL_DIRECTION: Final = "network_io_direction"
 LABEL_CPU_MODE: Final = "cpu_mode"
 LABEL_MEMORY_STATE: Final = "system_memory_state"
 LABEL_PAGING_STATE: Final = "system_paging_state"
-LABEL_ERROR_TYPE: Final = "error_type"
 LABEL_RESOURCE: Final = "resource"
 LABEL_SEVERITY: Final = "severity"
 LABEL_REASON: Final = "reason"
@@ -603,6 +624,9 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_CAUSE: PATH_CAUSE,
     LABEL_STAGE: CHECKPOINT_STAGE,
     LABEL_UNSEEN: UNSEEN_REASON,
+    LABEL_RPC_SYSTEM: RPC_SYSTEM,
+    LABEL_RPC_METHOD: RPC_METHOD,
+    LABEL_ERROR_TYPE: ERROR_TYPE,
     LABEL_KERNEL: CAPTURE_KERNEL,
     LABEL_TORCH: TORCH_VERSION,
     LABEL_HOST: HOST_NAME,
@@ -612,7 +636,6 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_CPU_MODE: CPU_MODE,
     LABEL_MEMORY_STATE: MEMORY_STATE,
     LABEL_PAGING_STATE: PAGING_STATE,
-    LABEL_ERROR_TYPE: ERROR_TYPE,
     LABEL_RESOURCE: PRESSURE_RESOURCE,
     LABEL_SEVERITY: PRESSURE_SEVERITY,
     LABEL_REASON: THROTTLE_REASON,
@@ -627,6 +650,12 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_WANDB_RUN_ID: WANDB_RUN_ID,
 }
 
+REMOTE_CALL: Final = "rpc"
+"""What stands for an operation in findings about remote procedure calls."""
+STARVED: Final = "starved"
+"""The verdict of a finding: all threads that serve remote procedure calls wait in calls of their own."""
+OTHER_METHOD: Final = "_OTHER"
+"""OpenTelemetry's `rpc.method` of a function that is not known, or beyond the limit, and its `error.type` likewise."""
 OTHER: Final = "other"
 """The label of a group or operation that is unknown, or beyond the limit."""
 RENDEZVOUS: Final = "rendezvous"

@@ -139,13 +139,19 @@ class Reader:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
             metrics = self.metrics.track(tape)
             describe = partial(described_beyond, self._outputs.resource, self._outputs.is_of_one_job, tape)
-            spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links, metrics.exemplify, describe)
+            outputs = self._outputs
+            spans = RankSpans(tape, outputs.sink, sampler, outputs.links, metrics.exemplify, describe, self._run_of)
         rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)
         self._watch.follow(tape, is_new=exported and before is None)
         if before is not None:
             self._watch.observe(identity.nonce, rank.resume(before))
+
+    def _run_of(self, nonce: int) -> int | None:
+        """The run of a tape that is exported here."""
+        rank = self._ranks.get(nonce)
+        return rank.spans.run_id if rank is not None and rank.spans is not None else None
 
     def states(self) -> dict[int, RankState]:
         """How far every exported tape has been read, by its nonce."""

@@ -10,6 +10,8 @@ from otel_torchdist.stall.attributes import describe_finding
 from otel_torchdist.stall.events import (
     FINDINGS,
     ArrivalsCompared,
+    CallsGoOn,
+    CallsStuck,
     Event,
     Finding,
     IncidentHandedOver,
@@ -65,6 +67,8 @@ def _path_of(lengths: PathLengths) -> PathSnapshot:
 def _show_finding(event: Event, metrics: NodeMetrics) -> None:
     if isinstance(event, FINDINGS):
         metrics.add_finding(_status_of(event))
+    elif isinstance(event, CallsGoOn):
+        metrics.drop_finding(event.run, "", event.calls.trouble.value, event.calls.ranks)
     elif isinstance(event, SlowGone):
         metrics.drop_finding(event.run, event.part.group, event.part.kind.value, event.part.ranks)
     elif isinstance(event, StragglerGone):
@@ -97,5 +101,8 @@ def _status_of(event: Finding) -> FindingStatus:
             return FindingStatus(run, "", operation, verdict, problem.ranks, trace_id, text)
         operation, key = problem.example.operations[0], problem.group.key
         return FindingStatus(run, key, operation, semconv.SHARED_GROUP, problem.ranks, trace_id, text)
+    if isinstance(event, CallsStuck):
+        calls = event.calls
+        return FindingStatus(run, "", semconv.REMOTE_CALL, calls.trouble.value, calls.ranks, trace_id, text)
     part = event.part
     return FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id, text)

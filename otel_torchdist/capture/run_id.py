@@ -64,6 +64,8 @@ class RunIdAgreement:
         has_met_rank_0: Callable[[], bool],
         has_met_all: Callable[[], bool],
         discover_peers: Callable[[threading.Event], PeerDiscovery] | None = None,
+        key: str = "",
+        for_others: bool = False,
     ) -> None:
         """Start the agreement: rank 0 sets an id, the others poll for it.
 
@@ -74,28 +76,32 @@ class RunIdAgreement:
             has_met_all: Whether a collective has ended that all ranks entered.
             discover_peers: Creates the peer discovery, given the event that ends it; it runs for each id that is
                 found.
+            key: Where in the store; by default one for each default group of this process.
+            for_others: Whether this process, of another run, only draws and sets an id for those that poll for it.
         """
         identity = recorder.tape.identity
         self._tape = recorder.tape
         self._has_met_rank_0 = has_met_rank_0
         self._has_met_all = has_met_all
-        self._key = f"otel_torchdist/run/{identity.world_size}/{next(_attempts)}"
+        self._key = key or f"otel_torchdist/run/{identity.world_size}/{next(_attempts)}"
+        self._sets = for_others or identity.rank == 0
+        self._has_readers = for_others or identity.world_size > 1
         self._store = store
         self._stopping = threading.Event()
         self._discovery = discover_peers(self._stopping) if discover_peers is not None else None
         self._met = 0
         self._has_set = threading.Event()
         self._settling = threading.Lock()
-        self._is_settled = False
+        self._is_settled = for_others
         self._threads: list[threading.Thread] = []
         own_id = secrets.randbits(128)
-        agree = self._set if identity.rank == 0 else self._find
+        agree = self._set if self._sets else self._find
         self._own_id = own_id
         self._begin("otel-torchdist-run-id", agree, own_id)
 
     def wait_until_set(self) -> None:
         """On rank 0, wait briefly until the id is in the store; a signal handler may end the wait early."""
-        if self._tape.identity.rank != 0:
+        if not self._sets:
             return
         try:
             self._has_set.wait(SET_DEADLINE_S)
@@ -129,7 +135,7 @@ class RunIdAgreement:
         finally:
             self._has_set.set()
         self._meet(store, run_id)
-        if self._tape.identity.world_size > 1:
+        if self._has_readers:
             with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or our key holds something else
                 self._answer(store, published)
 

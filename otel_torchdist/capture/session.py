@@ -39,6 +39,7 @@ from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
 from otel_torchdist.capture.profile import Profiler
 from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.capture.rpc.workers import RpcWorkers
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.stacks import (
     answer_stack_request,
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 SWEEP_LIMIT: Final = 1024
 SETTLE_S: Final = 0.5
+RPC_RUN: Final = "otel_torchdist/run/rpc"
+"""Key of the run id of workers in no group, in their store, which has a prefix of its own for each `init_rpc`."""
 
 
 class Capture:
@@ -119,6 +122,8 @@ class Capture:
         self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
         self._agreements: list[RunIdAgreement] = []
+        self._rpc = RpcWorkers(self, self._watch.poll_soon, self._steps.call_begins, self._patches)
+        self._is_of_rpc = False
         self._profiler = Profiler()
         self._end = ProcessEnd(self._at_end)
         self._begins_tapes = False
@@ -159,6 +164,7 @@ class Capture:
             for group in existing:
                 self._meet(group)
             self.default_group_set(default)
+        self._rpc.hook()
 
     def uninstall(self) -> None:
         """Stop recording and put everything back as it was."""
@@ -176,6 +182,7 @@ class Capture:
         if self._observed is not None:
             self._observed.unhook()
         self._patches.restore()
+        self._rpc.unhook()
         self._watch.stop(timeout_s=2.0)
         self._end_recorder(TapeState.FINISHED)
         self._devices.stop(timeout_s=2.0, give_events_up=True)
@@ -183,7 +190,11 @@ class Capture:
     # --- groups ----------------------------------------------------------------------------------------------
 
     def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
-        """Start a tape and finish the previous one, if any."""
+        """Start a tape and finish the previous one, if any; one that RPC has begun goes on if it is of this rank."""
+        if self._is_of_rpc and self._recorder is not None:
+            identity = self._recorder.tape.identity
+            if (identity.rank, identity.world_size) == (rank, world_size):
+                return self._recorder
         self._end_recorder(TapeState.FINISHED)
         if not self._begins_tapes:
             return None
@@ -218,6 +229,8 @@ class Capture:
                 listener(recorder)
         self._watch.start()  # after the listeners: its first beat is immediate and starts the agent
         self._end.arm()  # after the listeners: the tape is then finished before their final read
+        with guard.guarded("remote calls"):
+            self._rpc.take_recorder(recorder)
         return recorder
 
     @property
@@ -238,7 +251,12 @@ class Capture:
     def default_group_set(self, group: ProcessGroup | None) -> None:
         """Register the default group and agree on the run id, or end the tape if there is none any more."""
         if group is None:
-            self._end_recorder(TapeState.FINISHED)
+            if self._is_of_rpc:  # its tape goes on
+                self._works.sweep(SWEEP_LIMIT)
+                self._works.forget_all()
+                self._forget_groups()
+            else:
+                self._end_recorder(TapeState.FINISHED)
             return
         before = self._groups.default if self._recorder is not None else None
         if before is not None and before is self._groups.find(group):
@@ -250,13 +268,35 @@ class Capture:
             return
         state.become_default()
         self._groups.default = state
-        self._agree(self._recorder, backend_and_store(group)[1])
+        if not self._is_of_rpc:
+            self._agree(self._recorder, backend_and_store(group)[1])
 
     def _step_ended(self, recorder: Recorder) -> None:
         self._parts.trains_here()
         self._gradient_sync.step_ended(recorder)
 
-    def _agree(self, recorder: Recorder, store: Any) -> None:
+    # --- RPC -------------------------------------------------------------------------------------------------
+
+    def rpc_begins(self, rank: int, world_size: int | None, store: Any) -> Recorder | None:
+        """Return the recorder of the default group; without one, start a tape of a worker, whose id is its rank."""
+        recorder = self._recorder
+        if recorder is None:
+            recorder = self.default_group_begins(rank, world_size or rank + 1)
+            if recorder is not None:
+                self._is_of_rpc = True
+                self._agree(recorder, store, RPC_RUN)
+        elif rank == 0 and not self._is_of_rpc:
+            # Ids of workers are no ranks: workers in no group are a run of their own.
+            self._agreements.append(RunIdAgreement(recorder, store, _never, _never, key=RPC_RUN, for_others=True))
+        return recorder
+
+    def rpc_ended(self) -> None:
+        """End the tape, unless a default group goes on with it."""
+        is_of_rpc, self._is_of_rpc = self._is_of_rpc, False
+        if is_of_rpc and self._groups.default is None:
+            self._end_recorder(TapeState.FINISHED)
+
+    def _agree(self, recorder: Recorder, store: Any, key: str = "") -> None:
         groups, everybody = self._groups, self._groups.default
         agreement = RunIdAgreement(
             recorder,
@@ -264,6 +304,7 @@ class Capture:
             has_met_rank_0=lambda: any(state.has_met(0) for state in groups.states()),
             has_met_all=lambda: everybody is not None and everybody.is_synchronized,
             discover_peers=self._peer_discovery_of(recorder),
+            key=key,
         )
         self._agreements.append(agreement)
         agreement.wait_until_set()
@@ -293,6 +334,7 @@ class Capture:
         recorder, self._recorder = self._recorder, None
         self._steps.recorder = self._checkpoints.recorder = None
         self._parts.write_to(None)
+        self._is_of_rpc = False
         self._expectations.write_to(None)
         try:
             with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
@@ -305,13 +347,13 @@ class Capture:
     def _finish(self, recorder: Recorder, state: TapeState, failure: type[BaseException] | None) -> None:
         if recorder.native is not None:
             recorder.native.end()
+        with guard.guarded("remote calls"):
+            self._rpc.sweep(of_all_ages=True)
+            self._rpc.take_recorder(None)
         self._works.sweep(SWEEP_LIMIT)
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
-        self._groups.clear()
-        if self._native is not None:
-            self._native.forget()
-        self._hot_path.forget_threads()
+        self._forget_groups()
         self._one_sided.forget_all()
         if self._observed is not None:
             self._observed.forget_all()
@@ -326,6 +368,12 @@ class Capture:
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
 
+    def _forget_groups(self) -> None:
+        self._groups.clear()
+        if self._native is not None:
+            self._native.forget()
+        self._hot_path.forget_threads()
+
     # --- our thread, fork, exit ------------------------------------------------------------------------------
 
     def _beat(self) -> None:
@@ -336,6 +384,7 @@ class Capture:
         recorder.warn_of_names()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
+        self._rpc.sweep(of_all_ages=True)
         self._steps.optimizer_steps.end_left()
         self._checkpoints.end_left()
         self._distributed_checkpoints.check()
@@ -350,7 +399,8 @@ class Capture:
                 listener()
 
     def _poll(self) -> bool:
-        return self._works.sweep(SWEEP_LIMIT) > 0
+        has_open_works = self._works.sweep(SWEEP_LIMIT) > 0
+        return self._rpc.sweep() or has_open_works
 
     def _calls(self) -> int:
         recorder = self._recorder
@@ -369,7 +419,8 @@ class Capture:
         if self._observed is not None:
             self._observed.forget_all()
         self._watch = RankThread(self._beat, self._poll, self._calls)
-        self._works.on_async = self._watch.poll_soon
+        self._works.on_async = self._rpc.caller.poll_soon = self._watch.poll_soon
+        self._rpc.forget_all()
         self._devices.after_fork_in_child()
         self._steps.optimizer_steps.forget_all(ends_left=False)
         self._checkpoints.forget_all(ends_left=False)
@@ -402,6 +453,10 @@ def _observed_calls(
     from otel_torchdist.capture.observers.observed import ObservedCalls
 
     return ObservedCalls(observing, meet, patches, current, devices.find_cuda)
+
+
+def _never() -> bool:
+    return False
 
 
 def _forget_in_child(capture: Capture | None) -> None:

@@ -94,6 +94,7 @@ class Steps:
         self._others: Counter[int] = Counter()
         self._scales = LossScales()
         self._window = 0
+        self._calls = 0
         self._thread = _Thread()
         self._handles: list[Any] = []
 
@@ -194,6 +195,15 @@ class Steps:
             self._end(StepSource.WINDOWS)
         elif sequence == 1:  # the first one of a new group
             self._window = 0
+
+    def call_begins(self) -> None:
+        """Handle a remote procedure call: without a default group, as many as a window of collectives make a step."""
+        if self.source is not StepSource.WINDOWS or self._issued():
+            return
+        self._calls += 1
+        if self._calls > WINDOW:
+            self._calls = 1
+            self._end(StepSource.WINDOWS)
 
     def _end(self, source: StepSource, skipped: bool = False) -> None:
         if source < self.source or self.recorder is None:

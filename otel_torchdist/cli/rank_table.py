@@ -18,8 +18,9 @@ from otel_torchdist.job.lives import RankLife, life_of
 from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, Operation
+from otel_torchdist.tape.records import CallSiteName, Operation, TapeStatus
 from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.world.remote_calls import worker_of
 
 WAITING_NS: Final = 1_000_000_000
 """An operation that is open for less is not a wait; its rank runs."""
@@ -32,6 +33,10 @@ class Doing(enum.Enum):
 
     STARTING = "starting"
     RUNNING = "running"
+    CALLING = "calling"
+    """It has a remote procedure call open, which may last as long as training."""
+    SERVING = "serving"
+    """It runs a function for another worker."""
     WAITING = "waiting"
     STALLED = "stalled"
     """It has waited longer than the threshold."""
@@ -84,9 +89,10 @@ def rank_rows(tapes: Iterable[TapeReader], verdict: Verdict | None, threshold_s:
 def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: int) -> RankRow | None:
     rank = tape.identity.rank
     try:
-        life, step = life_of(tape), tape.status().step
+        life, status = life_of(tape), tape.status()
     except TapeError:
         return None
+    step = status.step
     if life in _ENDS:
         return RankRow(rank, _ENDS[life], step)
     if verdict is not None and verdict.kind.names_the_missing and rank in verdict.ranks:
@@ -97,7 +103,7 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
         return RankRow(rank, doing, step, operation, age_s, _line(place.frame if place is not None else None))
     operation = longest_wait(tape)
     if operation is None or operation.waiting_since_ns is None:
-        return RankRow(rank, Doing.RUNNING, step)
+        return _calling_row(tape, status, now_ns) or RankRow(rank, Doing.RUNNING, step)
     return _waiting_row(tape, step, operation, now_ns - operation.waiting_since_ns, threshold_s)
 
 
@@ -123,6 +129,22 @@ def _waiting_row(tape: TapeReader, step: int, operation: Operation, age_ns: int,
     )
 
 
+def _calling_row(tape: TapeReader, status: TapeStatus, now_ns: int) -> RankRow | None:
+    """What a worker of RPC does that is in no operation: the oldest call that it has made, or else that it serves."""
+    worker = worker_of(tape, status)
+    if worker is None:
+        return None
+    rank, step = tape.identity.rank, status.step
+    for name, since_ns in (("init_rpc", worker.joins_since_ns), ("rpc.shutdown", worker.leaves_since_ns)):
+        if since_ns is not None and now_ns - since_ns >= WAITING_NS and not worker.calls:
+            return RankRow(rank, Doing.WAITING, step, name, (now_ns - since_ns) / 1e9)
+    call = next(iter(worker.calls), None)
+    if call is None or now_ns - call.since_ns < WAITING_NS:
+        return None
+    doing = Doing.SERVING if call.is_served else Doing.CALLING
+    return RankRow(rank, doing, step, call.text, (now_ns - call.since_ns) / 1e9, _line(call.call_site))
+
+
 def _waiting_line(names: Names, call_site: int) -> str:
     """Format a call site and what has led to it, which a table cuts off where it is narrow."""
     line, path = _line(names.call_site(call_site)), shown_path(names, call_site)
@@ -141,6 +163,8 @@ def _site_name(operation: str, sequence: int) -> str:
 STYLES: Final = {
     Doing.STARTING: "dim",
     Doing.RUNNING: "green",
+    Doing.CALLING: "green",
+    Doing.SERVING: "green",
     Doing.WAITING: "yellow",
     Doing.STALLED: "bold yellow",
     Doing.ABSENT: "bold white on red",

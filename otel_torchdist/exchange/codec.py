@@ -122,6 +122,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         symptoms=view.symptoms[:MAX_SYMPTOMS],
         shared_groups=view.shared_groups,
         checkpoints=replace(view.checkpoints, open=view.checkpoints.open[:MAX_OPEN]),
+        worker=view.worker,
     )
 
 
@@ -233,6 +234,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         checkpoints=_moved_checkpoints(rank.checkpoints, offset_ns),
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
         symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in rank.symptoms[:MAX_SYMPTOMS]),
+        worker=None if rank.worker is None else rank.worker.moved(offset_ns),
     )
 
 

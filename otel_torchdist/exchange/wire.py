@@ -21,6 +21,7 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, Sign
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
+from otel_torchdist.world.remote_calls import WorkerView
 from otel_torchdist.world.shared_groups import SharedGroup
 
 
@@ -119,6 +120,7 @@ class WireRank:
     symptoms: tuple[Symptom, ...] = ()
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
     shared_groups: tuple[SharedGroup, ...] = ()
+    worker: WorkerView | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.events import (
+    CallsStuck,
     Finding,
     Incident,
     MismatchFound,
@@ -86,6 +87,8 @@ def of_finding(event: Finding) -> Attributes:
         return _of_values(event)
     if isinstance(event, ProblemFound):
         return _of_problem(event)
+    if isinstance(event, CallsStuck):
+        return _of_calls(event)
     return _of_straggler(event) if isinstance(event, StragglerFound) else _of_slow_part(event)
 
 
@@ -135,6 +138,18 @@ def _of_problem(event: ProblemFound) -> Attributes:
         semconv.ERROR_TYPE: problem.error,
     }
     return found | {semconv.CHECKPOINT_STAGE: problem.stage} if problem.stage else found
+
+
+def _of_calls(event: CallsStuck) -> Attributes:
+    calls = event.calls
+    found: Attributes = {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: calls.trouble.value,
+        semconv.VERDICT_RANKS: compress_ranks(calls.ranks),
+        semconv.OPERATION: semconv.REMOTE_CALL,
+        semconv.STALL_AGE: (event.world.taken_ns - calls.since_ns) / 1e9,
+    }
+    return found | ({semconv.RPC_METHOD: calls.function} if calls.function else {})
 
 
 def _of_straggler(event: StragglerFound) -> Attributes:
@@ -251,6 +266,8 @@ def describe_finding(event: Finding) -> str:
         return describe_values(event.values)
     if isinstance(event, ProblemFound):
         return describe_problem(event.problem)
+    if isinstance(event, CallsStuck):
+        return event.calls.text
     late = event.straggler
     return (
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "

@@ -11,6 +11,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.naming import stall_span_id, stall_trace_id
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
+from otel_torchdist.stall.findings.remote_calls import TroubledCalls
 from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
@@ -291,6 +292,34 @@ class SlowGone:
 
 
 @dataclass(frozen=True, slots=True)
+class CallsStuck:
+    """Remote procedure calls cannot go on.
+
+    Attributes:
+        incident: Names its trace.
+        calls: Which, and why.
+        world: The snapshot.
+    """
+
+    incident: Incident
+    calls: TroubledCalls
+    world: WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class CallsGoOn:
+    """They can go on, or have ended.
+
+    Attributes:
+        run: 128-bit id.
+        calls: As they were reported.
+    """
+
+    run: int
+    calls: TroubledCalls
+
+
+@dataclass(frozen=True, slots=True)
 class ValuesFound:
     """Values that are not finite, or outputs that differ where they must be equal.
 
@@ -337,8 +366,8 @@ class TimeoutShort:
     needed_ns: int
 
 
-Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound
-FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound)
+Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound | CallsStuck
+FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound, CallsStuck)
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue
@@ -356,4 +385,6 @@ Event: TypeAlias = (
     | ValuesFound
     | ProblemFound
     | TimeoutShort
+    | CallsStuck
+    | CallsGoOn
 )

@@ -19,6 +19,7 @@ from otel_torchdist.stall import attributes
 from otel_torchdist.stall.attributes import resolution
 from otel_torchdist.stall.events import (
     FINDINGS,
+    CallsStuck,
     Event,
     Finding,
     Incident,
@@ -119,7 +120,7 @@ class StallReporter:
         self._sink.emit([span], urgent=True)
         text = span.error or ""
         _logger.warning("finding: %s (%s)", text, _where(event.incident))
-        is_wrong = isinstance(event, MismatchFound | ValuesFound | ProblemFound)
+        is_wrong = isinstance(event, MismatchFound | ValuesFound | ProblemFound | CallsStuck)
         severity = SeverityNumber.ERROR if is_wrong else SeverityNumber.WARN
         self._emit(semconv.FINDING_EVENT, severity, text, event.incident, span)
 

@@ -9,8 +9,9 @@ from otel_torchdist import semconv
 from otel_torchdist.job.requests import FAILURE as ABORTED
 from otel_torchdist.stall.ages import WaitAges
 from otel_torchdist.stall.early_stacks import EarlyStacks
-from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
+from otel_torchdist.stall.events import CallsGoOn, CallsStuck, Event, Incident, MarkerDue, Ruling, VerdictGiven
 from otel_torchdist.stall.finding_watch import FindingWatch
+from otel_torchdist.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.stall.incident import RunIncident, run_of
 from otel_torchdist.stall.numbering import MarkerClock
 from otel_torchdist.stall.peer_agents import JudgingAgent
@@ -51,6 +52,7 @@ class RunWatch:
         self._early = EarlyStacks(rules.threshold_ns, self._roots, self._compiling)
         self._findings = FindingWatch()
         self._timeouts = ShortTimeouts(rules.timeouts_exceed_ns)
+        self._calls = TroubleFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._seen_since_ns = 0
@@ -181,8 +183,19 @@ class RunWatch:
         if self._rules.compares_calls:
             cause = incident.given.mismatch if incident.given is not None else None
             events += self._findings.compare(world, run_of(world), self.agent_id, cause)
+        if any(view.worker is not None for view in world.ranks.values()):
+            events += self._stuck_calls(world)
         self._remember(world, waits)
         return events
+
+    def _stuck_calls(self, world: WorldSnapshot) -> list[Event]:
+        """Report remote procedure calls that cannot go on, and those that can again."""
+        run = run_of(world)
+        found: list[Event] = [
+            CallsStuck(Incident(run, f"calls {one.trouble.value} {world.taken_ns}", self.agent_id), one, world)
+            for one in self._calls.find(world)
+        ]
+        return found + [CallsGoOn(run, one) for one in self._calls.gone]
 
     def lose_sight(self) -> list[Event]:
         """End the incident: the run's tapes are gone, or belong to another run now."""

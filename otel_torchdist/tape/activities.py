@@ -18,6 +18,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How, RecordKind, Word
 from otel_torchdist.tape.operations import operation_of, renewed
 from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.remote_calls import CALLS, RemoteCall, call_of, renewed_call
 
 _KIND: Final = 11
 """Position of the record's kind among a payload's fields."""
@@ -52,6 +53,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
         files: Files that it has written or read.
         storage: Name id of the storage (0 when there is none).
         explanation: Name id of that exception's message.
+        call: What else is known of a remote procedure call; None for other kinds.
     """
 
     number: int
@@ -68,6 +70,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
     files: int = 0
     storage: int = 0
     explanation: int = 0
+    call: RemoteCall | None = None
 
     @property
     def is_open(self) -> bool:
@@ -90,9 +93,10 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
         ValueError: What the thread is busy with is unknown to this version.
     """
     entered, step, parent, message_bytes, _, kind, _, detail, _, _, thread = fields[:11]
-    return Activity(
-        number, ActivityKind(kind), entered, step, detail, thread, parent=parent, message_bytes=message_bytes
-    )
+    known = ActivityKind(kind)
+    if known in CALLS:
+        return Activity(number, known, entered, step, detail, thread, call=call_of(fields))
+    return Activity(number, known, entered, step, detail, thread, parent=parent, message_bytes=message_bytes)
 
 
 def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
@@ -100,7 +104,11 @@ def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | Non
     completed, failure = (layout.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
     if (completed is None and words[Word.COMPLETED]) or (failure is None and words[Word.FAILURE]):
         return None
-    known = _with_facts(activity, words) if any(words[: len(ActivityWord)]) else activity
+    if activity.call is not None:
+        call = renewed_call(activity.call, activity.number, activity.entered_ns, words)
+        known = activity if call is activity.call else msgspec.structs.replace(activity, call=call)
+    else:
+        known = _with_facts(activity, words) if any(words[: len(ActivityWord)]) else activity
     if completed is None:
         return known
     elapsed_ns, how = completed

@@ -104,6 +104,10 @@ class LiveWord(enum.IntEnum):
     PROFILE_ANSWER = 146
     RESCUE = 147
     ASKED = 148
+    RPC_WORKER = 160
+    """Name id of this process's name as a worker of RPC; 0 if it is none."""
+    RPC_THREADS = 161
+    """How many threads serve the calls of other workers."""
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -116,6 +120,8 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.PROFILE_REQUEST,
     LiveWord.RESCUE,
     LiveWord.ASKED,
+    LiveWord.RPC_WORKER,
+    LiveWord.RPC_THREADS,
 )
 
 MAX_PROFILE_S: Final = 60.0
@@ -176,6 +182,27 @@ class ActivityKind(enum.IntEnum):
     TORCH_LOAD = 7
     DATA_WAIT = 20
     BACKWARD = 21
+    RPC_CLIENT = 40
+    """A remote procedure call, on the side of its caller: see `tape.remote_calls`."""
+    RPC_SERVER = 41
+    """The same on the side of the worker that runs the function."""
+    RPC_JOIN = 42
+    """`init_rpc`, which waits for all workers."""
+    RPC_SHUTDOWN = 43
+    """`rpc.shutdown`, which waits for all workers and their calls."""
+
+
+class CallMode(enum.IntEnum):
+    """How a remote procedure call was made."""
+
+    UNKNOWN = 0
+    """The worker that runs the function does not see it."""
+    SYNC = 1
+    """By `rpc_sync`: its thread waits for the result."""
+    ASYNC = 2
+    """By `rpc_async`: its thread need not wait."""
+    REMOTE = 3
+    """By `remote`: the result stays with the worker that runs the function."""
 
 
 class Phase(enum.IntEnum):

@@ -93,6 +93,11 @@ class LiveWords:
         value = layout.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
         self._words[LiveWord.EXPECTED_UNTIL_US] = value
 
+    def set_rpc_worker(self, name: int, threads: int) -> None:
+        """Publish that this process is a worker of RPC: the name id of its name, and how many threads serve calls."""
+        self._words[LiveWord.RPC_WORKER] = layout.seal_live(LiveWord.RPC_WORKER, name)
+        self._words[LiveWord.RPC_THREADS] = layout.seal_live(LiveWord.RPC_THREADS, threads)
+
     def pending_request(self) -> int:
         """Return the number of the newest request for stacks, or 0 when none is pending."""
         request = self._words[LiveWord.REQUEST]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from otel_torchdist.tape.writer import TapeWriter
 
-_LIVE_WORDS: Final = struct.Struct(f"={len(LiveWord)}Q")
 _FIRST_LIVE_WORD: Final = int(min(LiveWord))
+_LIVE_WORDS: Final = struct.Struct(f"={int(max(LiveWord)) - _FIRST_LIVE_WORD + 1}Q")
 _RECORD_HEAD: Final = struct.Struct("=QQ")
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 _READS: Final = 3
@@ -130,6 +130,8 @@ class MappedTape:
             rescue=Rescue.decode(self._sealed(words, LiveWord.RESCUE)),
             asked_signal=asked >> layout.ASKED_TIME_BITS,
             asked_ns=(asked & ((1 << layout.ASKED_TIME_BITS) - 1)) * 1000,
+            rpc_worker=self._sealed(words, LiveWord.RPC_WORKER),
+            rpc_threads=self._sealed(words, LiveWord.RPC_THREADS),
         )
 
     def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:

@@ -92,6 +92,8 @@ class TapeStatus:
         rescue: How far its rescue has come.
         asked_signal: The signal that has asked the process to end; 0 for none that was recorded.
         asked_ns: When it came.
+        rpc_worker: Name id of the process's name as a worker of RPC; 0 if it is none.
+        rpc_threads: How many of its threads serve the calls of other workers.
     """
 
     run_id: int
@@ -113,6 +115,8 @@ class TapeStatus:
     rescue: Rescue = NO_RESCUE
     asked_signal: int = 0
     asked_ns: int = 0
+    rpc_worker: int = 0
+    rpc_threads: int = 0
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):

@@ -23,6 +23,7 @@ from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
 from otel_torchdist.world.channel_progress import ChannelProgress
 from otel_torchdist.world.child_waits import ChildWaits
 from otel_torchdist.world.model import RankView, Stacks
+from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
 from otel_torchdist.world.shared_groups import SharedGroups
 from otel_torchdist.world.values import ValueLog
@@ -219,6 +220,7 @@ class TapeFollower:
             is_new=self._is_new,
             death=death,
             symptoms=self._machine.symptoms_of(identity.nonce) if self._machine is not None else (),
+            worker=worker_of(self.reader, status),
         )
 
     def _is_alive(self, now_ns: int) -> bool:

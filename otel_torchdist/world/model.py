@@ -18,6 +18,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
+from otel_torchdist.world.remote_calls import WorkerView
 from otel_torchdist.world.shared_groups import SharedGroup
 
 
@@ -202,6 +203,7 @@ class RankView:
         fell_silent: Whether it counts as gone only because others went on to show signs of life. Its process may have
             died, or may have been stopped; or native code did not release its GIL.
         symptoms: What its machine has shown lately that may explain a stall.
+        worker: What it is and does as a worker of RPC; None if it is none.
     """
 
     rank: int
@@ -242,6 +244,7 @@ class RankView:
     symptoms: tuple[Symptom, ...] = ()
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
     shared_groups: tuple[SharedGroup, ...] = ()
+    worker: WorkerView | None = None
 
     @property
     def is_dead(self) -> bool:

@@ -108,6 +108,11 @@ class GlooJobs:
                 if text.endswith("\n"):
                     os.kill(int(text), signal.SIGKILL)
 
+    def pid_of(self, rank: int) -> int:
+        """The process id of a rank of the only job, once all are there."""
+        until(self.all_are_there)
+        return int((self._pids / str(rank)).read_text())
+
     def all_are_there(self) -> bool:
         """Whether all ranks have left their process ids."""
         return sum(path.read_text().endswith("\n") for path in self._pids.iterdir()) == self._size

@@ -15,6 +15,7 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
+from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_calls
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -96,7 +97,17 @@ class Diagnosis:
     def has_problem(self) -> bool:
         """Whether there is a verdict, or a rank has failed or died, here or among the helpers."""
         found = self.found
-        return found.has_verdict or found.has_deaths or any(helper.has_problem for helper in self.helpers)
+        has_own = found.has_verdict or found.has_deaths or bool(self.stuck_calls)
+        return has_own or any(helper.has_problem for helper in self.helpers)
+
+    @property
+    def stuck_calls(self) -> tuple[str, ...]:
+        """Why remote procedure calls that have been open for the threshold cannot go on, a sentence each."""
+        return tuple(
+            one.text
+            for one in troubled_calls(self.found.moment.world)
+            if one.trouble is not CallTrouble.DEAD and self.before_s(one.since_ns) >= self.threshold_s
+        )
 
     @property
     def has_long_wait(self) -> bool:

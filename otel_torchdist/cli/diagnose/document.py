@@ -41,10 +41,14 @@ values are null.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
   `exception`, `pid`, `tape`, `step`, `death`, `last_sign_of_life`, `silent_s`, `open` (operations, first those in which
   it waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). The
-  source of a stack is the rank's own `thread`, or a `signal` while the GIL was held.
+  source of a stack is the rank's own `thread`, or a `signal` while the GIL was held. `worker` is null, or what the
+  rank is as a worker of RPC: `name`, `joining_s` and `leaving_s` (for how long it has waited in `init_rpc` and
+  `rpc.shutdown`, or null), and `calls`: each with `function`, `peer` (the other worker, or null), `served` (whether
+  this rank runs it), `age_s` and `call_site`.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that take part in it), `tag`, `entered`, `age_s` (since
   the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
   `line`), `call_path` (the frames that led to it, innermost first, each a text; those of libraries are one).
+- `stuck_calls`: why remote procedure calls cannot go on, a sentence each.
 - `warnings`: tapes or other files that could not be read, and why.
 - `sections`: what texts of other tools say, by their kind.
 - `helps`: null, or the id of the run whose ranks have started the processes of this one.
@@ -63,6 +67,7 @@ from otel_torchdist.cli.diagnose.document_parts import (
     rounded,
     time_document,
     verdict_document,
+    worker_document,
 )
 from otel_torchdist.cli.text import alike_in_capture, iso_time
 from otel_torchdist.job.agents_verdict import AgentsVerdict
@@ -99,6 +104,7 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "undecided": diagnosis.undecided_text or None,
         "ended_together": _together(diagnosis),
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
+        "stuck_calls": list(diagnosis.stuck_calls),
         "warnings": list(diagnosis.warnings),
         "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
         "helpers": [document_of(helper) for helper in diagnosis.helpers],
@@ -175,6 +181,7 @@ def _rank(diagnosis: Diagnosis, account: RankAccount) -> Json:
         "open": [operation_document(diagnosis, operation) for operation in account.open],
         "last_finished": operation_document(diagnosis, view.last) if view.last is not None else None,
         "stack": _stack(diagnosis, account),
+        "worker": worker_document(diagnosis, view.worker) if view.worker is not None else None,
     }
 
 

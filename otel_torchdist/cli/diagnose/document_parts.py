@@ -13,6 +13,7 @@ from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Link, Verdict
 from otel_torchdist.world.calls import GroupView, OperationView
 from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.remote_calls import WorkerView
 
 Json = dict[str, Any]
 
@@ -105,6 +106,26 @@ def operation_document(timeline: Timeline, operation: OperationView) -> Json:
         "call_site": call_site_document(operation.call_site),
         "call_path": list(operation.path),
     }
+
+
+def worker_document(timeline: Timeline, worker: WorkerView) -> Json:
+    """A rank as a worker of RPC."""
+
+    def age_s(since_ns: int | None) -> float | None:
+        return None if since_ns is None else rounded(timeline.before_s(since_ns))
+
+    calls = [
+        {
+            "function": call.function,
+            "peer": call.peer or None,
+            "served": call.is_served,
+            "age_s": age_s(call.since_ns),
+            "call_site": call_site_document(call.call_site),
+        }
+        for call in worker.calls
+    ]
+    joining, leaving = worker.joins_since_ns, worker.leaves_since_ns
+    return {"name": worker.name, "joining_s": age_s(joining), "leaving_s": age_s(leaving), "calls": calls}
 
 
 def _group(group: GroupView | None) -> Json | None:

@@ -12,9 +12,12 @@ from otel_torchdist.naming import compress_ranks
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
 from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.remote_calls import WorkerView
 
 MAX_OPEN: Final = 8
 """Open operations shown of a rank."""
+MAX_CALLS: Final = 4
+"""Remote procedure calls shown of a rank, of each side."""
 
 
 class Timeline(Protocol):
@@ -46,6 +49,22 @@ def operation_lines(
         yield Text(f"         and {len(still_open) - MAX_OPEN} more open operations")
     if last is not None:
         yield Text(f"  last   {_ended(timeline, last)}")
+
+
+def call_lines(timeline: Timeline, worker: WorkerView | None) -> Iterator[Text]:
+    """Yield which remote procedure calls a worker has open, and whether it waits for all others."""
+    if worker is None:
+        return
+    for name, since_ns in (("init_rpc", worker.joins_since_ns), ("rpc.shutdown", worker.leaves_since_ns)):
+        if since_ns is not None:
+            yield Text(f"  in     {name}, as {worker.name}, for {length(timeline.before_s(since_ns))}")
+    for calls, verb in ((worker.made, "calls"), (worker.served, "runs")):
+        for call in calls[:MAX_CALLS]:
+            called = f", called in {describe_frame(call.call_site)}" if call.call_site is not None else ""
+            where = f"for {call.peer or 'another worker'}" if call.is_served else f"on {call.peer or 'another worker'}"
+            yield Text(f"  {verb:5}  {call.function} {where} for {length(timeline.before_s(call.since_ns))}{called}")
+        if len(calls) > MAX_CALLS:
+            yield Text(f"         and {len(calls) - MAX_CALLS} more that it {verb}")
 
 
 def _open(timeline: Timeline, operation: OperationView) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
-from otel_torchdist.cli.diagnose.operation_lines import operation_lines, when
+from otel_torchdist.cli.diagnose.operation_lines import call_lines, operation_lines, when
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.text import captured, day_and_time, fates, length, time_of_day
 from otel_torchdist.job.lives import RankLife
@@ -23,6 +23,7 @@ from otel_torchdist.verdict.wording.fates import describe_together, describe_way
 from otel_torchdist.verdict.wording.rescued import describe_rescue
 from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_operation
 from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.remote_calls import WorkerView
 
 _STYLES: Final = {
     RankLife.RUNNING: "green",
@@ -95,7 +96,7 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     title, text, *more = conclusion_of(diagnosis)
     yield Text.assemble((title, "bold white on red" if title == VERDICT else "bold"), f"  {text}")
-    yield from (Text(f"  and    {one}") for one in more)
+    yield from (Text(f"  and    {one}") for one in (*more, *diagnosis.stuck_calls))
     if diagnosis.found.verdict is not None:
         yield from (Text(f"  hint   {hint}", style="dim") for hint in timeout_hints(diagnosis.found.verdict))
 
@@ -151,6 +152,7 @@ def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
         f"  step {view.step}  last sign of life {when(diagnosis, account.sign_ns)}  pid {account.pid}{ended}",
     )  # fmt: skip
     yield from operation_lines(diagnosis, account.open, view.last)
+    yield from call_lines(diagnosis, view.worker)
     if account.stack is not None and account.stack.frame is not None and view.stacks is not None:
         written = when(diagnosis, view.stacks.asked_ns)
         how = ", by a signal while the GIL was held" if view.stacks.by_signal else ""
@@ -180,7 +182,13 @@ def _doing(account: RankAccount) -> tuple[Hashable, ...]:
     waits = tuple((_shown_alike(one), one.record.is_blocking) for one in account.open)
     last = (_shown_alike(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
     way = describe_way(view.death) if view.death is not None else ""
-    return account.life, view.failure, way, view.step, waits, last, frame
+    return account.life, view.failure, way, view.step, waits, last, frame, _calls(view.worker)
+
+
+def _calls(worker: WorkerView | None) -> Hashable:
+    if worker is None:
+        return None
+    return worker.joins_since_ns is None, worker.leaves_since_ns is None, tuple(call.text for call in worker.calls)
 
 
 def _shown_alike(operation: OperationView) -> tuple[Hashable, ...]:

@@ -196,6 +196,7 @@ def readable_span(span: FinishedSpan, resource: Resource) -> ReadableSpan:
         resource=resource,
         attributes=_attributes(span) if span.dropped_attributes else span.attributes,
         links=[Link(_context(link.trace_id, link.span_id)) for link in span.links],
+        kind=span.kind,
         status=_UNSET if span.error is None else Status(StatusCode.ERROR, span.error),
         start_time=span.start_ns,
         end_time=span.end_ns,

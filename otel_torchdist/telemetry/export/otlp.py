@@ -32,6 +32,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import guard
@@ -46,6 +47,11 @@ LONGEST_KEPT: Final = 256
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 """Marks a span as known not to be remote, as the SDK does."""
 _UNSET: Final = Status()
+_KINDS: Final = {
+    SpanKind.INTERNAL: Span.SPAN_KIND_INTERNAL,
+    SpanKind.CLIENT: Span.SPAN_KIND_CLIENT,
+    SpanKind.SERVER: Span.SPAN_KIND_SERVER,
+}
 _HASHED_AS_THEY_ARE: Final = frozenset({str, int, bool})
 _SPANS: Final = b"\x12"
 _TRACE_ID: Final = b"\x0a\x10"
@@ -66,7 +72,7 @@ class OtlpEncoder:
         self._frame = _frame(resource)
         self._kept: dict[tuple[object, ...], bytes] = {}
         self._heads: dict[tuple[str, int], bytes] = {}
-        self._rests: dict[str, bytes] = {}
+        self._rests: dict[tuple[str, SpanKind], bytes] = {}
 
     def encode(self, spans: Sequence[FinishedSpan]) -> ExportTraceServiceRequest:
         """Encode one request.
@@ -103,12 +109,12 @@ class OtlpEncoder:
     def _rest(self, span: FinishedSpan) -> bytes:
         """Encode what many spans have in common."""
         is_usual = span.error is None and not span.links and not span.dropped_attributes
-        known = self._rests.get(span.name) if is_usual else None
+        known = self._rests.get((span.name, span.kind)) if is_usual else None
         if known is not None:
             return known
         rest = Span(
             name=span.name,
-            kind=Span.SPAN_KIND_INTERNAL,
+            kind=_KINDS[span.kind],
             links=[_link(link) for link in span.links],
             status=_UNSET if span.error is None else Status(code=Status.STATUS_CODE_ERROR, message=span.error),
             flags=_LOCAL,
@@ -117,7 +123,7 @@ class OtlpEncoder:
         if is_usual:
             if len(self._rests) == MAX_KEPT:
                 self._rests.clear()
-            self._rests[span.name] = rest
+            self._rests[span.name, span.kind] = rest
         return rest
 
     def _add_attributes(self, attributes: Mapping[str, AttributeValue], parts: list[bytes]) -> None:

@@ -129,6 +129,7 @@ class _Provider:
         recorded = tracer.start_span(
             span.name,
             context=context,
+            kind=span.kind,
             attributes=span.attributes,
             links=[Link(self._context(link.trace_id, link.span_id)) for link in span.links],
             start_time=span.start_ns,

@@ -13,6 +13,7 @@ from otel_torchdist.telemetry.metrics.machine_definitions import MACHINE_METRICS
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.readers import (
     arrivals,
+    call_durations,
     capture_info,
     finding_info,
     group_info,
@@ -45,6 +46,7 @@ _OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
 _CHECKPOINT: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION)
 _STAGE: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION, semconv.LABEL_STAGE)
 _SIZED: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
+_CALL: Final = (LABEL_RUN, semconv.LABEL_RPC_SYSTEM, semconv.LABEL_RPC_METHOD, semconv.LABEL_ERROR_TYPE)
 
 NUMBER_METRICS: Final = (
     NumberMetric(
@@ -176,7 +178,8 @@ NUMBER_METRICS: Final = (
         "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
         "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage); values that "
         "are not finite (non_finite), and results that differ where they must be equal (diverged); checkpoints that "
-        "could not be saved (checkpoint_failed), and groups that two threads use at the same time (shared_group).",
+        "could not be saved (checkpoint_failed), and groups that two threads use at the same time (shared_group); "
+        "remote procedure calls that cannot go on (starved, frozen, dead, of operation rpc).",
         (
             LABEL_RUN,
             LABEL_GROUP,
@@ -579,5 +582,17 @@ HISTOGRAM_METRICS: Final = (
         "Durations of the steps of the node's ranks.",
         (LABEL_RUN,),
         step_durations,
+    ),
+    HistogramMetric(
+        semconv.RPC_CLIENT_DURATION,
+        "Durations of remote procedure calls of the node's ranks, as far as a thread waited for them.",
+        _CALL,
+        call_durations(semconv.RPC_CLIENT_DURATION),
+    ),
+    HistogramMetric(
+        semconv.RPC_SERVER_DURATION,
+        "Durations of functions in Python that the node's ranks have run for remote callers.",
+        _CALL,
+        call_durations(semconv.RPC_SERVER_DURATION),
     ),
 )

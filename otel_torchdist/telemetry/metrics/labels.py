@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
 from otel_torchdist.naming import run_label
-from otel_torchdist.semconv import OTHER
+from otel_torchdist.semconv import OTHER, OTHER_METHOD
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.records import TapeStatus
 
@@ -14,9 +14,11 @@ MAX_GROUPS: Final = 256
 MAX_OPERATIONS: Final = 32
 MAX_PAIRS: Final = 512
 MAX_SIZED: Final = 768
+MAX_METHODS: Final = 64
+MAX_CALLS: Final = 128
 MAX_VALUE: Final = 120
 
-_Value = TypeVar("_Value", str, tuple[str, str, str])
+_Value = TypeVar("_Value", str, tuple[str, str], tuple[str, str, str])
 
 
 def label_value(text: str) -> str:
@@ -35,6 +37,8 @@ class SeriesLabels:
         self._operations: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
         self._sized: set[tuple[str, str, str]] = set()
+        self._methods: set[str] = set()
+        self._calls: set[tuple[str, str]] = set()
 
     def group(self, key: str) -> str:
         """Return the group's own label, or `other` for those beyond `MAX_GROUPS`."""
@@ -56,6 +60,17 @@ class SeriesLabels:
     def size(self, pair: tuple[str, str], size: str) -> str:
         """Return the message size class for operations of a pair; `other` for those beyond `MAX_SIZED` label sets."""
         return size if _admit_one((*pair, size), self._sized, MAX_SIZED) else OTHER
+
+    def call(self, method: str, error: str) -> tuple[str, str]:
+        """Return the labels of remote calls of a function that ended with this error; '' for none.
+
+        Functions beyond `MAX_METHODS`, and errors of them beyond `MAX_CALLS` pairs, are `_OTHER`.
+        """
+        method, error = label_value(method), label_value(error)
+        if not _admit_one(method, self._methods, MAX_METHODS):
+            method = OTHER_METHOD
+        known = not error or _admit_one((method, error), self._calls, MAX_CALLS)
+        return method, error if known else OTHER_METHOD
 
 
 def _admit(value: str, admitted: set[str], most: int) -> str:

@@ -85,6 +85,9 @@ class _Run:
     findings: tuple[FindingSnapshot, ...] = ()
     arrivals: dict[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
     path: PathSnapshot | None = None
+    calls: dict[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
+        default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
+    )
 
     def copy(self) -> _Run:
         timed = {labels: one.copy() for labels, one in self.timed.items()}
@@ -98,6 +101,7 @@ class _Run:
             self.findings,
             arrivals,
             self.path,
+            {series: one.copy() for series, one in self.calls.items()},
         )
 
     def add(self, rank: RankSnapshot) -> None:
@@ -105,6 +109,8 @@ class _Run:
         for one in rank.operations:
             for size, timed in one.sizes.items():
                 self.timed.setdefault((one.group, one.operation, size), TimedMessages()).add(timed)
+        for series, durations in rank.calls.items():
+            self.calls.setdefault(series, DurationHistogram()).add(durations)
         for group in rank.groups:
             self.groups.setdefault(group.group, group.info)
 
@@ -287,6 +293,7 @@ class NodeMetrics:
                     run.findings,
                     run.arrivals,
                     run.path,
+                    run.calls,
                 )
                 for label, run in runs.items()
             },

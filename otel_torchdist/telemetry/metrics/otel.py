@@ -141,4 +141,5 @@ def _attributes(names: Labels, values: Labels) -> Mapping[str, AttributeValue]:
     return {
         semconv.OTEL_METRIC_ATTRIBUTES[name]: int(value) if name in _INTEGERS else value
         for name, value in zip(names, values, strict=True)
+        if value or name != semconv.LABEL_ERROR_TYPE
     }

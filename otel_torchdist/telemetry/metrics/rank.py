@@ -17,6 +17,7 @@ from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.telemetry.metrics.calls import CallDurations
 from otel_torchdist.telemetry.metrics.checkpoints import CheckpointMetrics
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
@@ -95,6 +96,7 @@ class RankMetrics:
         self._shares = TimeShares()
         self._checkpoints = CheckpointMetrics(tape.names)
         self._figures = NO_FIGURES
+        self._calls = CallDurations(tape.names, labels)
         # Bounded in case a run id never settles: then histograms kept elsewhere miss the oldest durations.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
@@ -124,6 +126,7 @@ class RankMetrics:
                 blocked=(self._shares.blocked.total_ns, self._shares.blocked.until_ns),
                 checkpoints=self._checkpoints.counts,
                 saves=self._checkpoints.saves,
+                calls=self._calls.copies,
             )
 
     def resume(self, state: MetricsState) -> None:
@@ -143,6 +146,7 @@ class RankMetrics:
         self._totals = state.totals.copy()
         self._shares = TimeShares(BusyTime(*state.communicating), BusyTime(*state.blocked))
         self._checkpoints.resume(state.checkpoints, state.saves, self._tape.open_activities())
+        self._calls.resume(state.calls)
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
         """Count what a poll has found. Must be called after every poll: open operations change without new records.
@@ -168,6 +172,10 @@ class RankMetrics:
                     self._totals.count_parameters(numerics.parameters)
             if batch.activities_entered or batch.activities_ended:
                 self._checkpoints.consume(batch)
+            for activity in batch.activities_ended:
+                duration = self._calls.count(activity)
+                if duration is not None and self._listeners:
+                    self._unpublished.append(duration)
             # A rank that has ended is no longer inside any call.
             still_open = self._tape.open_operations() if is_running else ()
             self._shares.consume(batch.ended, still_open, now_ns)
@@ -239,6 +247,7 @@ class RankMetrics:
                 saved_age_s=None if saves.last_ns is None else max(now_ns - saves.last_ns, 0) / 1e9,
                 save_interval_s=max(saves.intervals_ns, default=0) / 1e9,
                 figures=self._figures,
+                calls=dict(self._calls.copies),
             )
 
     @property

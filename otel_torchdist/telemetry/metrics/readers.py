@@ -229,6 +229,18 @@ def timed_bytes(node: NodeSnapshot) -> Numbers:
             yield (label, *labels), one.message_bytes
 
 
+def call_durations(metric: str) -> Callable[[NodeSnapshot], Histograms]:
+    """Make a reader of one side's remote procedure calls, by function and error."""
+
+    def read(node: NodeSnapshot) -> Histograms:
+        for label, run in node.runs.items():
+            for (side, labels), durations in run.calls.items():
+                if side == metric:
+                    yield (label, *labels), durations
+
+    return read
+
+
 def step_durations(node: NodeSnapshot) -> Histograms:
     """Durations of the steps of each run; a run without an ended step has no series."""
     for label, run in node.runs.items():

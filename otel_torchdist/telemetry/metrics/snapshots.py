@@ -118,6 +118,7 @@ class RankSnapshot:
         saved_age_s: Seconds since its last save has ended well; None before the first.
         save_interval_s: The longest of the newest intervals between its saves; 0 if there is none.
         figures: What it has counted itself.
+        calls: Durations of its remote procedure calls, by metric and labels.
     """
 
     run: str
@@ -141,6 +142,9 @@ class RankSnapshot:
     saved_age_s: float | None = None
     save_interval_s: float = 0.0
     figures: StepFigures = NO_FIGURES
+    calls: Mapping[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
+        default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,7 @@ class RunSnapshot:
         findings: Findings that are not stalls and still hold.
         arrivals: Which ranks came last, by label of the group.
         path: Its critical path; None if it is not known here.
+        calls: Durations of remote procedure calls, by metric and labels.
     """
 
     timed: Mapping[tuple[str, str, str], TimedMessages]
@@ -226,6 +231,9 @@ class RunSnapshot:
     findings: tuple[FindingSnapshot, ...] = ()
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
     path: PathSnapshot | None = None
+    calls: Mapping[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
+        default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
+    )
 
 
 class RankTimes(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.records import StepMark
+from otel_torchdist.telemetry.metrics.calls import CallSeries
 from otel_torchdist.telemetry.metrics.checkpoints import NO_SAVES, CheckpointCounts, Saves
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
@@ -50,6 +51,7 @@ class MetricsState:
         blocked: The same for blocked threads.
         checkpoints: Counts of checkpoints, by operation and stage.
         saves: When saves have ended well.
+        calls: Durations of remote procedure calls.
     """
 
     series: tuple[SeriesState, ...]
@@ -62,6 +64,7 @@ class MetricsState:
     blocked: tuple[int, int] = (0, 0)
     checkpoints: tuple[CheckpointCounts, ...] = ()
     saves: Saves = NO_SAVES
+    calls: tuple[tuple[CallSeries, DurationHistogram], ...] = ()
 
 
 @dataclass(slots=True, eq=False)

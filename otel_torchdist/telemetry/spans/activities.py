@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
@@ -14,8 +14,9 @@ from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records import TapeIdentity
-from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
+from otel_torchdist.telemetry.spans.remote_calls import attributes_of, kind_of, parent_of
 
 MAX_HELD: Final = 2_000
 """Activities that wait for the one around them. A rank records a few; a forged tape may hold any number."""
@@ -63,30 +64,40 @@ class Families:
 class ActivitySpans:
     """Makes the spans of one tape's activities."""
 
-    def __init__(self, identity: TapeIdentity, names: NamesReader, clock: WallClock) -> None:
-        """Look up names in `names`, and convert times with `clock`."""
+    def __init__(
+        self,
+        identity: TapeIdentity,
+        names: NamesReader,
+        clock: WallClock,
+        run_of: Callable[[int], int | None] = lambda _: None,
+    ) -> None:
+        """Look up names in `names`, convert times with `clock`, and find the runs of other tapes by their nonce."""
+        self._run_of = run_of
         self._identity = identity
         self._names = names
         self._clock = clock
 
     def spans(
-        self, activity: Activity, anchor: FinishedSpan, open_because: str, families: Families
+        self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str, families: Families
     ) -> Iterator[FinishedSpan]:
         """Yield the span of an activity, and then those of the activities within it; arguments as for `span`."""
-        span = self.span(activity, anchor, open_because if activity.how is None else "")
+        span = self.span(activity, anchor, run_id, open_because if activity.how is None else "")
         yield span
         for inner in families.within(activity):
-            yield from self.spans(inner, span, open_because, families)
+            yield from self.spans(inner, span, run_id, open_because, families)
 
-    def span(self, activity: Activity, anchor: FinishedSpan, open_because: str) -> FinishedSpan:
+    def span(self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str) -> FinishedSpan:
         """Build the span of an activity that has ended, or that was still open when its tape was over.
 
         Args:
             activity: Has `completed_ns`; `how` is None if it was still open.
-            anchor: Its parent span.
+            anchor: The span of its segment; its parent, unless it is a remote procedure call.
+            run_id: The run.
             open_because: Why an activity without an end has none, as the end of a sentence.
         """
         detail = self._names.text(activity.detail) or ""
+        if not detail and activity.call is not None:
+            detail = semconv.OTHER_METHOD
         name, detail_attribute = _shown_as(activity.kind, detail)
         failure = self._names.text(activity.failure) or UNKNOWN_ERROR
         attributes: dict[str, AttributeValue] = {
@@ -107,19 +118,25 @@ class ActivitySpans:
             attributes[semconv.CHECKPOINT_SIZE] = activity.message_bytes
         if activity.files:
             attributes[semconv.CHECKPOINT_FILES] = activity.files
+        parent = LinkTarget(anchor.trace_id, anchor.span_id)
+        if activity.call is not None:
+            attributes |= attributes_of(activity.call, self._names)
+            nonce = self._identity.nonce
+            parent = parent_of(activity, activity.call, nonce, run_id, self._run_of) or parent
         if activity.how is How.FAILED:
             attributes[semconv.ERROR_TYPE] = failure
         start_ns = self._clock.wall_ns(activity.entered_ns)
         end_ns = start_ns + (activity.completed_ns or activity.entered_ns) - activity.entered_ns
         return FinishedSpan(
             name=name,
-            trace_id=anchor.trace_id,
+            trace_id=parent.trace_id,
             span_id=activity_span_id(self._identity.nonce, activity.number),
-            parent_id=anchor.span_id,
+            parent_id=parent.span_id,
             start_ns=start_ns,
             end_ns=max(end_ns, start_ns + MIN_DURATION_NS),
             attributes=attributes,
             error=_error(name, activity, failure, self._names.text(activity.explanation) or "", open_because),
+            kind=kind_of(activity),
         )
 
 
@@ -145,6 +162,12 @@ def _shown_as(kind: ActivityKind, detail: str) -> tuple[str, str]:
             return semconv.DATA_WAIT_SPAN, semconv.DATASET
         case ActivityKind.BACKWARD:
             return semconv.BACKWARD_SPAN, ""  # it has no detail
+        case ActivityKind.RPC_CLIENT | ActivityKind.RPC_SERVER:
+            return detail, semconv.RPC_METHOD
+        case ActivityKind.RPC_JOIN:
+            return semconv.RPC_JOIN_SPAN, semconv.RPC_WORKER
+        case ActivityKind.RPC_SHUTDOWN:
+            return semconv.RPC_SHUTDOWN_SPAN, semconv.RPC_WORKER
 
 
 def _error(name: str, activity: Activity, failure: str, explanation: str, open_because: str) -> str | None:
@@ -152,6 +175,6 @@ def _error(name: str, activity: Activity, failure: str, explanation: str, open_b
         return f"{name} was still in progress when {open_because}"
     if activity.how is How.FAILED:
         return f"{name} raised {failure}: {explanation}" if explanation else f"{name} raised {failure}"
-    if activity.how is How.ABANDONED:
+    if activity.how is How.ABANDONED and activity.call is None:  # a call's future may be dropped
         return f"{name} was left with an exception, at the end shown or before it"
     return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 
@@ -32,6 +33,7 @@ class FinishedSpan(msgspec.Struct, frozen=True, gc=False):
         error: Description of the error status; None if the span went well.
         links: Related spans.
         dropped_attributes: How many attributes were left out because of a limit that the user has set.
+        kind: Whether it is one side of a remote procedure call.
     """
 
     name: str
@@ -44,6 +46,7 @@ class FinishedSpan(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     links: tuple[LinkTarget, ...] = ()
     dropped_attributes: int = 0
+    kind: SpanKind = SpanKind.INTERNAL
 
 
 class SpanSink(Protocol):

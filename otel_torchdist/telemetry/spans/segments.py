@@ -154,6 +154,11 @@ class SegmentCutter:
             if start_ns + SEGMENT_NS > until_ns:
                 break
             self._close(start_ns, start_ns + SEGMENT_NS, SegmentEnd.TIME)
+        if not self._pending and any(one.call is not None for one in self._activities[:1]):
+            # A worker of RPC may be in no group, and never end a step.
+            start_ns = self._grid(_end_ns(self._activities[0]))
+            if start_ns + SEGMENT_NS <= until_ns:
+                self._close(start_ns, start_ns + SEGMENT_NS, SegmentEnd.TIME)
         ready = bisect_right(self._pending, until_ns, key=_end_ns)
         if ready > MAX_OPERATIONS:
             end_ns = _end_ns(self._pending[MAX_OPERATIONS * (ready // MAX_OPERATIONS) - 1])

@@ -85,6 +85,7 @@ class RankSpans:
         links: Sequence[LinkTarget] = (),
         handed_over: Callable[[Segment, FinishedSpan], None] | None = None,
         describe: Callable[[], Mapping[str, AttributeValue]] = dict[str, AttributeValue],
+        run_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         """Hand the spans of `tape` to `sink`.
 
@@ -95,6 +96,7 @@ class RankSpans:
             links: Added to every anchor.
             handed_over: Called for every segment that was handed over, with its anchor.
             describe: Called before the first anchor; returns further attributes of all anchors.
+            run_of: Returns the run of the tape with a nonce; None if it is not known here.
         """
         self.dropped = 0
         self._tape = tape
@@ -107,7 +109,7 @@ class RankSpans:
         self._identity = tape.identity
         self._clock = WallClock(tape.identity)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
-        self._activities = ActivitySpans(tape.identity, tape.names, self._clock)
+        self._activities = ActivitySpans(tape.identity, tape.names, self._clock, run_of)
         self._families = Families()
         self._cutter = SegmentCutter(tape.identity.monotonic_ns)
         self._held: deque[Segment] = deque()
@@ -277,7 +279,7 @@ class RankSpans:
         children = [self._operation_span(operation, anchor) for operation in segment.operations]
         why_open = self._why_open()
         for activity in segment.activities:
-            children += self._activities.spans(activity, anchor, why_open, self._families)
+            children += self._activities.spans(activity, anchor, self.run_id, why_open, self._families)
         self._anchor = _Anchor(segment.step, segment.end, LinkTarget(anchor.trace_id, anchor.span_id))
         if segment.end is SegmentEnd.STALL:  # the markers need only the anchor
             self._sink.emit([anchor], urgent=True)

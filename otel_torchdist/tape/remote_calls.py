@@ -1,0 +1,103 @@
+"""What an activity's record says about a remote procedure call, besides what every activity's does.
+
+A call is an activity of the caller's thread and another one of the thread that runs the function. Only the latter
+names the other: the caller's request carries the nonce of its tape and the number of its record, from which a reader
+makes the same span id as the reader of the caller's tape.
+
+In the record, the fields of an operation stand for other things: the sequence for the number of the caller's record,
+the bytes for the nonce of its tape, the group for the other worker's name, the peer for its id, the tag for the
+caller's step, and the flags for the mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.layout import ActivityKind, CallMode, RecordKind, Word
+
+NO_WORKER: Final = -1
+_MAX_STEP: Final = layout.MAX_COUNT
+CALLS: Final = (ActivityKind.RPC_CLIENT, ActivityKind.RPC_SERVER)
+
+
+class RemoteCall(msgspec.Struct, frozen=True, gc=False):
+    """One side of a remote procedure call.
+
+    Attributes:
+        worker: Id of the other worker; `NO_WORKER` if it is not known, as when the caller is not recorded.
+        worker_name: Name id of its name.
+        call_site: Name id of the line that made the call; only on the caller's side.
+        mode: How it was made; only on the caller's side.
+        caller_nonce: Nonce of the caller's tape, if this is the other side and the caller is recorded; else 0.
+        caller_number: Number of the caller's record. On the caller's side, if the thread that calls runs a function for
+            another worker meanwhile: number of the record of that, on this tape.
+        caller_step: The step, of the first caller, in whose trace both sides are.
+        returned_ns: When the function returned, and its thread was free again, though its result was still to come:
+            torch calls that `async_execution`.
+        is_waited_for: Whether the thread that has made the call waits for it.
+    """
+
+    worker: int = NO_WORKER
+    worker_name: int = 0
+    call_site: int = 0
+    mode: CallMode = CallMode.UNKNOWN
+    caller_nonce: int = 0
+    caller_number: int = 0
+    caller_step: int = 0
+    returned_ns: int | None = None
+    is_waited_for: bool = False
+
+
+def prepare_call(kind: ActivityKind, function: int, thread: int, call: RemoteCall) -> bytes:
+    """Pack one side of a call for `TapeWriter.begin_prepared`; its sequence is `caller_number`.
+
+    Args:
+        kind: Which side.
+        function: Name id of the function.
+        thread: Native id of the thread.
+        call: The rest.
+
+    Raises:
+        struct.error: A value does not fit its field.
+    """
+    return layout.PAYLOAD_TAIL.pack(
+        call.caller_nonce,
+        call.worker_name,
+        kind,
+        call.call_site,
+        function,
+        call.worker,
+        min(call.caller_step, _MAX_STEP),
+        thread,
+        RecordKind.ACTIVITY,
+        call.mode,
+        0,
+        0,
+    )
+
+
+def call_of(fields: Sequence[int]) -> RemoteCall:
+    """Build it from a payload's fields.
+
+    Raises:
+        ValueError: The mode is unknown to this version.
+    """
+    _, _, number, nonce, worker_name, _, call_site, _, worker, step, _, _, mode = fields[:13]
+    known = CallMode(mode)
+    return RemoteCall(worker, worker_name, call_site, known, nonce, number, step, None, known is CallMode.SYNC)
+
+
+def renewed_call(call: RemoteCall | None, number: int, entered_ns: int, words: Sequence[int]) -> RemoteCall | None:
+    """Return it updated from its record's words."""
+    if call is None or not (words[Word.RETURNED] or words[Word.WAIT_ENTERED]):
+        return call
+    returned = layout.unseal(number, words[Word.RETURNED])
+    return msgspec.structs.replace(
+        call,
+        returned_ns=None if returned is None else entered_ns + returned[0],
+        is_waited_for=call.is_waited_for or layout.unseal(number, words[Word.WAIT_ENTERED]) is not None,
+    )

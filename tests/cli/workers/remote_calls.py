@@ -1,0 +1,50 @@
+"""A worker of RPC with two threads; the argument says what worker 0 has them do, and each leaves its process id.
+
+`starved`: two calls to worker 1, each of which calls worker 0, which calls worker 1, with no thread left for that.
+`long`: a call that lasts as long as the job, as a trainer's does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from torch.distributed import rpc
+
+rank = int(os.environ["RANK"])
+DEPTH = 8
+
+
+def nested(depth: int) -> int:
+    """Call the other worker from within a call."""
+    time.sleep(0.2)
+    return depth if depth == DEPTH else rpc.rpc_sync(f"worker{1 - rank}", nested, (depth + 1,), timeout=5)
+
+
+def run_trainer() -> None:
+    """Train, until the job is killed."""
+    time.sleep(600)
+
+
+def main() -> None:
+    """Run the job."""
+    deed, _, pids = sys.argv[1:]
+    (Path(pids) / str(rank)).write_text(f"{os.getpid()}\n")
+    options = rpc.TensorPipeRpcBackendOptions(
+        num_worker_threads=2, rpc_timeout=0, init_method=f"file://{os.environ['STORE']}"
+    )
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=int(os.environ["WORLD_SIZE"]), rpc_backend_options=options)
+    if deed == "starved" and rank == 0:
+        for future in [rpc.rpc_async("worker1", nested, (0,)) for _ in range(2)]:
+            future.wait()
+    if deed == "long" and rank == 0:
+        with contextlib.suppress(RuntimeError):  # worker 1 is killed in the end
+            rpc.rpc_sync("worker1", run_trainer)
+        time.sleep(600)
+    rpc.shutdown()
+
+
+main()
