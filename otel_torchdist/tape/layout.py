@@ -104,9 +104,9 @@ class LiveWord(enum.IntEnum):
     PROFILE_ANSWER = 146
     RESCUE = 147
     ASKED = 148
-    RPC_WORKER = 160
+    RPC_WORKER = 149
     """Name id of this process's name as a worker of RPC; 0 if it is none."""
-    RPC_THREADS = 161
+    RPC_THREADS = 150
     """How many threads serve the calls of other workers."""
 
 

@@ -198,7 +198,7 @@ def test_why_there_is_none(writer: TapeWriter) -> None:
     """Inputs and outputs that were not looked at have a reason, and are not said to be finite."""
     reader = TapeReader.of_writer(writer)
     flags = SAMPLED | NumericsFlag.UNSEEN
-    number = writer.write_numerics(pack_numerics(1_000, 3, 1, 5, -1, 0, 7, 0, int(flags), Unseen.GRAPH), {})
+    number = writer.write_numerics(pack_numerics(1_000, 3, 1, 5, -1, 0, 7, 0, int(flags), unseen=Unseen.GRAPH), {})
     enter(writer, 1)
     [found] = reader.poll().numerics
     assert (found.unseen, found.is_finite, found.unseen_output) == (Unseen.GRAPH, None, None)

@@ -8,6 +8,7 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.figures import FigureWord
+from otel_torchdist.tape.layout import REFUGE_OFFSET, LiveWord
 from tests.support.fake_tape import RUN
 from tests.support.metrics_node import Node
 
@@ -28,6 +29,12 @@ FIGURES = (
 def node(tmp_path: Path) -> Node:
     """A node without ranks."""
     return Node(tmp_path)
+
+
+def test_figures_have_words_of_their_own() -> None:
+    """No figure shares a word of the header with the live words, nor with the records behind it."""
+    assert not {*FigureWord} & {*LiveWord}
+    assert max(FigureWord) < REFUGE_OFFSET // 8
 
 
 def test_a_rank_that_counts_nothing_has_no_series(node: Node) -> None:
