@@ -18,7 +18,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]  # all loaders have it
 
 from otel_torchdist import guard
-from otel_torchdist.capture.torch_api import backward_id
+from otel_torchdist.capture.torch_api import backward_id, skip_in_dynamo
 from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import ActivityKind, How
@@ -91,6 +91,8 @@ class StepParts:
         """Follow every loader and backward pass of the process, and handle `data_wait`."""
         global _active
         _active = self
+        for ours in (StepParts._ran, StepParts.waited, DataWait.__enter__, DataWait.__exit__, data_wait):
+            skip_in_dynamo(ours.__code__)
         patches.replace(_BaseDataLoaderIter, "__next__", self._make_next, is_traced=True)
         patches.replace(torch.autograd, "backward", self._make_backward, has_rule=True)
 

@@ -6,6 +6,7 @@ Each name exists in torch 2.8 and in 2.15 unless its comment says otherwise.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, Final, TypeAlias
@@ -194,6 +195,20 @@ def skip_in_dynamo(code: Any, with_callees: bool = True) -> None:
     frame.set_code_exec_strategy(code, frame._FrameExecStrategy(skip, skip if with_callees else usual))
 
 
+def _share_rule(original: Any, function: Any) -> None:
+    """Give a function that replaces another one its rule in Dynamo, if Dynamo has made its table of rules already.
+
+    Otherwise it makes the table by name, and finds the function there.
+    """
+    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
+    table_of: Any = getattr(rules, "get_torch_obj_rule_map", None)
+    if table_of is None or not table_of.cache_info().currsize:
+        return
+    table = table_of()
+    if original in table:
+        table[function] = table[original]
+
+
 _ABSENT: Final = object()
 
 
@@ -230,7 +245,7 @@ class Patches:
         function = make(original)
         skip_in_dynamo(function.__code__, with_callees=not (is_traced or has_rule))
         if has_rule:
-            function._torchdynamo_disable = True  # the table may have been made with the original
+            _share_rule(original, function)
         if make_native is not None:
             replacement = make_native((function, original))
         else:

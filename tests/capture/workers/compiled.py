@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import Any
@@ -53,11 +54,15 @@ def with_backward(x: torch.Tensor) -> torch.Tensor:
     return weight.grad + x
 
 
+PLACE = re.compile(r" in file `[^`]*`|skip reason: .*")
+"""Where a function is that Dynamo skips, and by which of its lists: `torch.autograd.backward` is ours."""
+
+
 def explained(function: Any, x: torch.Tensor) -> list[Any]:
     """Graphs, breaks and operations according to Dynamo."""
     torch._dynamo.reset()
     explanation = torch._dynamo.explain(function)(x)
-    reasons = [reason.reason for reason in explanation.break_reasons]
+    reasons = [PLACE.sub("", reason.reason) for reason in explanation.break_reasons]
     return [explanation.graph_count, explanation.graph_break_count, explanation.op_count, reasons]
 
 
@@ -74,7 +79,8 @@ with warnings.catch_warnings(record=True) as caught:
         counters.clear()
         compiled = torch.compile(function, backend="aot_eager")
         results = [compiled(x).tolist() for _ in range(3)]
-        say(results=results, counters={key: dict(counters[key]) for key in sorted(counters)})
+        counted = {key: {PLACE.sub("", str(what)): n for what, n in counters[key].items()} for key in sorted(counters)}
+        say(results=results, counters=counted)
     counters.clear()
     layer = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
