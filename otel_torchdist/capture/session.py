@@ -28,6 +28,8 @@ from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
+from otel_torchdist.capture.labels.parts import LabelledParts
+from otel_torchdist.capture.labels.thread_labels import ThreadLabels
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -103,7 +105,9 @@ class Capture:
         self._devices = Devices(partial(cuda_operations, self._native))
         if self._native is not None:
             self._native.follow_devices(self._devices)
-        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
+        self._labels = ThreadLabels(library)
+        self._labelled_parts = LabelledParts(self._labels, self._meet)
+        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet, self._labels)
         self._dispatcher: Dispatcher | None = None
         self._one_sided = OneSided(self._meet)
         self._symmetric_memory: SymmetricMemory | None = None
@@ -130,6 +134,7 @@ class Capture:
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook(self._patches)
         self._expectations.hook()
+        self._labelled_parts.hook()
         if self._observed is not None:
             self._observed.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
@@ -156,6 +161,7 @@ class Capture:
         self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
         self._expectations.unhook()
+        self._labelled_parts.unhook()
         if self._observed is not None:
             self._observed.unhook()
         self._patches.restore()
@@ -185,7 +191,7 @@ class Capture:
             self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
-        self._recorder = self._steps.recorder = recorder
+        self._recorder = self._steps.recorder = self._labels.recorder = recorder
         if recorder.native is not None:
             recorder.native.begin(WINDOW)
             if self._steps.source is not StepSource.WINDOWS:
@@ -262,7 +268,7 @@ class Capture:
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None
-        self._steps.recorder = None
+        self._steps.recorder = self._labels.recorder = None
         self._expectations.write_to(None)
         try:
             with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently

@@ -23,9 +23,16 @@ from otel_torchdist import guard
 from otel_torchdist.files.others import is_gone, read_part, reason
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records import (
+    CallPathName,
+    CallSiteName,
+    GroupName,
+    LabelKind,
+    LabelName,
+    SignatureName,
+)
 
-Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | str
+Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | LabelName | str
 
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""
@@ -37,6 +44,7 @@ SPARE_OF_GROUPS: Final = MAX_NAMES // 8
 SPARE_OF_LABELS: Final = MAX_NAMES // 16
 SPARE_OF_CALL_SITES: Final = MAX_NAMES // 32
 MAX_TEXT: Final = 512
+MAX_DIMENSIONS: Final = 16
 MAX_FRAMES: Final = 64
 """Frames of a call path."""
 
@@ -58,6 +66,7 @@ class NamesWriter:
         """
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._ids: dict[Name, int] = {}
+        self._next = 1
         self._bytes = 0
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -84,9 +93,27 @@ class NamesWriter:
         with self._lock:
             return self._ids.get(name) or self._append(name, spare)
 
+    def replace(self, identity: int, name: Name, spare: int = 0) -> None:
+        """Give an id another name from now on; does nothing if there is no room.
+
+        Args:
+            identity: The id.
+            name: The name.
+            spare: As for `intern`.
+        """
+        with self._lock:
+            line = encode_line(identity, name)
+            if identity != OTHER and len(line) <= self._room(spare) and self._write(line):
+                self._bytes += len(line)
+                self._ids[name] = identity
+
+    def _room(self, spare: int) -> int:
+        """How many bytes a name may take."""
+        return self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
+
     def _append(self, name: Name, spare: int) -> int:
-        identity = len(self._ids) + 1
-        room = self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
+        identity = self._next
+        room = self._room(spare)
         if identity > MAX_NAMES - spare or room <= 0:
             self.is_scarce = True
             return OTHER
@@ -95,6 +122,7 @@ class NamesWriter:
             self.is_scarce = True
             return OTHER
         self._bytes += len(line)
+        self._next += 1
         self._ids[name] = identity
         return identity
 
@@ -115,11 +143,12 @@ class NamesWriter:
             self._file = -1
 
 
-_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName]]] = {
+_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | LabelName]]] = {
     "group": GroupName,
     "signature": SignatureName,
     "call_site": CallSiteName,
     "call_path": CallPathName,
+    "label": LabelName,
 }
 
 
@@ -131,8 +160,12 @@ def encode_line(identity: int, name: Name) -> bytes:
         kind = next(kind for kind, cls in _KINDS.items() if isinstance(name, cls))
         # `dataclasses.asdict` would copy a group's thousands of ranks one by one.
         body = {"id": identity, kind: {field: getattr(name, field) for field in name.__slots__}}
-    text = json.dumps(body, separators=(",", ":")).encode()
+    text = json.dumps(body, separators=(",", ":"), default=_value_of).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _value_of(member: Any) -> Any:
+    return member.value  # of an enum: there is nothing else that JSON lacks
 
 
 _logger = logging.getLogger("otel_torchdist")
@@ -155,6 +188,7 @@ class _Group:
     aligned: bool
     epoch: int = -1
     device: str = ""
+    dimensions: Annotated[tuple[str, ...], Meta(max_length=MAX_DIMENSIONS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +209,14 @@ class _CallPath:
 
 
 @dataclass(frozen=True, slots=True)
+class _Label:
+    kind: LabelKind
+    unit: str
+    stage: Annotated[int, Meta(ge=-1, le=1 << 31)]
+    direction: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Line:
     id: _Identity
     text: str | None = None
@@ -182,19 +224,27 @@ class _Line:
     signature: _Signature | None = None
     call_site: CallSiteRead | None = None
     call_path: _CallPath | None = None
+    label: _Label | None = None
 
 
 class Names:
-    """Names by their ids; `OTHER` is the id of none."""
+    """Names by their ids; `OTHER` is the id of none.
+
+    Attributes:
+        renamed: Counts how often names have been replaced: that of a group is when a device mesh takes it.
+    """
 
     def __init__(self, names: Mapping[int, Name] | None = None) -> None:
         """Start with some names."""
+        self.renamed = 0
         self._names: dict[int, Name] = {}
         self._paths: dict[int, int] = {}
         self.update(names or {})
 
     def update(self, names: Mapping[int, Name]) -> None:
         """Add names, or replace them."""
+        if not self._names.keys().isdisjoint(names):
+            self.renamed += 1
         self._names.update(names)
         self._paths.update({name.call_site: one for one, name in names.items() if isinstance(name, CallPathName)})
 
@@ -231,6 +281,16 @@ class Names:
         """Return the ids of a call site's path and of the frames in it; empty if it is not known."""
         path = self.call_path(call_site)
         return () if path is None else (self._paths[call_site], *path.frames)
+
+    def label_name(self, identity: int) -> LabelName | None:
+        """Return what calls of a library for parallel training with this label are for."""
+        name = self.get(identity)
+        return name if isinstance(name, LabelName) else None
+
+    def label(self, identity: int, piece: int = 0) -> str | None:
+        """Return the label with this id in words: that of a library for parallel training, or of `record_comm`."""
+        name = self.get(identity)
+        return name.text(piece) if isinstance(name, LabelName) else self.text(identity)
 
     def text(self, identity: int) -> str | None:
         """Return the label or exception type with this id."""
@@ -312,12 +372,18 @@ def _name(line: _Line) -> Name | None:
         group = line.group
         name, description, backend = readable(group.name), readable(group.description), readable(group.backend)
         device = readable(group.device)
-        return GroupName(name, description, group.ranks, group.nth, backend, group.aligned, group.epoch, device)
+        dimensions = tuple(map(readable, group.dimensions))
+        return GroupName(
+            name, description, group.ranks, group.nth, backend, group.aligned, group.epoch, device, dimensions
+        )
     if line.signature is not None:
         one = line.signature
         dtypes = tuple(map(readable, one.dtypes))
         operation, reduce_op, device = readable(one.operation), readable(one.reduce_op), readable(one.device)
         return SignatureName(operation, reduce_op, one.shapes, dtypes, device, one.tensors)
+    if line.label is not None:
+        label = line.label
+        return LabelName(label.kind, readable(label.unit), label.stage, readable(label.direction))
     if line.call_path is not None:
         return CallPathName(line.call_path.call_site, line.call_path.frames, line.call_path.varies)
     return None if line.call_site is None else shown_site(line.call_site)

@@ -44,6 +44,7 @@ class NonFiniteInput:
         is_nan: Whether an input is not a number; else one is infinite.
         call_site: Where it was called.
         onset: The step with the first one of a series without a calm; see `CALM_STEPS`.
+        label: What it is for; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -53,6 +54,7 @@ class NonFiniteInput:
     is_nan: bool
     call_site: CallSiteName | None
     onset: int
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,14 @@ class OutputChecksum:
         operation: Its name.
         step: The rank's step.
         checksum: Checksum of their bits.
+        label: What it is for; see `OperationView`.
     """
 
     operation_id: OperationId
     operation: str
     step: int
     checksum: int
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class ValueLog:
         self._non_finite: list[NonFiniteInput] = []
         self._outputs: deque[OutputChecksum] = deque(maxlen=MAX_OUTPUTS)
         self._skipped: deque[int] = deque(maxlen=MAX_SKIPPED)
-        self._awaited: dict[int, tuple[OperationId, str, int]] = {}
+        self._awaited: dict[int, tuple[OperationId, str, int, str]] = {}
         self.shown = RankValues(are_all_checked)
 
     def observe(self, entered: Iterable[Operation], numerics: Iterable[Numerics], steps: Iterable[StepMark]) -> None:
@@ -55,7 +55,8 @@ class ValueLog:
             known = self._parameters(one) or self._awaited.get(one.number)
             if known is not None and one.output_checksum is not None:
                 self._awaited.pop(one.number, None)
-                self._outputs.append(OutputChecksum(*known, one.output_checksum))
+                operation_id, name, step, label = known
+                self._outputs.append(OutputChecksum(operation_id, name, step, one.output_checksum, label))
                 has_changed = True
         for mark in steps:
             if mark.skipped:
@@ -66,17 +67,17 @@ class ValueLog:
                 self._are_all_checked, tuple(self._non_finite), tuple(self._outputs), tuple(self._skipped)
             )
 
-    def _parameters(self, numerics: Numerics) -> tuple[OperationId, str, int] | None:
+    def _parameters(self, numerics: Numerics) -> tuple[OperationId, str, int, str] | None:
         """What a checksum of parameters is compared by; None if it is that of an operation."""
         group = self._resolved.group(numerics.group) if int(numerics.flags) & NumericsFlag.PARAMETERS else None
         if group is None:
             return None
         channel = Channel(RecordKind.NUMERICS, group.key)
-        return OperationId(channel, numerics.sequence), PARAMETERS, numerics.step
+        return OperationId(channel, numerics.sequence), PARAMETERS, numerics.step, ""
 
     def _entered(self, operation: Operation, numerics: Numerics) -> bool:
         view = self._resolved.operation(operation)
-        self._awaited[numerics.number] = (view.operation_id, view.name, operation.step)
+        self._awaited[numerics.number] = (view.operation_id, view.name, operation.step, view.label)
         if len(self._awaited) > MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
         if numerics.is_finite:
@@ -94,6 +95,7 @@ class ValueLog:
             is_nan=numerics.smallest is None or math.isnan(numerics.smallest),
             call_site=view.call_site,
             onset=before[0].onset if before else operation.step,
+            label=view.label,
         )
         before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept
         return True

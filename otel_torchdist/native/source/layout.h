@@ -5,7 +5,7 @@
 
 namespace otel_torchdist::layout {
 
-constexpr int VERSION = 5;
+constexpr int VERSION = 6;
 constexpr int REFUGE_SLOTS = 64;
 constexpr int RECORD_SIZE = 128;
 constexpr int RING_OFFSET = 12288;
@@ -16,6 +16,7 @@ constexpr int PAYLOAD_WORD = 2;
 constexpr int PAYLOAD_WORDS = 8;
 constexpr int HEAD_WORDS = 3;
 constexpr int TAIL_WORDS = 5;
+constexpr int LABEL_OFFSET = 20;
 constexpr int WORDS_WORD = 10;
 constexpr int WORDS = 6;
 constexpr int CHECK_MODULUS = 4093;

@@ -40,6 +40,7 @@ class NonFinite:
         is_nan: Whether a value is not a number; else one is infinite.
         call_site: Where the first of these ranks called it.
         skips: How many steps a gradient scaler has left out in a row; 0 for none.
+        label: What the operation is for; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -52,6 +53,7 @@ class NonFinite:
     is_nan: bool
     call_site: CallSiteName | None
     skips: int
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Diverged:
         ranks: The minority, ascending; all that were compared if there is no majority.
         others: The majority; none if there is none.
         step: The step.
+        label: What the operation is for; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -73,6 +76,7 @@ class Diverged:
     ranks: tuple[int, ...]
     others: tuple[int, ...]
     step: int
+    label: str = ""
 
     @property
     def is_of_parameters(self) -> bool:
@@ -165,17 +169,18 @@ class ValueFinder:
             is_nan=any(one.is_nan for _, one in bad),
             call_site=fact.call_site,
             skips=skips,
+            label=fact.label,
         )
 
     def _differing(self, world: WorldSnapshot, is_last: bool) -> Iterator[Diverged]:
         checksums: dict[OperationId, dict[int, int]] = {}
-        described: dict[OperationId, tuple[str, int]] = {}
+        described: dict[OperationId, tuple[str, int, str]] = {}
         for view in world.ranks.values():
             for one in view.values.outputs:
                 checksums.setdefault(one.operation_id, {})[view.rank] = one.checksum
-                described[one.operation_id] = (one.operation, one.step)
+                described[one.operation_id] = (one.operation, one.step, one.label)
         for operation_id, by_rank in checksums.items():
-            operation, step = described[operation_id]
+            operation, step, label = described[operation_id]
             persists = operation == PARAMETERS
             key = (operation_id.channel.group, -1 if persists else step // CALM_STEPS)
             if len(set(by_rank.values())) < 2 or key in self._diverged:
@@ -186,7 +191,7 @@ class ValueFinder:
             self._diverged.add(key)
             self._first_seen_ns.pop(operation_id, None)
             ranks, others = _minority(by_rank)
-            yield Diverged(operation_id, operation, group, ranks, others, step)
+            yield Diverged(operation_id, operation, group, ranks, others, step, label)
 
 
 def _skips(view: RankView, step: int) -> int:
