@@ -16,6 +16,7 @@ from tests.support.recorded import Recorded, RecordedTape
 from tests.support.warm_python import WarmPython
 
 RANKS = 4
+WORKERS = Path(__file__).parents[1] / "workers"
 PARTS = ("fsdp2", "fsdp1", "ddp", "pipelines", "meshes")
 
 
@@ -42,11 +43,25 @@ class LabelledJob:
         return parts[PARTS.index(name)]
 
 
+@pytest.fixture(scope="package")
+def warm_libraries() -> Iterator[WarmPython]:
+    """The interpreter from which jobs are forked: it has imported the libraries, which takes each rank seconds."""
+    python = WarmPython("torch.distributed.fsdp", "torch.distributed.pipelining")
+    yield python
+    python.close()
+
+
 @pytest.fixture(scope="module", params=KERNELS)
-def job(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[LabelledJob]:
+def jobs(request: pytest.FixtureRequest, warm_libraries: WarmPython) -> Iterator[Jobs]:
+    """Runs jobs, recorded in Python and natively."""
+    jobs = Jobs(warm_libraries, WORKERS, environ=environ_of(request.param))
+    yield jobs
+    jobs.clean_up()
+
+
+@pytest.fixture(scope="module")
+def job(jobs: Jobs) -> LabelledJob:
     """The job, recorded in Python and natively."""
-    jobs = Jobs(warm_python, Path(__file__).parents[1] / "workers", environ=environ_of(request.param))
     done = jobs.run("labelled", RANKS)
     lines = [json.loads(line) for line in done.ranks[0].out.splitlines()]
-    yield LabelledJob({key: value for line in lines for key, value in line.items()}, done.tapes)
-    jobs.clean_up()
+    return LabelledJob({key: value for line in lines for key, value in line.items()}, done.tapes)
