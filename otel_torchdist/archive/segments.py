@@ -30,7 +30,7 @@ from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unp
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.decoding import DecodingError, decode_json
-from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind
+from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind, unpack_label
 from otel_torchdist.tape.names import MAX_TEXT, Name, Names, decode_line, encode_line
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.tape.splits import Splits
@@ -48,7 +48,7 @@ ACTIVITY_COLUMNS: Final = (
     "number", "kind", "entered_ns", "step", "detail", "thread", "completed_ns", "how", "failure"
 )  # fmt: skip
 PLAN: Final = (
-    "kind", "flags", "group", "signature", "call_site", "label", "thread", "failure", "how", "started_how", "phase"
+    "kind", "flags", "group", "signature", "call_site", "label_word", "thread", "failure", "how", "started_how", "phase"
 )  # fmt: skip
 _TABLES: Final = (OPERATION_COLUMNS, OPERATION_COLUMNS, STEP_COLUMNS, ACTIVITY_COLUMNS)
 _HALF_WIDE: Final = ("peer", "tag")
@@ -104,7 +104,7 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
         *_activity_columns(segment.activities),
         *pack_splits(splits),
     ]
-    referred = {identity for plan in plans for identity in (*plan[2:6], plan[7])}
+    referred = {identity for plan in plans for identity in (*plan[2:5], unpack_label(plan[5])[0], plan[7])}
     referred.update(identity for plan in plans for identity in names.path_ids(plan[4]))
     referred.update(identity for activity in segment.activities for identity in (activity.detail, activity.failure))
     found = ((identity, names.get(identity)) for identity in sorted(referred.union(groups)))
@@ -310,7 +310,8 @@ def _operations(columns: Sequence[array[int]], plans: Sequence[_Plan], splits: M
 
 def _maker(plan: _Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...]], Operation]:
     """Return what makes operations of a plan from their rows."""
-    kind, flags, group, signature, call_site, label, thread, failure, how, started_how, phase = plan
+    kind, flags, group, signature, call_site, label_word, thread, failure, how, started_how, phase = plan
+    label, piece = unpack_label(label_word)
     kind, flag, when = _KINDS[kind], Flag(flags), Phase(phase)
     ended, started = (None if code is None else How(code) for code in (how, started_how))
 
@@ -322,6 +323,7 @@ def _maker(plan: _Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ..
         return Operation(
             number, kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, flag,
             returned, wait_entered, wait_returned, began, completed, ended, failure, started, when, splits.get(number),
+            None, piece,
         )  # fmt: skip
 
     return operation

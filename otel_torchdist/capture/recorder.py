@@ -22,6 +22,7 @@ from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Kernel, TapeState
 from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
+from otel_torchdist.tape.records import LabelName
 from otel_torchdist.tape.writer import TapeWriter
 
 _logger = logging.getLogger("otel_torchdist")
@@ -90,21 +91,21 @@ class Recorder:
         self.call_paths = CallPaths(self.tape.names)
         self.step = 0
         self._has_warned = False
-        self._labels: dict[str, int] = {}
+        self._labels: dict[str | LabelName, int] = {}
         self._group_counts: Counter[tuple[int, ...]] = Counter()
 
     def new_counter(self) -> MutableSequence[int]:
         """Return a place for one number, which the native library can write too."""
         return [0] if self.native is None else self.native.new_counter()
 
-    def label(self, text: str) -> int:
-        """Name id of a `record_comm` label."""
-        known = self._labels.get(text)
+    def label(self, name: str | LabelName) -> int:
+        """Name id of a label: of a library for parallel training, or of `record_comm`."""
+        known = self._labels.get(name)
         if known is not None:
             return known
         if len(self._labels) > 4096:
             self._labels.clear()
-        self._labels[text] = identity = self.tape.names.intern(text, SPARE_OF_LABELS)
+        self._labels[name] = identity = self.tape.names.intern(name, SPARE_OF_LABELS)
         return identity
 
     def count_group(self, ranks: tuple[int, ...]) -> int:

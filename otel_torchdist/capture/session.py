@@ -33,6 +33,8 @@ from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.gradient_sync import GradientSync
+from otel_torchdist.capture.labels.parts import LabelledParts
+from otel_torchdist.capture.labels.thread_labels import ThreadLabels
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -116,7 +118,9 @@ class Capture:
         if self._native is not None:
             self._native.follow_devices(self._devices)
         self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder, self._devices)
-        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
+        self._labels = ThreadLabels(library)
+        self._labelled_parts = LabelledParts(self._labels, self._meet)
+        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet, self._labels)
         self._dispatcher: Dispatcher | None = None
         self._one_sided = OneSided(self._meet)
         self._symmetric_memory: SymmetricMemory | None = None
@@ -150,6 +154,7 @@ class Capture:
         self._expectations.hook()
         self._distributed_checkpoints.hook()
         CheckpointFiles(self._checkpoints).hook(self._patches)
+        self._labelled_parts.hook()
         if self._observed is not None:
             self._observed.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
@@ -179,6 +184,7 @@ class Capture:
         self._parts.unhook()
         self._expectations.unhook()
         self._distributed_checkpoints.unhook()
+        self._labelled_parts.unhook()
         if self._observed is not None:
             self._observed.unhook()
         self._patches.restore()
@@ -215,7 +221,7 @@ class Capture:
             self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
-        self._recorder = self._steps.recorder = self._checkpoints.recorder = recorder
+        self._recorder = self._steps.recorder = self._checkpoints.recorder = self._labels.recorder = recorder
         self._parts.write_to(recorder)
         if recorder.native is not None:
             recorder.native.begin(WINDOW)
@@ -332,7 +338,7 @@ class Capture:
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None
-        self._steps.recorder = self._checkpoints.recorder = None
+        self._steps.recorder = self._checkpoints.recorder = self._labels.recorder = None
         self._parts.write_to(None)
         self._is_of_rpc = False
         self._expectations.write_to(None)

@@ -57,7 +57,7 @@ def blame_in(seen: RunSeen) -> Blame | None:
             frozenset(verdict.ranks),
             verdict.operation_id,
             shown(verdict.operation),
-            shown_group(verdict.group),
+            shown_group(verdict.group, verdict.label),
             verdict.since_ns,
         )
     if ruling is None:

@@ -164,7 +164,7 @@ def _doing(view: RankView, blame: Blame | None, place: str, now_ns: int) -> _Doi
         return _Doing(line=place)
     called = _called(shown(wait.name), wait.operation_id.sequence)
     age_s = _age_s(wait.waiting_since_ns, now_ns)
-    return _Doing(called, shown_group(wait.group), age_s, place or shown_line(wait.call_site))
+    return _Doing(called, shown_group(wait.group, wait.label), age_s, place or shown_line(wait.call_site))
 
 
 def _age_s(since_ns: int | None, now_ns: int) -> float | None:

@@ -19,9 +19,9 @@ def shown(text: str) -> str:
     return readable(text, MAX_NAME)
 
 
-def shown_group(group: GroupView | None) -> str:
-    """Return the name of a group; '' if it is not known."""
-    return shown(group.label) if group is not None else ""
+def shown_group(group: GroupView | None, label: str = "") -> str:
+    """Return the name of a group, '' if it is not known, behind what an operation of it is for."""
+    return shown(", ".join(filter(None, [label, group.title if group is not None else ""])))
 
 
 def shown_line(frame: CallSiteName | None) -> str:

@@ -37,6 +37,7 @@ def header() -> str:
         "PAYLOAD_WORDS": layout.PAYLOAD.size // 8,
         "HEAD_WORDS": layout.PAYLOAD_HEAD.size // 8,
         "TAIL_WORDS": layout.PAYLOAD_TAIL.size // 8,
+        "LABEL_OFFSET": layout.LABEL_OFFSET,
         "WORDS_WORD": layout.WORDS_OFFSET // 8,
         "WORDS": layout.WORDS,
         "CHECK_MODULUS": layout.CHECK_MODULUS,

@@ -24,7 +24,7 @@ from otel_torchdist.tape import layout
 
 _logger = logging.getLogger("otel_torchdist")
 
-_ABI: Final = layout.VERSION * 1000 + 2
+_ABI: Final = layout.VERSION * 1000 + 3
 _SHIPPED: Final = Path(__file__).parent / "libraries"
 FAILURES: Final = (
     *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
@@ -84,6 +84,9 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "set_coalescing": (None, (_Handle, _INT)),
     "is_synchronized": (_INT, (_Handle,)),
     "add_counter": (_Handle, (_Handle,)),
+    "label_word": (_Handle, ()),
+    "next_bucket": (_Handle, (_Handle,)),
+    "set_buckets": (None, (_Handle, _U32, ctypes.POINTER(_U64), _U64)),
     "learn_code": (None, (_Handle, _U64, _INT)),
     "forget_code": (None, (_Handle,)),
     "void_plans": (None, (_Handle,)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist.native.library import FAILURES, Library
@@ -30,6 +30,13 @@ class PlanFlag(enum.IntFlag):
     ELSEWHERE = 64
     WORK_IGNORED = 128
     RAGGED = 256
+    BUCKETS = 512
+
+
+def _number_at(address: int) -> MutableSequence[int]:
+    number: Any = ctypes.c_int64.from_address(address)
+    place: Any = memoryview(number).cast("B").cast("q")
+    return place
 
 
 class NativeGroup:
@@ -46,6 +53,14 @@ class NativeGroup:
     def set_coalescing(self, is_coalescing: bool) -> None:
         """Leave its calls to Python while several of them end together."""
         self._library.set_coalescing(self.handle, is_coalescing)
+
+    def next_bucket(self) -> MutableSequence[int]:
+        """The place of one number in the library's memory: which bucket of gradients comes next."""
+        return _number_at(self._library.next_bucket(self.handle))
+
+    def set_buckets(self, label: int, sizes: Sequence[int]) -> None:
+        """Say how many bytes each of the buckets has whose number is recorded, and the name id of the label."""
+        self._library.set_buckets(self.handle, label, (ctypes.c_uint64 * len(sizes))(*sizes), len(sizes))
 
     def is_synchronized(self) -> bool:
         """Whether a collective has ended that proves that every member was there."""
@@ -108,9 +123,7 @@ class NativeRecording:
 
     def new_counter(self) -> MutableSequence[int]:
         """A number in the library's memory, which lives as long as the tape."""
-        number: Any = ctypes.c_int64.from_address(self._library.add_counter(self._session))
-        counter: Any = memoryview(number).cast("B").cast("q")
-        return counter
+        return _number_at(self._library.add_counter(self._session))
 
     def learn_code(self, code: int, is_library: bool) -> None:
         """Note whether a code object belongs to a library."""

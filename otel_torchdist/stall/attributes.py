@@ -27,7 +27,7 @@ from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.machine import describe_slow, telling
-from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_operation, sentence
+from otel_torchdist.verdict.wording.sentence import describe_link, describe_mismatch, describe_operation, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
@@ -50,10 +50,7 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
     if verdict.mismatch is not None:
         found |= _of_mismatch(verdict.mismatch)
     if verdict.circle:
-        found[semconv.CIRCLE] = [
-            f"rank {link.rank}: {describe_operation(link.operation, link.group, link.operation_id)}"
-            for link in verdict.circle
-        ]
+        found[semconv.CIRCLE] = [f"rank {link.rank}: {describe_link(link)}" for link in verdict.circle]
     if verdict.first is not None:
         found |= _of_death(verdict.first)
     evidence = telling(verdict)
@@ -242,6 +239,8 @@ def _of_group(group: GroupView) -> Attributes:
     found: Attributes = {semconv.GROUP_HASH: group.key, semconv.GROUP_SIZE: len(group.members)}
     if group.name.description:
         found[semconv.GROUP_DESCRIPTION] = group.name.description
+    if group.name.dimensions:
+        found[semconv.MESH_DIMENSIONS] = list(group.name.dimensions)
     return found
 
 
@@ -271,7 +270,7 @@ def describe_finding(event: Finding) -> str:
     late = event.straggler
     return (
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "
-        f"{late.group.label}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
+        f"{late.group.title}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
         f"{late.share:.0%} of their time; {len(late.compared)} of {len(late.group.members)} ranks were compared"
         f"{_of_machine(event.world, late.rank)}"
     )
@@ -284,7 +283,7 @@ def _of_machine(world: WorldSnapshot, rank: int) -> str:
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
     """Describe how a stalled operation ended, and after how long."""
-    where = describe_operation(verdict.operation, verdict.group, verdict.operation_id)
+    where = describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
     length = f"{length_ns / 1e9:.1f} s"
     if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
         return f"all ranks that waited in {where} have ended, {length} after it began"

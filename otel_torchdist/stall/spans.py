@@ -64,7 +64,7 @@ def _marker_text(event: MarkerDue, age_s: float) -> str:
     operation, ruling = event.wait.operation, event.ruling
     if operation.operation_id == ruling.operation_id:
         return ruling.text
-    here = describe_operation(operation.name, operation.group, operation.operation_id)
+    here = describe_operation(operation.name, operation.group, operation.operation_id, operation.label)
     return f"{here} has been blocked for {age_s:.1f} s; the cause is elsewhere: {ruling.text}"
 
 

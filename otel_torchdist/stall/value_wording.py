@@ -14,7 +14,7 @@ def describe_values(found: NonFinite | Diverged) -> str:
 
 def _non_finite(found: NonFinite) -> str:
     what = "values that are not numbers (NaN)" if found.is_nan else "infinite values"
-    operation = describe_operation(found.operation, found.group, found.operation_id)
+    operation = describe_operation(found.operation, found.group, found.operation_id, found.label)
     where = f"in the inputs of {operation} in step {found.step}"
     called = f", called in {describe_frame(found.call_site)}" if found.call_site is not None else ""
     were = f"; those of {name_ranks(found.others)} were finite" if found.others else ""
@@ -39,7 +39,9 @@ def _unknown(found: NonFinite) -> str:
 def _diverged(found: Diverged) -> str:
     if found.is_of_parameters:
         return _parted(found)
-    operation = f"{describe_operation(found.operation, found.group, found.operation_id)} in step {found.step}"
+    operation = (
+        f"{describe_operation(found.operation, found.group, found.operation_id, found.label)} in step {found.step}"
+    )
     cause = "what was received has been changed on its way or afterwards, or the ranks run different code"
     cause += f"; the results of {name_ranks(found.unseen)} are not known" if found.unseen else ""
     if not found.others:
@@ -49,7 +51,7 @@ def _diverged(found: Diverged) -> str:
 
 
 def _parted(found: Diverged) -> str:
-    of = f"of {found.group.label} " if found.group is not None else ""
+    of = f"of {found.group.title} " if found.group is not None else ""
     when = f"in step {found.step}, since then or earlier"
     which = _which(found.parameters)
     must = "replicas must be equal"

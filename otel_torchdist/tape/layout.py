@@ -44,7 +44,11 @@ PAYLOAD_HEAD: Final = struct.Struct("=QqQ")
 """entered_ns, step, sequence: the fields that differ from call to call."""
 PAYLOAD_TAIL: Final = struct.Struct("=QIIIIiiIBBBB")
 """message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, spare: packed per call
-site."""
+site. The label is a word of its own, see `pack_label`; where a library for parallel training has set one, it is put in
+for each call."""
+LABEL: Final = struct.Struct("=I")
+LABEL_OFFSET: Final = struct.calcsize("=QIII")
+"""Where in the tail the label is."""
 PAYLOAD: Final = struct.Struct(PAYLOAD_HEAD.format + PAYLOAD_TAIL.format[1:])
 SPLITS_BYTES: Final = 32
 """Room for parts in one record of kind `SPLITS`."""
@@ -69,6 +73,9 @@ MAX_TIME_NS: Final = (1 << 62) - 1
 """146 years. The sum of two still fits OTLP's 64-bit times."""
 MAX_COUNT: Final = (1 << 31) - 1
 """Upper bound of process ids."""
+_LABEL_BITS: Final = 16
+_LABEL_MASK: Final = (1 << _LABEL_BITS) - 1
+MAX_PIECE: Final = (1 << 16) - 1
 MAX_RANKS: Final = 1 << 20
 """Upper bound of ranks and world sizes: readers list the ranks of a job that are not there."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
@@ -294,6 +301,21 @@ class TapeState(enum.IntEnum):
     RUNNING = 0x52554E4E
     FINISHED = 0x46494E49
     FAILED = 0x4641494C
+
+
+def pack_label(identity: int, piece: int) -> int:
+    """The word of a label: its name id, and which of its pieces (microbatches, buckets) a call is for, from 1.
+
+    Args:
+        identity: The name id, of 16 bits.
+        piece: 0 for none; more than fit are none.
+    """
+    return identity | (piece << _LABEL_BITS if 0 <= piece <= MAX_PIECE else 0)
+
+
+def unpack_label(word: int) -> tuple[int, int]:
+    """Name id and piece of a label's word."""
+    return word & _LABEL_MASK, word >> _LABEL_BITS
 
 
 def tape_size(capacity: int) -> int:

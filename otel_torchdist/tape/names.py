@@ -23,10 +23,18 @@ from otel_torchdist import guard
 from otel_torchdist.files.others import is_gone, read_part, reason
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, ParameterNames, SignatureName
+from otel_torchdist.tape.records import (
+    CallPathName,
+    CallSiteName,
+    GroupName,
+    LabelKind,
+    LabelName,
+    ParameterNames,
+    SignatureName,
+)
 from otel_torchdist.tape.timeouts import AtTimeout
 
-Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | ParameterNames | str
+Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | LabelName | ParameterNames | str
 
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""
@@ -38,6 +46,7 @@ SPARE_OF_GROUPS: Final = MAX_NAMES // 8
 SPARE_OF_LABELS: Final = MAX_NAMES // 16
 SPARE_OF_CALL_SITES: Final = MAX_NAMES // 32
 MAX_TEXT: Final = 512
+MAX_DIMENSIONS: Final = 16
 MAX_FRAMES: Final = 64
 """Frames of a call path."""
 MAX_PARAMETERS: Final = 4096
@@ -61,6 +70,7 @@ class NamesWriter:
         """
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._ids: dict[Name, int] = {}
+        self._next = 1
         self._bytes = 0
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -87,9 +97,27 @@ class NamesWriter:
         with self._lock:
             return self._ids.get(name) or self._append(name, spare)
 
+    def replace(self, identity: int, name: Name, spare: int = 0) -> None:
+        """Give an id another name from now on; does nothing if there is no room.
+
+        Args:
+            identity: The id.
+            name: The name.
+            spare: As for `intern`.
+        """
+        with self._lock:
+            line = encode_line(identity, name)
+            if identity != OTHER and len(line) <= self._room(spare) and self._write(line):
+                self._bytes += len(line)
+                self._ids[name] = identity
+
+    def _room(self, spare: int) -> int:
+        """How many bytes a name may take."""
+        return self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
+
     def _append(self, name: Name, spare: int) -> int:
-        identity = len(self._ids) + 1
-        room = self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
+        identity = self._next
+        room = self._room(spare)
         if identity > MAX_NAMES - spare or room <= 0:
             self.is_scarce = True
             return OTHER
@@ -98,6 +126,7 @@ class NamesWriter:
             self.is_scarce = True
             return OTHER
         self._bytes += len(line)
+        self._next += 1
         self._ids[name] = identity
         return identity
 
@@ -118,12 +147,13 @@ class NamesWriter:
             self._file = -1
 
 
-_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | ParameterNames]]] = {
+_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | LabelName | ParameterNames]]] = {
     "group": GroupName,
     "signature": SignatureName,
     "call_site": CallSiteName,
     "call_path": CallPathName,
     "parameters": ParameterNames,
+    "label": LabelName,
 }
 
 
@@ -135,8 +165,12 @@ def encode_line(identity: int, name: Name) -> bytes:
         kind = next(kind for kind, cls in _KINDS.items() if isinstance(name, cls))
         # `dataclasses.asdict` would copy a group's thousands of ranks one by one.
         body = {"id": identity, kind: {field: getattr(name, field) for field in name.__slots__}}
-    text = json.dumps(body, separators=(",", ":")).encode()
+    text = json.dumps(body, separators=(",", ":"), default=_value_of).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _value_of(member: Any) -> Any:
+    return member.value  # of an enum: there is nothing else that JSON lacks
 
 
 _logger = logging.getLogger("otel_torchdist")
@@ -161,6 +195,7 @@ class _Group:
     device: str = ""
     timeout_ms: _Number = 0
     at_timeout: AtTimeout = AtTimeout.UNKNOWN
+    dimensions: Annotated[tuple[str, ...], Meta(max_length=MAX_DIMENSIONS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +221,14 @@ class _Parameters:
 
 
 @dataclass(frozen=True, slots=True)
+class _Label:
+    kind: LabelKind
+    unit: str
+    stage: Annotated[int, Meta(ge=-1, le=1 << 31)]
+    direction: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Line:
     id: _Identity
     text: str | None = None
@@ -194,19 +237,27 @@ class _Line:
     call_site: CallSiteRead | None = None
     call_path: _CallPath | None = None
     parameters: _Parameters | None = None
+    label: _Label | None = None
 
 
 class Names:
-    """Names by their ids; `OTHER` is the id of none."""
+    """Names by their ids; `OTHER` is the id of none.
+
+    Attributes:
+        renamed: Counts how often names have been replaced: that of a group is when a device mesh takes it.
+    """
 
     def __init__(self, names: Mapping[int, Name] | None = None) -> None:
         """Start with some names."""
+        self.renamed = 0
         self._names: dict[int, Name] = {}
         self._paths: dict[int, int] = {}
         self.update(names or {})
 
     def update(self, names: Mapping[int, Name]) -> None:
         """Add names, or replace them."""
+        if not self._names.keys().isdisjoint(names):
+            self.renamed += 1
         self._names.update(names)
         self._paths.update({name.call_site: one for one, name in names.items() if isinstance(name, CallPathName)})
 
@@ -248,6 +299,16 @@ class Names:
         """Return the names of parameters with this id; empty if they are not known."""
         name = self.get(identity)
         return name.names if isinstance(name, ParameterNames) else ()
+
+    def label_name(self, identity: int) -> LabelName | None:
+        """Return what calls of a library for parallel training with this label are for."""
+        name = self.get(identity)
+        return name if isinstance(name, LabelName) else None
+
+    def label(self, identity: int, piece: int = 0) -> str | None:
+        """Return the label with this id in words: that of a library for parallel training, or of `record_comm`."""
+        name = self.get(identity)
+        return name.text(piece) if isinstance(name, LabelName) else self.text(identity)
 
     def text(self, identity: int) -> str | None:
         """Return the label or exception type with this id."""
@@ -339,12 +400,16 @@ def _name(line: _Line) -> Name | None:
             readable(group.device),
             group.timeout_ms,
             group.at_timeout,
+            tuple(map(readable, group.dimensions)),
         )
     if line.signature is not None:
         one = line.signature
         dtypes = tuple(map(readable, one.dtypes))
         operation, reduce_op, device = readable(one.operation), readable(one.reduce_op), readable(one.device)
         return SignatureName(operation, reduce_op, one.shapes, dtypes, device, one.tensors)
+    if line.label is not None:
+        label = line.label
+        return LabelName(label.kind, readable(label.unit), label.stage, readable(label.direction))
     if line.call_path is not None:
         return CallPathName(line.call_path.call_site, line.call_path.frames, line.call_path.varies)
     if line.parameters is not None:

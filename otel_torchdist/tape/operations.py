@@ -14,6 +14,9 @@ from otel_torchdist.tape.splits import Splits
 _KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
 """The records that are operations. No other becomes an `Operation`, and judging sees nothing else."""
 _PHASES: Final = {int(phase): phase for phase in Phase}
+_LABEL: Final = 0xFFFF
+_PIECE: Final = 16
+"""As in `layout.unpack_label`, for which each operation would pay a call."""
 _FLAGS: Final = [Flag(flags) for flags in range(256)]
 """By their byte: a call of `Flag` runs in Python."""
 
@@ -54,6 +57,7 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         operation.phase,
         operation.splits,
         operation.numerics,
+        operation.piece,
     )
 
 
@@ -72,7 +76,8 @@ def operation_of(
     if known_phase is None:
         raise ValueError(f"record {number} is of phase {phase}, which is unknown")
     return Operation(
-        number, known_kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread,
+        number, known_kind, entered, step, sequence, size, group, signature, call_site, label & _LABEL, peer, tag,
+        thread,
         _FLAGS[flags], None, None, None, None, None, None, 0, None, known_phase, splits,
-        numerics,
+        numerics, label >> _PIECE,
     )  # fmt: skip

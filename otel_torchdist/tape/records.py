@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape.layout import Flag, How, Kernel, Phase, RecordKind, RunIdState, TapeState
+from otel_torchdist.tape.layout import Flag, How, Kernel, Phase, RecordKind, RunIdState, TapeState, pack_label
 from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.tape.splits import Splits
@@ -20,6 +21,8 @@ _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _EXACT: Final = (How.CALL, How.WAIT, How.CALLBACK, How.EVENT)
 _COARSE: Final = (How.POLL, How.WATCHDOG)
 
+ROOT_UNIT: Final = "root"
+"""What the unit of the outermost module, which has no name, is called."""
 BESIDE: Final = -2
 """See `GroupName.epoch`."""
 
@@ -135,7 +138,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         group: Name id of the process group.
         signature: Name id of operation, tensors and reduce op.
         call_site: Name id of the first frame outside torch (0 when there is none).
-        label: Name id of the `record_comm` label (0 when there is none).
+        label: Name id of the label (0 when there is none): a `LabelName`, or the text given with `record_comm`.
         peer: Global rank of the peer or root; -1 when there is none.
         tag: Tag of a point-to-point operation.
         thread: Native id of the calling thread.
@@ -152,6 +155,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         phase: Whether a backward pass made the call.
         splits: How an `all_to_all` is split; None if it is even, or if it is `UNEVEN` and this is not known.
         numerics: The values in its tensors, if they were looked at.
+        piece: Which of its label's pieces (microbatches, buckets) it is for, from 1; 0 for none.
     """
 
     number: int
@@ -179,11 +183,17 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     phase: Phase = Phase.UNKNOWN
     splits: Splits | None = None
     numerics: Numerics | None = None
+    piece: int = 0
 
     @property
     def is_open(self) -> bool:
         """Whether the operation has not ended yet."""
         return self.completed_ns is None
+
+    @property
+    def label_word(self) -> int:
+        """Label and piece in one word, as on the tape."""
+        return pack_label(self.label, self.piece)
 
     @property
     def is_queued(self) -> bool:
@@ -279,6 +289,7 @@ class GroupName:
         timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known. After a change they refer
             to another entry.
         at_timeout: What its backend does then.
+        dimensions: Names of the dimensions of device meshes that this group is for.
     """
 
     name: str
@@ -291,6 +302,7 @@ class GroupName:
     device: str = ""
     timeout_ms: int = 0
     at_timeout: AtTimeout = AtTimeout.UNKNOWN
+    dimensions: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -301,6 +313,46 @@ class GroupName:
         if self.device:  # operations are counted per backend
             text += f":{self.device}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+class LabelKind(enum.Enum):
+    """Which library for parallel training a call is from."""
+
+    FSDP = "fsdp"
+    DDP = "ddp"
+    PIPELINE = "pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelName:
+    """What a call of a library for parallel training is for, in the words in which users know their job.
+
+    Attributes:
+        kind: The library.
+        unit: The name of an FSDP unit's module; '' for the root, and for other kinds.
+        stage: The stage of a pipeline; -1 for other kinds.
+        direction: `fwd` or `bwd` for a pipeline; '' for other kinds.
+    """
+
+    kind: LabelKind
+    unit: str = ""
+    stage: int = -1
+    direction: str = ""
+
+    def text(self, piece: int = 0) -> str:
+        """The label in a sentence: `FSDP layers.3`, `DDP bucket 0`, `pipeline stage 1, fwd, microbatch 2`.
+
+        Args:
+            piece: Which bucket or microbatch, from 1; 0 for none. Those are shown from 0 on, as torch counts them.
+        """
+        match self.kind:
+            case LabelKind.FSDP:
+                return f"FSDP {self.unit or ROOT_UNIT}"
+            case LabelKind.DDP:
+                return f"DDP bucket {piece - 1}" if piece else "DDP"
+            case LabelKind.PIPELINE:
+                which = f", microbatch {piece - 1}" if piece else ""
+                return f"pipeline stage {self.stage}, {self.direction}{which}"
 
 
 @dataclass(frozen=True, slots=True)

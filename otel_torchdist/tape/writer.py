@@ -118,7 +118,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
     ) -> int:
         """Publish an operation as entered; returns its number for `mark` and `complete`.
 
-        The arguments are those of `Operation`. Values must fit their fields.
+        The arguments are those of `Operation`, but the label is its word, `label_word`. Values must fit their fields.
 
         Raises:
             struct.error: A value does not fit; nothing is left half-written for readers to wait for.

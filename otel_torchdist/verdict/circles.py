@@ -94,6 +94,9 @@ def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
 
 def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
     """Which rank waits where, starting with the lowest rank."""
-    links = [Link(hop.rank, hop.waits_in.operation_id, hop.waits_in.name, hop.waits_in.group) for hop in hops]
+    links = [
+        Link(hop.rank, hop.waits_in.operation_id, hop.waits_in.name, hop.waits_in.group, hop.waits_in.label)
+        for hop in hops
+    ]
     lowest = min(range(len(links)), key=lambda place: links[place].rank)
     return (*links[lowest:], *links[:lowest])

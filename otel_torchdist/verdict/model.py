@@ -87,12 +87,14 @@ class Link:
         operation_id: The operation in which it waits for the next one.
         operation: The operation's name.
         group: Its group.
+        label: What it is for; see `OperationView`.
     """
 
     rank: int
     operation_id: OperationId
     operation: str
     group: GroupView | None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,12 @@ class Verdict:
     def waiting(self) -> tuple[int, ...]:
         """Ranks that have entered and not left."""
         return self.roll.ranks(Standing.WAITING)
+
+    @property
+    def label(self) -> str:
+        """What the operation is for, if the ranks that wait in it agree on that; see `OperationView`."""
+        labels = {operation.label for operation in self.roll.waits.values()}
+        return labels.pop() if len(labels) == 1 else ""
 
     @property
     def reporting(self) -> int:

@@ -136,6 +136,12 @@ class GroupView:
         """The group's name in a sentence."""
         return self.name.description or self.name.name or self.key
 
+    @property
+    def title(self) -> str:
+        """The label, and the dimensions of device meshes that it does not name: the default group may be one."""
+        others = [one for one in self.name.dimensions if self.name.description != f"mesh_{one}"]
+        return f"{self.label}, mesh {' and '.join(others)}" if others else self.label
+
 
 @dataclass(frozen=True, slots=True)
 class OperationView:
@@ -148,7 +154,7 @@ class OperationView:
         group: Its group; None if the dictionary does not contain it.
         signature: Its signature; None if the dictionary does not contain it.
         call_site: Where it was called; None when no Python frame outside torch led to it.
-        label: The `record_comm` label, or ''.
+        label: What it is for, as the library that calls it knows: `FSDP layers.3`; else the `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
         waiting_since_ns: Since when it shows that its rank waits; None if being open is no evidence of that.
         tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.

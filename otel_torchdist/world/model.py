@@ -49,6 +49,7 @@ class NonFiniteInput:
         is_nan: Whether an input is not a number; else one is infinite.
         call_site: Where it was called.
         onset: The step with the first one of a series without a calm; see `CALM_STEPS`.
+        label: What it is for; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -58,6 +59,7 @@ class NonFiniteInput:
     is_nan: bool
     call_site: CallSiteName | None
     onset: int
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class OutputChecksum:
         step: The rank's step.
         checksum: Checksum of their bits.
         parameters: Which parameters it is of; None if it is of outputs.
+        label: What it is for; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -107,6 +110,7 @@ class OutputChecksum:
     step: int
     checksum: int
     parameters: ComparedParameters | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,10 +94,14 @@ def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chos
             source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
             return Place(source, user_frame(thread.frames), "", stack_text(thread.frames), frozen_for_ns)
     if inside is not None:
-        return Place(Source.OPEN_OPERATION, inside.call_site, inside.name, frozen_for_ns=frozen_for_ns)
+        return Place(Source.OPEN_OPERATION, inside.call_site, _called(inside), frozen_for_ns=frozen_for_ns)
     if view.last is not None:
-        return Place(Source.LAST_OPERATION, view.last.call_site, view.last.name, frozen_for_ns=frozen_for_ns)
+        return Place(Source.LAST_OPERATION, view.last.call_site, _called(view.last), frozen_for_ns=frozen_for_ns)
     return Place(Source.NOTHING, None, frozen_for_ns=frozen_for_ns)
+
+
+def _called(operation: OperationView) -> str:
+    return f"{operation.name} ({operation.label})" if operation.label else operation.name
 
 
 MAX_STACK_TEXT: Final = 16_384

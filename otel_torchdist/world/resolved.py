@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names import Names
-from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
+from otel_torchdist.tape.records import CallSiteName, LabelName, Operation, SignatureName
 from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 _SEND: Final = "send"
@@ -32,6 +32,7 @@ class _Names:
     signature: SignatureName | None
     call_site: CallSiteName | None
     label: str
+    label_name: LabelName | None
     path: tuple[str, ...]
 
 
@@ -49,12 +50,16 @@ class ResolvedNames:
         self._groups: dict[int, GroupView] = {}
         self._known: dict[_NameIds, _Names] = {}
         self._collectives: dict[tuple[RecordKind, int], Channel] = {}
+        self._renamed = names.renamed
         self.groups: Mapping[str, GroupView] = MappingProxyType({})
 
     def operation(self, operation: Operation, tolerance_ns: int = 0, longest_ns: int = 0) -> OperationView:
         """Resolve an operation; see `OperationView` for `tolerance_ns` and `longest_ns`."""
+        if self._names.renamed != self._renamed:
+            self._forget_groups()
         key = (operation.kind, operation.group, operation.signature, operation.call_site, operation.label)
         names = self._known.get(key) or self._resolve(key, operation)
+        name = names.label_name
         return OperationView(
             record=operation,
             name=names.operation,
@@ -62,13 +67,19 @@ class ResolvedNames:
             group=names.group,
             signature=names.signature,
             call_site=names.call_site,
-            label=names.label,
+            label=name.text(operation.piece) if name is not None and operation.piece else names.label,
             path=names.path,
             failure=(self._names.text(operation.failure) or "") if operation.failure else "",
             waiting_since_ns=operation.waiting_since_ns,
             tolerance_ns=tolerance_ns,
             longest_ns=longest_ns,
         )
+
+    def _forget_groups(self) -> None:
+        """Resolve groups again: a device mesh has taken some."""
+        self._renamed = self._names.renamed
+        self._groups.clear()
+        self._known.clear()
 
     def _resolve(self, key: _NameIds, operation: Operation) -> _Names:
         names = self._names
@@ -77,7 +88,8 @@ class ResolvedNames:
             group=self.group(operation.group),
             signature=names.signature(operation.signature),
             call_site=names.call_site(operation.call_site),
-            label=names.text(operation.label) or "",
+            label=names.label(operation.label) or "",
+            label_name=names.label_name(operation.label),
             path=shown_path(names, operation.call_site),
         )
         resolved = (found.group, found.signature, found.call_site, found.label or None)

@@ -33,6 +33,7 @@ class _Awaited(NamedTuple):
     step: int
     at_ns: int
     call_site: CallSiteName | None
+    label: str
 
 
 class ValueLog:
@@ -99,20 +100,24 @@ class ValueLog:
             unknown = self._unknown.get(numerics.number)
             if unknown is not None and unknown.is_pending:
                 has_changed = self._known(awaited, numerics)
-        compared = self._parameters(numerics) or (awaited and awaited[:3])
+        compared = self._parameters(numerics) or (
+            awaited and (awaited.operation_id, awaited.name, awaited.step, awaited.label)
+        )
         if compared is not None and numerics.output_checksum is not None:
             self._awaited.pop(numerics.number, None)
-            self._outputs.append(OutputChecksum(*compared, numerics.output_checksum, self._compared(numerics)))
+            operation_id, name, step, label = compared
+            which = self._compared(numerics)
+            self._outputs.append(OutputChecksum(operation_id, name, step, numerics.output_checksum, which, label))
             has_changed = True
         return has_changed
 
-    def _parameters(self, numerics: Numerics) -> tuple[OperationId, str, int] | None:
+    def _parameters(self, numerics: Numerics) -> tuple[OperationId, str, int, str] | None:
         """What a checksum of parameters is compared by; None if it is that of an operation."""
         group = self._resolved.group(numerics.group) if int(numerics.flags) & NumericsFlag.PARAMETERS else None
         if group is None:
             return None
         channel = Channel(RecordKind.NUMERICS, group.key)
-        return OperationId(channel, numerics.sequence), PARAMETERS, numerics.step
+        return OperationId(channel, numerics.sequence), PARAMETERS, numerics.step, ""
 
     def _compared(self, numerics: Numerics) -> ComparedParameters | None:
         of = numerics.parameters
@@ -120,7 +125,9 @@ class ValueLog:
 
     def _entered(self, operation: Operation, numerics: Numerics) -> bool:
         view = self._resolved.operation(operation)
-        awaited = _Awaited(view.operation_id, view.name, operation.step, operation.entered_ns, view.call_site)
+        awaited = _Awaited(
+            view.operation_id, view.name, operation.step, operation.entered_ns, view.call_site, view.label
+        )
         self._awaited[numerics.number] = awaited
         if len(self._awaited) > MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
@@ -153,6 +160,7 @@ class ValueLog:
             is_nan=numerics.smallest is None or math.isnan(numerics.smallest),
             call_site=operation.call_site,
             onset=before[0].onset if before else operation.step,
+            label=operation.label,
         )
         before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept
         return True

@@ -20,6 +20,7 @@ from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.cuda.operations import CudaOperations
+from otel_torchdist.capture.labels.thread_labels import ThreadLabels
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches
@@ -136,7 +137,9 @@ class DeviceRank:
         works = Works(self.patches, lambda: None)
         self.groups = Groups()
         self.steps = Steps(self.groups.issued_by_default)
-        self.hot_path = HotPath(self.groups, self.steps, works, self.devices, lambda group: self.group)
+        self.hot_path = HotPath(
+            self.groups, self.steps, works, self.devices, lambda group: self.group, ThreadLabels(None)
+        )
         new_group: Any = ProcessGroup
         self.process_group = new_group(self.rank, 2)
         self.group = Groups().learn(self.recorder, self.process_group, (0, 1), 0)

@@ -116,6 +116,6 @@ def _named(tape: TapeReader, operation: Operation) -> Recorded:
         signature=names.signature(operation.signature) or NO_SIGNATURE,
         function=site.function if site else "",
         line=site.line if site else 0,
-        label=names.text(operation.label) or "",
+        label=names.label(operation.label, operation.piece) or "",
         failure=names.text(operation.failure) or "",
     )

@@ -55,7 +55,7 @@ def is_whole(operation: Operation) -> bool:
         operation.group,
         operation.signature,
         operation.call_site,
-        operation.label,
+        operation.label_word,
         operation.peer,
         operation.tag,
         operation.thread,

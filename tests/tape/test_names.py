@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names import (
+    MAX_DIMENSIONS,
     MAX_FRAMES,
     MAX_NAMES,
     MAX_TEXT,
@@ -25,10 +26,18 @@ from otel_torchdist.tape.names import (
     NamesWriter,
 )
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, ParameterNames, SignatureName
+from otel_torchdist.tape.records import (
+    CallPathName,
+    CallSiteName,
+    GroupName,
+    LabelKind,
+    LabelName,
+    ParameterNames,
+    SignatureName,
+)
 from tests.support.tapes import new_writer
 
-_Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | SignatureName)
+_Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | LabelName | SignatureName)
 _TEXT = st.text(max_size=40)
 _SIZES = st.integers(0, 2**53)
 _NAMES = st.one_of(
@@ -42,6 +51,14 @@ _NAMES = st.one_of(
         nth=st.integers(0, 2**31),
         backend=_TEXT,
         aligned=st.booleans(),
+        dimensions=st.lists(_TEXT, max_size=MAX_DIMENSIONS).map(tuple),
+    ),
+    st.builds(
+        LabelName,
+        kind=st.sampled_from(LabelKind),
+        unit=_TEXT,
+        stage=st.integers(-1, 2**31),
+        direction=st.sampled_from(["", "fwd", "bwd"]),
     ),
     st.builds(
         SignatureName,
@@ -71,6 +88,8 @@ def as_shown(name: Name) -> Name:
         return dataclasses.replace(_with_shown_texts(name), dtypes=dtypes)
     if isinstance(name, ParameterNames):
         return ParameterNames(tuple(map(readable, name.names)))
+    if isinstance(name, GroupName):
+        return dataclasses.replace(_with_shown_texts(name), dimensions=tuple(map(readable, name.dimensions)))
     return _with_shown_texts(name)
 
 
@@ -91,6 +110,8 @@ def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
         return found if isinstance(found, CallPathName) else None
     if isinstance(name, ParameterNames):
         return ParameterNames(names.parameters(identity))
+    if isinstance(name, LabelName):
+        return names.label_name(identity)
     return names.call_site(identity) if isinstance(name, CallSiteName) else names.text(identity)
 
 
@@ -202,6 +223,22 @@ def test_closed(memory: Path) -> None:
     writer.close()
     assert (writer.intern("known"), writer.intern("new")) == (known, OTHER)
     assert path.read_bytes().count(b"\n") == 1
+
+
+def test_replaced(memory: Path) -> None:
+    """A group that a device mesh takes keeps its id; readers see its dimensions with the next name that they need."""
+    path = memory / "some.names"
+    writer, reader = NamesWriter(path), NamesReader(path)
+    before = GroupName("0", "default_pg", (0, 1), 0, "gloo", True)
+    after = dataclasses.replace(before, dimensions=("dp",))
+    group, other = writer.intern(before), writer.intern("other")
+    assert reader.group(group) == before
+    writer.replace(group, after)
+    new = writer.intern("new")
+    assert (reader.text(new), reader.group(group), reader.renamed) == ("new", after, 1)
+    assert len({group, other, new}) == 3
+    assert before.key == after.key
+    writer.close()
 
 
 def test_key_of_a_group() -> None:

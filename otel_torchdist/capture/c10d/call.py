@@ -20,12 +20,13 @@ from otel_torchdist.capture.c10d.ragged import RaggedLines
 from otel_torchdist.capture.c10d.signatures import Signatures
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names import SPARE_OF_GROUPS
+from otel_torchdist.tape.names import MAX_DIMENSIONS, SPARE_OF_GROUPS
 from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
     from types import CodeType
 
+    from otel_torchdist.capture.c10d.buckets import Buckets
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.recorder import Recorder
 
@@ -93,6 +94,7 @@ class GroupState(Channel):
         is_over: Whether its operations are no longer recorded.
         plans: How its calls are recorded, by kind and call site.
         ragged: The same where shapes hardly repeat.
+        buckets: The buckets of the model whose gradients it reduces; None if no model is known to.
     """
 
     __slots__ = (
@@ -100,6 +102,7 @@ class GroupState(Channel):
         "_channels",
         "_timeouts_left",
         "backend_on",
+        "buckets",
         "coalescing",
         "group_rank",
         "has_been_asked",
@@ -133,6 +136,7 @@ class GroupState(Channel):
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans: dict[PlanKey, Plan] = {}
         self.ragged: RaggedLines[Plan] = RaggedLines()
+        self.buckets: Buckets | None = None
         self.is_over = False
         self.native = recorder.native.add_group(self._channels is None) if recorder.native is not None else None
 
@@ -158,6 +162,22 @@ class GroupState(Channel):
         self.ragged.forget_plans()
         if self.recorder.native is not None:
             self.recorder.native.void_plans()
+
+    def count_buckets(self, buckets: Buckets) -> None:
+        """From now on, count the buckets of gradients that it reduces."""
+        self.buckets = buckets
+        self.forget_plans()
+
+    def add_dimension(self, name: str) -> None:
+        """Name a dimension of a device mesh that this group is for."""
+        known = self.name.dimensions
+        if name in known or len(known) == MAX_DIMENSIONS:
+            return
+        self.name = dataclasses.replace(self.name, dimensions=(*known, name))
+        names = self.recorder.tape.names
+        names.replace(self.name_id, self.name, SPARE_OF_GROUPS)
+        for device, channel in (self._channels or {}).items():
+            names.replace(channel.name_id, self._name_on(device), SPARE_OF_GROUPS)
 
     def begin_coalescing(self) -> None:
         """Collect what is issued from now on, because it ends together."""
@@ -194,20 +214,22 @@ class GroupState(Channel):
             return self
         channel = self._channels.get(device)
         if channel is None:
-            channel = self._channels[device] = Channel(self._name_on(device), self.rank, self.recorder.new_counter)
+            channel = self._channels[device] = Channel(self._name_id_on(device), self.rank, self.recorder.new_counter)
         return channel
 
-    def _name_on(self, device: str) -> int:
-        """Name id of the operations on a device type, which has a backend of its own."""
+    def _name_id_on(self, device: str) -> int:
+        return self.recorder.tape.names.intern(self._name_on(device), SPARE_OF_GROUPS)
+
+    def _name_on(self, device: str) -> GroupName:
+        """Name of the operations on a device type, which has a backend of its own."""
         group, backend = self.reference(), self.backend_on(device)
-        name = dataclasses.replace(
+        return dataclasses.replace(
             self.name,
             backend=backend,
             device=device,
             timeout_ms=timeout_of(group, device) if group is not None and self._timeouts_left > 1 else 0,
             at_timeout=at_timeout_of(backend),
         )
-        return self.recorder.tape.names.intern(name, SPARE_OF_GROUPS)
 
     def renew_timeout(self) -> None:
         """Record later operations with the timeout that they have from now on."""
@@ -219,7 +241,7 @@ class GroupState(Channel):
         self.name = dataclasses.replace(self.name, timeout_ms=timeout_ms)
         self.name_id = self.recorder.tape.names.intern(self.name, SPARE_OF_GROUPS)
         for device, channel in tuple((self._channels or {}).items()):
-            channel.name_id = self._name_on(device)
+            channel.name_id = self._name_id_on(device)
         if [self.name_id, *(channel.name_id for channel in (self._channels or {}).values())] != before:
             self._timeouts_left -= 1
             self.forget_plans()
@@ -261,9 +283,11 @@ class Plan:
         offered: For which generation of its plans the native library knows this one; 0 for none.
         ragged_factor: By what the bytes of the described tensors are multiplied to get the size of the message, where
             calls of all sizes share this plan; None elsewhere.
+        buckets: Counts them, if they may reduce buckets of gradients; None for others.
     """
 
     __slots__ = (
+        "buckets",
         "channel",
         "code",
         "counter",
@@ -315,6 +339,7 @@ class Plan:
         self.varies = False
         self.offered = 0
         self.ragged_factor: int | None = None
+        self.buckets: Buckets | None = None
 
     def becomes_ragged(self, factor: int) -> None:
         """Use this plan for calls of all sizes: from now on each call's own is read; see `ragged_factor`."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
+from otel_torchdist.capture.c10d.buckets import labelled
 from otel_torchdist.capture.c10d.call import ALWAYS, Call
 from otel_torchdist.capture.c10d.completion import SWEPT_PER_CALL, Works
 from otel_torchdist.capture.c10d.plans import REDUCE_OP_EVERY, make_plan, read_arguments
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.groups.groups import Groups
     from otel_torchdist.capture.c10d.schemas import OperationSchema
+    from otel_torchdist.capture.labels.thread_labels import ThreadLabels
     from otel_torchdist.capture.steps import Steps
 
 OVERHEAD_SAMPLE: Final = 16
@@ -66,6 +68,7 @@ class HotPath:
         works: Works,
         devices: Devices,
         meet: Callable[[ProcessGroup], GroupState | None],
+        labels: ThreadLabels,
     ) -> None:
         """Initialize the hot path.
 
@@ -75,12 +78,14 @@ class HotPath:
             works: Follows operations on the CPU.
             devices: Follows operations on devices.
             meet: Registers a group that is not known yet; returns None if nothing can be recorded.
+            labels: What the calls of each thread are for.
         """
         self._state_of = groups.by_identity.get
         self._steps = steps
         self.works = works
         self.devices = devices
         self._meet = meet
+        self._labelled = labels.thread
         self._thread = _Thread()
 
     def forget_threads(self) -> None:
@@ -145,6 +150,11 @@ class HotPath:
             reading = plan.reading
             if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
                 plan, tail = read_arguments(key, plan, operation, args, entered)
+            label = self._labelled.word[0]
+            if label:
+                tail = labelled(tail, label)
+            elif plan.buckets is not None:
+                tail = plan.buckets.put_label(tail)
             if group.is_default and not self._steps.source and not operation.point_to_point:
                 self._steps.collective_begins(sequence if plan.channel is group else group.issued + 1)
             counter[0] = counted = sequence

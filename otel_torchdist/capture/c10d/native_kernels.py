@@ -170,6 +170,8 @@ def _flags_on_host(plan: Plan) -> PlanFlag:
         flags |= PlanFlag.LEFT_ALONE
     if plan.flags & Flag.ASYNC:
         flags |= PlanFlag.MAPS_MEMORY
+    if plan.buckets is not None:
+        flags |= PlanFlag.BUCKETS
     flags |= PlanFlag.CALLBACK if _has_callback(plan) else PlanFlag.WATCHED
     if plan.operation.synchronizing:
         flags |= PlanFlag.SYNCHRONIZING
@@ -182,6 +184,8 @@ def _flags_on_device(plan: Plan) -> PlanFlag:
         flags |= PlanFlag.MAPS_MEMORY
     if plan.flags & Flag.POINT_TO_POINT:
         flags |= PlanFlag.MESSAGE
+    if plan.buckets is not None:
+        flags |= PlanFlag.BUCKETS
     if plan.flags & LEFT_ALONE:
         flags |= PlanFlag.ELSEWHERE
     elif plan.group.backend_on("cuda") in RETURNS_WORK:

@@ -35,6 +35,7 @@ def verdict_document(timeline: Timeline, verdict: Verdict, age_ns: int, text: st
         "operation": verdict.operation,
         "sequence": verdict.operation_id.sequence,
         "group": _group(verdict.group),
+        "label": verdict.label or None,
         "since": time_document(timeline, verdict.since_ns),
         "age_s": rounded(age_ns / 1e9),
         "doubt": verdict.doubt.value if verdict.doubt is not None else None,
@@ -80,6 +81,7 @@ def _link(link: Link) -> Json:
         "operation": link.operation,
         "sequence": link.operation_id.sequence,
         "group": _group(link.group),
+        "label": link.label or None,
     }
 
 
@@ -96,6 +98,7 @@ def operation_document(timeline: Timeline, operation: OperationView) -> Json:
         "operation": operation.name,
         "sequence": operation.operation_id.sequence,
         "group": _group(operation.group),
+        "label": operation.label or None,
         "peers": sorted(rank for rank in peers if rank >= 0) if peers is not None else None,
         "tag": channel.tag if channel.is_point_to_point and channel.tag >= 0 else None,
         "entered": time_document(timeline, record.entered_ns),

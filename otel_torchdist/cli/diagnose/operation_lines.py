@@ -83,7 +83,7 @@ def _ended(timeline: Timeline, operation: OperationView) -> str:
 
 
 def _named(operation: OperationView) -> str:
-    described = describe_operation(operation.name, operation.group, operation.operation_id)
+    described = describe_operation(operation.name, operation.group, operation.operation_id, operation.label)
     group = operation.group
     if group is None or operation.operation_id.channel.is_point_to_point:
         return described

@@ -21,7 +21,7 @@ from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.tape.rescue import RescueState
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
 from otel_torchdist.verdict.wording.rescued import describe_rescue
-from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_operation
+from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_link
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.remote_calls import WorkerView
 
@@ -134,7 +134,7 @@ def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
         for value, ranks in mismatch.parties[MAX_PARTIES + mismatch.has_majority :]:
             yield f"{name_ranks(ranks)} {have(ranks)} {mismatch.field.value} {value}"
     for link in verdict.circle[MAX_PARTIES:]:
-        yield f"rank {link.rank} in {describe_operation(link.operation, link.group, link.operation_id)}"
+        yield f"rank {link.rank} in {describe_link(link)}"
 
 
 def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:

@@ -19,7 +19,7 @@ from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import Columns
 from otel_torchdist.cli.export.tables import OPERATIONS, PLAN, ROW, STORED, TABLES, Column
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.tape.layout import How, Phase, RecordKind, TapeState
+from otel_torchdist.tape.layout import How, Phase, RecordKind, TapeState, unpack_label
 from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.records import GroupName
 
@@ -255,7 +255,7 @@ def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
     yield site.function if site else None
     yield site.file if site else None
     yield site.line if site else None
-    yield names.text(label)
+    yield names.label(*unpack_label(label))
     yield int(thread)
     yield names.text(failure)
     yield None if how is None else How(how).name.lower()

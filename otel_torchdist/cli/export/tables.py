@@ -99,7 +99,11 @@ OPERATIONS: Final = (
     Column("function", "VARCHAR", "The function outside torch that called it; null if there is none."),
     Column("file", "VARCHAR", "Its file."),
     Column("line", "INTEGER", "The line of the call."),
-    Column("label", "VARCHAR", "The label of `record_comm`; null if there is none."),
+    Column(
+        "label",
+        "VARCHAR",
+        "What the call is for (`FSDP layers.3`), or its label of `record_comm`; null if there is neither.",
+    ),
     Column("thread", "BIGINT", "Native id of the calling thread."),
     Column("failure", "VARCHAR", "Type of the exception that it raised; null if none."),
 )

@@ -12,6 +12,7 @@ from otel_torchdist.cli.watch.passive import Observation, Rates
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.world.calls import GroupView
 
 LATE: Final = 0.05
 """Share of their time that the others must lose to a rank for it to be shown."""
@@ -101,7 +102,14 @@ def crowds(screen: Screen) -> Iterator[str]:
 
 def _group(row: RankRow, tape: TapeReader, verdict: Verdict | None) -> str:
     if row.doing in (Doing.ABSENT, Doing.FROZEN) and verdict is not None:
-        return verdict.group.label if verdict.group is not None else ""
+        return _title(verdict.label, verdict.group.title if verdict.group is not None else "")
     operation = longest_wait(tape) if row.operation else None
     group = tape.names.group(operation.group) if operation is not None else None
-    return (group.description or group.name or group.key) if group is not None else ""
+    label = (tape.names.label(operation.label, operation.piece) or "") if operation is not None else ""
+    name = GroupView(group.key, group, frozenset(group.ranks)).title if group is not None else ""
+    return _title(label, name)
+
+
+def _title(label: str, group: str) -> str:
+    """Format what an operation is for and its group."""
+    return ", ".join(filter(None, [label, group]))

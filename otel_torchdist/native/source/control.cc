@@ -27,7 +27,7 @@ constexpr int ALL_FORGOTTEN = 2;
 
 // --- the library ---
 
-EXPORT int otd_abi() { return layout::VERSION * 1000 + 2; }
+EXPORT int otd_abi() { return layout::VERSION * 1000 + 3; }
 EXPORT const char* otd_torch_version() { return TORCH_VERSION; }
 EXPORT int otd_use_frames(int minor) { return use_frames_of(minor) ? 1 : 0; }
 EXPORT void otd_innermost_frame(uint64_t* code, int64_t* instruction) {
@@ -104,6 +104,18 @@ EXPORT int otd_is_synchronized(void* group) { return static_cast<Group*>(group)-
 EXPORT int64_t* otd_add_counter(void* session) {
   static_assert(sizeof(Counter) == sizeof(int64_t));
   return reinterpret_cast<int64_t*>(static_cast<Session*>(session)->add_counter());
+}
+// The place of the calling thread's label, which lasts as long as the thread.
+EXPORT uint32_t* otd_label_word() { return &thread_state().label; }
+EXPORT int64_t* otd_next_bucket(void* group) {
+  return reinterpret_cast<int64_t*>(&static_cast<Group*>(group)->next_bucket);
+}
+EXPORT void otd_set_buckets(void* group, uint32_t label, const uint64_t* sizes, uint64_t count) {
+  try {
+    static_cast<Group*>(group)->set_buckets(label, sizes, count);
+  } catch (const std::bad_alloc&) {
+    static_cast<Group*>(group)->buckets.store(nullptr);
+  }
 }
 EXPORT void otd_learn_code(void* session, uint64_t code, int is_library) {
   static_cast<Session*>(session)->code_kinds.learn(code, is_library != 0 ? CodeKind::LIBRARY : CodeKind::PROGRAM);

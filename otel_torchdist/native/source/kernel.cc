@@ -79,6 +79,7 @@ class RecordedCall {
   }
 
   void enter(Session& session) noexcept {
+    put_label(plan_, thread_state());
     const int64_t sequence = plan_.counter->sequence.fetch_add(1, std::memory_order_relaxed) + 1;
     const int64_t step = session.step.load(std::memory_order_relaxed);
     number_ = session.tape.begin(entered_ns_, step, static_cast<uint64_t>(sequence), plan_.tail);

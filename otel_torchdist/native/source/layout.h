@@ -16,6 +16,7 @@ constexpr int PAYLOAD_WORD = 2;
 constexpr int PAYLOAD_WORDS = 8;
 constexpr int HEAD_WORDS = 3;
 constexpr int TAIL_WORDS = 5;
+constexpr int LABEL_OFFSET = 20;
 constexpr int WORDS_WORD = 10;
 constexpr int WORDS = 6;
 constexpr int CHECK_MODULUS = 4093;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 namespace otel_torchdist {
@@ -36,6 +37,7 @@ class Holder {
       state_ = all.free.back();
       all.free.pop_back();
       state_->session = nullptr;  // its plans name the thread that had them
+      state_->label = 0;
     }
   }
   ~Holder() {
@@ -49,7 +51,35 @@ class Holder {
   ThreadState* state_;
 };
 
+constexpr int LABEL_BITS = 16;
+
+// The number of the bucket that a message has, from 1; 0 if that is not certain. `Buckets.put_label` in
+// capture/c10d/buckets.py does the same.
+uint32_t piece_of(Group& group, const Buckets& buckets, uint64_t size) noexcept {
+  const int64_t next = group.next_bucket.sequence.load(std::memory_order_relaxed);
+  if (next >= 0 && static_cast<size_t>(next) < buckets.sizes.size() && buckets.sizes[next] == size) {
+    group.next_bucket.sequence.store(next + 1, std::memory_order_relaxed);
+    return static_cast<uint32_t>(next + 1);
+  }
+  if (std::find(buckets.sizes.begin(), buckets.sizes.end(), size) != buckets.sizes.end()) {
+    group.next_bucket.sequence.store(-1, std::memory_order_relaxed);
+  }
+  return 0;
+}
+
 }  // namespace
+
+void put_label(Plan& plan, const ThreadState& thread) noexcept {
+  uint32_t label = thread.label;
+  if (label == 0 && plan.is(BUCKETS)) {
+    const Buckets* buckets = plan.group->buckets.load(std::memory_order_acquire);
+    const uint32_t piece = buckets != nullptr ? piece_of(*plan.group, *buckets, plan.tail.words[0]) : 0;
+    label = piece != 0 && buckets->label != 0 ? buckets->label | piece << LABEL_BITS : 0;
+  }
+  if (label != 0) {
+    std::memcpy(reinterpret_cast<char*>(plan.tail.words) + layout::LABEL_OFFSET, &label, sizeof(label));
+  }
+}
 
 uint64_t Key::hash() const noexcept {
   uint64_t hash = 0xCBF29CE484222325U;

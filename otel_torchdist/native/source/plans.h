@@ -49,7 +49,8 @@ enum PlanFlag : uint32_t {
   WATCHED = 32,       // their Work is replaced by one that shows when it is dropped
   ELSEWHERE = 64,     // on a device: not on the caller's stream
   WORK_IGNORED = 128,  // on a device: on the caller's stream, although there is a Work
-  RAGGED = 256         // calls of all sizes: the key has no shapes, and each record has its own size
+  RAGGED = 256,        // calls of all sizes: the key has no shapes, and each record has its own size
+  BUCKETS = 512        // they may reduce buckets of gradients
 };
 
 struct Plan {
@@ -96,9 +97,13 @@ struct ThreadState {
   // Whether the last call was left to Python, until that says how such calls are recorded.
   bool is_pending = false;
   bool has_ragged = false;
+  uint32_t label = 0;  // what its calls are for at this moment, written by Python
 };
 
 // The calling thread's; handed on to another thread when this one ends.
 ThreadState& thread_state();
+
+// Puts what a call is for into its record, if its thread or the group's buckets say that.
+void put_label(Plan& plan, const ThreadState& thread) noexcept;
 
 }  // namespace otel_torchdist

@@ -33,6 +33,11 @@ Group* Session::add_group() {
   return &group;
 }
 
+void Group::set_buckets(uint32_t label, const uint64_t* sizes, size_t count) {
+  kept_.push_back({label, {sizes, sizes + count}});
+  buckets.store(&kept_.back(), std::memory_order_release);
+}
+
 Counter* Session::add_counter() {
   const std::lock_guard<std::mutex> lock(lock_);
   return &counters_.emplace_back();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <vector>
 
 #include "call_site.h"
 #include "followed.h"
@@ -25,6 +26,12 @@ struct Counter {
   std::atomic<int64_t> sequence{0};
 };
 
+// The sizes of the buckets in which a model's gradients are reduced, and the label of the calls that do that.
+struct Buckets {
+  uint32_t label;
+  std::vector<uint64_t> sizes;
+};
+
 // A process group, as far as its calls can be recorded here.
 struct Group {
   Session* session = nullptr;
@@ -32,6 +39,14 @@ struct Group {
   std::atomic<bool> is_default{false};
   std::atomic<bool> is_coalescing{false};
   std::atomic<bool> is_synchronized{false};
+  std::atomic<const Buckets*> buckets{nullptr};
+  Counter next_bucket;  // from 0; -1 if one has come out of turn
+
+  // Earlier buckets are kept: a thread may be reading them. They are rebuilt once.
+  void set_buckets(uint32_t label, const uint64_t* sizes, size_t count);
+
+ private:
+  std::deque<Buckets> kept_;
 };
 
 struct Session {

@@ -42,6 +42,7 @@ class NonFinite:
         is_nan: Whether a value is not a number; else one is infinite.
         call_site: Where the first of these ranks called it.
         skips: How many steps a gradient scaler has left out in a row; 0 for none.
+        label: What the operation is for; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -55,6 +56,7 @@ class NonFinite:
     call_site: CallSiteName | None
     skips: int
     unseen: tuple[int, ...] = ()
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Diverged:
         step: The step.
         parameters: Which parameters differ; None if that is not known, and of outputs.
         unseen: Members whose results are not known, ascending.
+        label: What the operation is for; see `OperationView`.
     """
 
     operation_id: OperationId
@@ -102,6 +105,7 @@ class Diverged:
     step: int
     parameters: DifferingParameters | None = None
     unseen: tuple[int, ...] = ()
+    label: str = ""
 
     @property
     def is_of_parameters(self) -> bool:
@@ -202,6 +206,7 @@ class ValueFinder:
             is_nan=any(one.is_nan for _, one in bad),
             call_site=fact.call_site,
             skips=skips,
+            label=fact.label,
         )
 
     def _differing(self, world: WorldSnapshot, is_last: bool) -> Iterator[Diverged]:
@@ -210,7 +215,7 @@ class ValueFinder:
             for one in view.values.outputs:
                 outputs.setdefault(one.operation_id, {})[view.rank] = one
         for operation_id, by_member in outputs.items():
-            operation, step = next((one.operation, one.step) for one in by_member.values())
+            operation, step, label = next((one.operation, one.step, one.label) for one in by_member.values())
             by_rank = {rank: one.checksum for rank, one in by_member.items()}
             persists = operation == PARAMETERS
             key = (operation_id.channel.group, -1 if persists else step // CALM_STEPS)
@@ -225,7 +230,7 @@ class ValueFinder:
             ranks, others = _minority(by_rank, max(len(members), len(by_rank)))
             unseen = tuple(sorted(members - by_rank.keys()))
             which = _which_parameters(by_member, others or ranks) if persists else None
-            yield Diverged(operation_id, operation, group, ranks, others, step, which, unseen)
+            yield Diverged(operation_id, operation, group, ranks, others, step, which, unseen, label)
 
 
 def _skips(view: RankView, step: int) -> int:

@@ -10,7 +10,15 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, Phase
 from otel_torchdist.tape.numerics import Numerics
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.records import (
+    ROOT_UNIT,
+    CallSiteName,
+    GroupName,
+    LabelKind,
+    LabelName,
+    Operation,
+    SignatureName,
+)
 
 _RESOLUTION_S: Final = {
     How.CALL: 0.0,
@@ -44,7 +52,7 @@ def of_names(
         signature: Their signature.
         group: Their process group.
         call_site: Where they are called.
-        label: The `record_comm` label; '' without one.
+        label: What they are for, in words; see `Names.label`; '' without a label.
         path: What has led to the call site; see `shown_path`.
         path_varies: Whether other paths lead there, too.
     """
@@ -87,9 +95,33 @@ def _of_group(group: GroupName) -> dict[str, AttributeValue]:
     }
     if group.description:
         attributes[semconv.GROUP_DESCRIPTION] = group.description
+    if group.dimensions:
+        attributes[semconv.MESH_DIMENSIONS] = list(group.dimensions)
     if not group.aligned:
         attributes[semconv.SEQUENCE_ALIGNED] = False
     return attributes
+
+
+def of_label(label: LabelName) -> dict[str, AttributeValue]:
+    """Attributes that all calls with the same label share; their pieces are in `of_piece`."""
+    match label.kind:
+        case LabelKind.FSDP:
+            return {semconv.FSDP_UNIT: label.unit or ROOT_UNIT}
+        case LabelKind.DDP:
+            return {}
+        case LabelKind.PIPELINE:
+            return {semconv.PIPELINE_STAGE: label.stage, semconv.PIPELINE_DIRECTION: label.direction}
+
+
+def of_piece(label: LabelName, piece: int) -> dict[str, AttributeValue]:
+    """The bucket or microbatch of one call.
+
+    Args:
+        label: The call's label.
+        piece: Which one, from 1.
+    """
+    name = semconv.DDP_BUCKET if label.kind is LabelKind.DDP else semconv.PIPELINE_MICROBATCH
+    return {name: piece - 1}
 
 
 def of_record(operation: Operation) -> dict[str, AttributeValue]:

@@ -13,7 +13,7 @@ from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.names import OTHER, NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records import Operation, TapeIdentity
-from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
+from otel_torchdist.telemetry.spans.call_attributes import of_label, of_names, of_piece, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 
 MIN_DURATION_NS: Final = 1_000
@@ -37,6 +37,7 @@ class OperationSpans:
         self._names = names
         self._clock = clock
         self._run: AttributeValue = ""
+        self._renamed = names.renamed
         self._templates: dict[tuple[int, int, int, int], dict[str, AttributeValue]] = {}
 
     def span(
@@ -70,8 +71,9 @@ class OperationSpans:
 
     def _take_run(self, run: AttributeValue) -> None:
         """Drop the templates if the run changes: they name it for searches, and a provisional id may still change."""
-        if run != self._run:
-            self._run = run
+        renamed = self._names.renamed  # a group has got the name of a mesh's dimension
+        if run != self._run or renamed != self._renamed:
+            self._run, self._renamed = run, renamed
             self._templates.clear()
 
     def _attributes(self, operation: Operation) -> dict[str, AttributeValue]:
@@ -82,6 +84,9 @@ class OperationSpans:
                 self._templates.clear()
             template = self._templates[key] = self._template(operation)
         attributes = template | of_record(operation)
+        if operation.piece:
+            label = self._names.label_name(operation.label)
+            attributes |= of_piece(label, operation.piece) if label is not None else {}
         attributes[semconv.STEP] = operation.step
         attributes[semconv.ASYNC] = bool(int(operation.flags) & _ASYNC)
         attributes[semconv.SYNC_DURATION] = _blocked_ns(operation) / 1e9
@@ -94,7 +99,8 @@ class OperationSpans:
     def _template(self, operation: Operation) -> dict[str, AttributeValue]:
         """Return the attributes that all operations with the same names share."""
         names = self._names
-        label = names.text(operation.label) if operation.label != OTHER else None
+        label = names.label(operation.label) if operation.label != OTHER else None
+        named = names.label_name(operation.label) if operation.label != OTHER else None
         site, signature = operation.call_site, names.signature(operation.signature)
         path = names.call_path(site)
         found = of_names(
@@ -105,7 +111,8 @@ class OperationSpans:
             shown_path(names, site),
             path is not None and path.varies,
         )
-        return {semconv.RANK: self._identity.rank, semconv.RUN: self._run, **found}
+        of_named = of_label(named) if named is not None else {}
+        return {semconv.RANK: self._identity.rank, semconv.RUN: self._run, **found, **of_named}
 
 
 def _blocked_ns(operation: Operation) -> int:

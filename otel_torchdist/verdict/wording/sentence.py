@@ -165,7 +165,11 @@ def _their_side(verdict: Verdict) -> str:
     if not channel.is_point_to_point:
         return _operation_id(verdict)
     side = "send" if verdict.ranks == (channel.source,) else "recv"
-    return describe_operation(side, verdict.group, verdict.operation_id)
+    # The label is that of the side that waits: the other one's stage is another.
+    label = (
+        f"for {verdict.operation} of {verdict.label}" if verdict.label and side != verdict.operation else verdict.label
+    )
+    return describe_operation(side, verdict.group, verdict.operation_id, label)
 
 
 def _dead(verdict: Verdict, age: str) -> str:
@@ -223,7 +227,12 @@ def _describe_circle(verdict: Verdict) -> str:
 
 
 def _describe_link(link: Link) -> str:
-    return f"rank {link.rank} in {describe_operation(link.operation, link.group, link.operation_id)}"
+    return f"rank {link.rank} in {describe_link(link)}"
+
+
+def describe_link(link: Link) -> str:
+    """The operation in which a rank of a circle waits."""
+    return describe_operation(link.operation, link.group, link.operation_id, link.label)
 
 
 def _unmatched(verdict: Verdict, age: str) -> str:
@@ -284,16 +293,23 @@ def _unknown(verdict: Verdict, age: str) -> str:
 
 
 def _operation_id(verdict: Verdict) -> str:
-    return describe_operation(verdict.operation, verdict.group, verdict.operation_id)
+    return describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
 
 
 # --- names --------------------------------------------------
 
 
-def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId) -> str:
-    """An operation as users name it: `all_reduce (sequence 118, default_pg)`."""
+def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId, label: str = "") -> str:
+    """An operation as users name it: `all_reduce (sequence 118, default_pg)`, `all_gather (FSDP layers.3, …)`.
+
+    Args:
+        operation: Its name.
+        group: Its group; None if it is not known.
+        operation_id: Its id.
+        label: What it is for; see `OperationView`.
+    """
     channel = operation_id.channel
-    details: list[str] = []
+    details: list[str] = [label] if label else []
     if channel.is_point_to_point:
         source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
         details.append(f"from {source} to rank {channel.destination}")
@@ -301,7 +317,7 @@ def describe_operation(operation: str, group: GroupView | None, operation_id: Op
             details.append(f"tag {channel.tag}")
     if channel.kind is not RecordKind.RENDEZVOUS:
         details.append(f"sequence {operation_id.sequence}")
-    details.append(group.label if group is not None else "unknown group")
+    details.append(group.title if group is not None else "unknown group")
     return f"{operation} ({', '.join(details)})"
 
 

@@ -1,0 +1,67 @@
+"""Runs the job whose calls are labelled, once for each kernel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import Jobs
+from tests.support.native_library import KERNELS, environ_of
+from tests.support.recorded import Recorded, RecordedTape
+from tests.support.warm_python import WarmPython
+
+RANKS = 4
+WORKERS = Path(__file__).parents[1] / "workers"
+PARTS = ("fsdp2", "fsdp1", "ddp", "pipelines", "meshes")
+
+
+@dataclass(frozen=True)
+class LabelledJob:
+    """What it has recorded.
+
+    Attributes:
+        said: What rank 0 has said of itself.
+        tapes: The tapes, by rank.
+    """
+
+    said: dict[str, Any]
+    tapes: list[RecordedTape]
+
+    def part(self, name: str, rank: int) -> list[Recorded]:
+        """What one rank has called in one part of the job."""
+        parts: list[list[Recorded]] = []
+        for operation in self.tapes[rank].operations:
+            if operation.name == "barrier":
+                parts.append([])
+            else:
+                parts[-1].append(operation)
+        return parts[PARTS.index(name)]
+
+
+@pytest.fixture(scope="package")
+def warm_libraries() -> Iterator[WarmPython]:
+    """The interpreter from which jobs are forked: it has imported the libraries, which takes each rank seconds."""
+    python = WarmPython("torch.distributed.fsdp", "torch.distributed.pipelining")
+    yield python
+    python.close()
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def jobs(request: pytest.FixtureRequest, warm_libraries: WarmPython) -> Iterator[Jobs]:
+    """Runs jobs, recorded in Python and natively."""
+    jobs = Jobs(warm_libraries, WORKERS, environ=environ_of(request.param))
+    yield jobs
+    jobs.clean_up()
+
+
+@pytest.fixture(scope="module")
+def job(jobs: Jobs) -> LabelledJob:
+    """The job, recorded in Python and natively."""
+    done = jobs.run("labelled", RANKS)
+    lines = [json.loads(line) for line in done.ranks[0].out.splitlines()]
+    return LabelledJob({key: value for line in lines for key, value in line.items()}, done.tapes)

@@ -1,0 +1,19 @@
+"""torch.compile does the same with us as without us, for what is hooked here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.jobs import Jobs
+
+
+@pytest.mark.parametrize("jobs", ["python"], indirect=True)  # the hooks are the same for both kernels
+def test_same_graphs(jobs: Jobs) -> None:
+    """Models of DDP, both FSDPs and pipelines, and a sliced mesh: equal graphs, breaks, results and warnings."""
+    plain = jobs.run("compiled_parallel", 2, "off", timeout_s=120)
+    ours = jobs.run("compiled_parallel", 2, "on", timeout_s=120)
+    for with_us, without_us in zip(ours.ranks, plain.ranks, strict=True):
+        assert len(without_us.lines()) == 5
+        assert with_us.lines() == without_us.lines()
+    labels = {operation.label for operation in ours.tapes[1].operations}
+    assert {"FSDP 0", "FSDP 2", "FSDP root", "pipeline stage 1, fwd, microbatch 1", "DDP bucket 0"} <= labels

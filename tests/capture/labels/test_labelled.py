@@ -1,0 +1,90 @@
+"""What calls of libraries for parallel training are for, in a job of four ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.capture.labels.conftest import RANKS, LabelledJob
+from tests.support.recorded import Recorded
+
+STEPS = 3
+MICROBATCHES = 4
+
+
+def elements(operation: Recorded) -> int:
+    """Elements of its only tensor."""
+    [shape] = operation.signature.shapes
+    return int(shape[0])
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_units_of_fully_shard(job: LabelledJob, rank: int) -> None:
+    """Each call has its unit, also with explicit prefetching both ways; the unit is known by its number of elements."""
+    units = {size: f"FSDP {name}" for name, size in job.said["sizes"].items()}
+    calls = job.part("fsdp2", rank)
+    shards = {"all_gather_into_tensor": 2, "reduce_scatter_tensor": 1, "all_reduce": 2}
+    assert [one.label for one in calls] == [units[elements(one) * shards[one.name]] for one in calls]
+    assert len(calls) == STEPS * (7 + 4 + 4)
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_units_of_flat_parameters(job: LabelledJob, rank: int) -> None:
+    """The older FSDP's units have the same names, with the original parameters and without."""
+    units = {size: f"FSDP {name}" for name, size in job.said["sizes"].items()}
+    calls = job.part("fsdp1", rank)
+    shards = {"all_gather": RANKS, "reduce_scatter_tensor": 1}
+    assert [one.label for one in calls] == [units[elements(one) * shards[one.name]] for one in calls]
+    assert len(calls) == 2 * STEPS * (7 + 4)
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_buckets(job: LabelledJob, rank: int) -> None:
+    """Equal buckets are told apart from the second step after they were rebuilt, and other sums are no buckets."""
+    sums = [one for one in job.part("ddp", rank) if one.name == "all_reduce"]
+    own = [one for one in sums if not one.is_async]
+    assert len(own) == 4 and {one.label for one in own} == {""}
+    first, *rebuilt = [one.label for one in sums if one.is_async]
+    in_order = [f"DDP bucket {number}" for number in range(3)]
+    assert len(set(job.said["rebuilt"])) == 1
+    assert (first, rebuilt) == ("DDP bucket 0", [*[""] * 3, *in_order, *in_order, *in_order])
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (2, 3)])
+def test_stages_and_microbatches(job: LabelledJob, pair: tuple[int, int]) -> None:
+    """Each message has the stage on each side, and the same direction and microbatch on both, in three schedules."""
+    sides: dict[tuple[str, int, int, int], Recorded] = {}
+    for rank in pair:
+        for one in job.part("pipelines", rank):
+            if one.label:
+                source, target = (rank, one.raw.peer) if one.name == "send" else (one.raw.peer, rank)
+                sides[one.name, source, target, one.raw.sequence] = one
+    sent = {key: one for key, one in sides.items() if one.name == "send"}
+    assert len(sides) == 2 * len(sent)
+    for (_, *place), one in sent.items():
+        stage, direction, microbatch = one.label.removeprefix("pipeline stage ").split(", ")
+        received = int(stage) + (1 if direction == "fwd" else -1)
+        other = sides["recv", place[0], place[1], place[2]]
+        assert other.label == f"pipeline stage {received}, {direction}, {microbatch}"
+    messages = [(one.label, one.raw.step) for one in sent.values()]
+    assert len(set(messages)) == len(messages), "no microbatch is sent twice in a step"
+    per_step = Counter(step for _, step in messages)
+    borders = [1, 1, 1, 1, 3, 3]  # between stages: two steps each of GPipe, 1F1B and interleaved 1F1B
+    assert [per_step[step] for step in sorted(per_step)] == [2 * MICROBATCHES * count for count in borders]
+
+
+def test_messages_of_tensors_alone_are_labelled(job: LabelledJob) -> None:
+    """Every send and receive of activations has a label; those that negotiate shapes have none."""
+    calls = [one for one in job.part("pipelines", 0) if one.name in ("send", "recv")]
+    assert {bool(one.label) for one in calls if one.signature.shapes == ((2, 8),)} == {True}
+    assert {bool(one.label) for one in calls if one.signature.shapes != ((2, 8),)} == {False}
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_dimensions(job: LabelledJob, rank: int) -> None:
+    """Groups have the names of their dimensions: flattened ones too, and those for which the default group stands."""
+    found = [(one.group.description, one.group.dimensions) for one in job.part("meshes", rank)]
+    world = ("default_pg", ("dp_fsdp", "world"))
+    mesh = [("mesh_dp", ("dp",)), ("mesh_fsdp", ("fsdp",)), ("mesh_tp", ("tp",))]
+    assert found == [*mesh, world, world]
