@@ -115,7 +115,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     counter = channel.messages(operation.name == "send", peer, tag) if operation.point_to_point else channel.counter
     on_cpu, reduce_op = described.on_cpu, described.reduce_op
     plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)
-    if in_backward and operation.name == "all_reduce":
+    if in_backward and is_async and operation.name == "all_reduce":  # DDP never waits in the call
         plan.buckets = group.buckets
     if is_ragged and line is not None:
         plan.becomes_ragged(group.signatures.contributed(operation, 1, is_root=peer == group.rank))

@@ -62,7 +62,7 @@ class FlatParameters:
 
     def replaced(self, module: ModuleType) -> Replaced:
         """What is replaced in the module of the units."""
-        return [(module, _GATHER), (module, "_reduce_grad")]
+        return [(module, name) for name in (_GATHER, "_reduce_grad", "_reduce_grad_no_shard")]
 
     def hook(self, patches: Patches, module: ModuleType) -> None:
         """Replace it."""
