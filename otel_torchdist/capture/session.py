@@ -34,7 +34,6 @@ from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.gradient_sync import GradientSync
 from otel_torchdist.capture.labels.parts import LabelledParts
-from otel_torchdist.capture.labels.thread_labels import ThreadLabels
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -52,6 +51,7 @@ from otel_torchdist.capture.stacks import (
 )
 from otel_torchdist.capture.step_parts import StepParts
 from otel_torchdist.capture.steps import WINDOW, Steps, StepSource
+from otel_torchdist.capture.thread_labels import ThreadLabels
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests import FAILURE

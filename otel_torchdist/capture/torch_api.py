@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final, TypeAlias
 
@@ -208,6 +208,9 @@ def _share_rule(original: Any, function: Any) -> None:
     if original in table:
         table[function] = table[original]
 
+
+Replaced: TypeAlias = Sequence[tuple[Any, str]]
+"""Attributes that somebody replaces, or needs, with their owners."""
 
 _ABSENT: Final = object()
 

@@ -11,7 +11,8 @@ from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, pack_label
 from otel_torchdist.tape.records import LabelKind, LabelName
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.native.recording import NativeGroup
 
 MAX_BUCKETS: Final = 4096
 _LOST: Final = -1
@@ -33,12 +34,12 @@ class Buckets:
         label: Name id of the label of their calls.
     """
 
-    def __init__(self, group: GroupState) -> None:
-        """Count in a group whose buckets are not known yet."""
-        self.label = group.recorder.label(LabelName(LabelKind.DDP))
-        self._native = group.native
+    def __init__(self, recorder: Recorder, native: NativeGroup | None) -> None:
+        """Count in a group whose buckets are not known yet, and inform the native library, if there is one."""
+        self.label = recorder.label(LabelName(LabelKind.DDP))
+        self._native = native
         self._sizes: tuple[int, ...] = ()
-        self._next: MutableSequence[int] = [0] if group.native is None else group.native.next_bucket()
+        self._next: MutableSequence[int] = [0] if native is None else native.next_bucket()
         self._model: weakref.ref[Any] | None = None
         self._is_shared = False
 

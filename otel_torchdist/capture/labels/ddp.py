@@ -22,8 +22,7 @@ from otel_torchdist.capture.c10d.buckets import Buckets
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import GroupState
-    from otel_torchdist.capture.labels.parts import Replaced
-    from otel_torchdist.capture.torch_api import Patches
+    from otel_torchdist.capture.torch_api import Patches, Replaced
 
 MAX_READS: Final = 16
 """How often the sizes are read, 6 µs each, of a model whose buckets are never rebuilt."""
@@ -67,7 +66,7 @@ class Replicated:
             return
         buckets = group.buckets
         if buckets is None:
-            buckets = Buckets(group)
+            buckets = Buckets(group.recorder, group.native)
             group.count_buckets(buckets)
         reads = self._reads.get(model, 0)
         if buckets.is_of(model) and reads >= MAX_READS:

@@ -15,9 +15,8 @@ from otel_torchdist.tape.records import LabelKind, LabelName
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from otel_torchdist.capture.labels.parts import Replaced
-    from otel_torchdist.capture.labels.thread_labels import ThreadLabels
-    from otel_torchdist.capture.torch_api import Patches
+    from otel_torchdist.capture.thread_labels import ThreadLabels
+    from otel_torchdist.capture.torch_api import Patches, Replaced
 
 PARAM_GROUPS: Final = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 FLAT_PARAMETERS: Final = "torch.distributed.fsdp._runtime_utils"

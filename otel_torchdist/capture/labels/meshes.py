@@ -18,8 +18,7 @@ from otel_torchdist.capture.torch_api import resolve_group
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import GroupState
-    from otel_torchdist.capture.labels.parts import Replaced
-    from otel_torchdist.capture.torch_api import Patches
+    from otel_torchdist.capture.torch_api import Patches, Replaced
 
 
 class Meshes:

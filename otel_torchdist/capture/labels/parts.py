@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch.distributed import ProcessGroup
 from wrapt import register_post_import_hook
@@ -21,16 +21,13 @@ from otel_torchdist.capture.labels.ddp import Replicated
 from otel_torchdist.capture.labels.fsdp import FlatParameters, ParamGroups
 from otel_torchdist.capture.labels.meshes import Meshes
 from otel_torchdist.capture.labels.pipeline import Stages
-from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.torch_api import Patches, Replaced
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_torchdist.capture.c10d.call import GroupState
-    from otel_torchdist.capture.labels.thread_labels import ThreadLabels
-
-Replaced: TypeAlias = Sequence[tuple[Any, str]]
-"""Attributes that a part replaces, or needs, with their owners."""
+    from otel_torchdist.capture.thread_labels import ThreadLabels
 
 _logger = logging.getLogger("otel_torchdist")
 

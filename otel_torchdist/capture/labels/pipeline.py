@@ -19,9 +19,8 @@ from otel_torchdist.tape.records import LabelKind, LabelName
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from otel_torchdist.capture.labels.parts import Replaced
-    from otel_torchdist.capture.labels.thread_labels import ThreadLabels
-    from otel_torchdist.capture.torch_api import Patches
+    from otel_torchdist.capture.thread_labels import ThreadLabels
+    from otel_torchdist.capture.torch_api import Patches, Replaced
 
 STAGES: Final = "torch.distributed.pipelining.stage"
 SCHEDULES: Final = "torch.distributed.pipelining.schedules"

@@ -6,6 +6,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/version.h>
 
 #include "session.h"
 
@@ -24,7 +25,9 @@ class WatchedWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return actual_->result(); }
   void synchronize() override { actual_->synchronize(); }
   bool wait(std::chrono::milliseconds timeout) override;
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
   void blockCurrentStream() override { actual_->blockCurrentStream(); }
+#endif
   void abort() override { actual_->abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return actual_->getFuture(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return actual_->getFutureResult(); }

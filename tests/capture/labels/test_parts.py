@@ -15,7 +15,7 @@ from torch.distributed.pipelining import schedules, stage
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist.capture.labels.parts import LabelledParts
-from otel_torchdist.capture.labels.thread_labels import ThreadLabels
+from otel_torchdist.capture.thread_labels import ThreadLabels
 
 HOOKED: tuple[tuple[Any, str], ...] = (
     (_fsdp_param_group.FSDPParamGroup, "unshard"),
