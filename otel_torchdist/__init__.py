@@ -121,11 +121,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from otel_torchdist.actions.stalled_run import StalledRun
-    from otel_torchdist.capture.expectations import expect_wait
     from otel_torchdist.capture.observers.hooks import Hooks, OperationCall
-    from otel_torchdist.capture.rescue import StalledRank
-    from otel_torchdist.capture.step_parts import data_wait
-    from otel_torchdist.capture.steps import mark_step
+    from otel_torchdist.capture.requests.rescue import StalledRank
+    from otel_torchdist.capture.training.expectations import expect_wait
+    from otel_torchdist.capture.training.step_parts import data_wait
+    from otel_torchdist.capture.training.steps import mark_step
     from otel_torchdist.config import Config
     from otel_torchdist.instrumentor import TorchDistInstrumentor
 
@@ -147,12 +147,12 @@ _HOMES = {
     "Config": "otel_torchdist.config",
     "Hooks": "otel_torchdist.capture.observers.hooks",
     "OperationCall": "otel_torchdist.capture.observers.hooks",
-    "StalledRank": "otel_torchdist.capture.rescue",
+    "StalledRank": "otel_torchdist.capture.requests.rescue",
     "StalledRun": "otel_torchdist.actions.stalled_run",
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
-    "data_wait": "otel_torchdist.capture.step_parts",
-    "expect_wait": "otel_torchdist.capture.expectations",
-    "mark_step": "otel_torchdist.capture.steps",
+    "data_wait": "otel_torchdist.capture.training.step_parts",
+    "expect_wait": "otel_torchdist.capture.training.expectations",
+    "mark_step": "otel_torchdist.capture.training.steps",
 }
 
 

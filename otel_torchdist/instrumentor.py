@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.observers.choice import Observing
-    from otel_torchdist.capture.preemption import PreemptionWatch
-    from otel_torchdist.capture.rescue import RescuePlan
+    from otel_torchdist.capture.requests.preemption import PreemptionWatch
+    from otel_torchdist.capture.requests.rescue import RescuePlan
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.export.outputs import Outputs
 
@@ -119,11 +119,11 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
                 capture.on_beat(keeper.check)
             if (plan := _rescue_plan(config)) is not None:
-                from otel_torchdist.capture.rescue import Rescuer
+                from otel_torchdist.capture.requests.rescue import Rescuer
 
                 capture.on_beat(Rescuer(plan, capture.current_recorder).beat)
             if config.preemption_signals:
-                from otel_torchdist.capture.preemption import PreemptionWatch
+                from otel_torchdist.capture.requests.preemption import PreemptionWatch
 
                 self._preemption = PreemptionWatch(config.preemption_signals, capture.current_recorder)
                 self._preemption.start()
@@ -201,7 +201,7 @@ def _rescue_plan(config: Config) -> RescuePlan | None:
     target = next((action.target for action in config.on_stall if action.kind is ActionKind.RESCUE), "")
     if not target or config.reader is ReaderHome.THREAD:
         return None
-    from otel_torchdist.capture.rescue import RescuePlan
+    from otel_torchdist.capture.requests.rescue import RescuePlan
 
     return RescuePlan(target, config.rescue_timeout, config.dump_dir / "rescue")
 

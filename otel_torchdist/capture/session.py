@@ -16,7 +16,6 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.abort import AbortHooks, abort_if_requested
 from otel_torchdist.capture.c10d.coalescing import Coalescing
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
@@ -31,28 +30,29 @@ from otel_torchdist.capture.checkpoints.distributed import DistributedCheckpoint
 from otel_torchdist.capture.checkpoints.files import CheckpointFiles
 from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
 from otel_torchdist.capture.cuda.operations import cuda_operations
-from otel_torchdist.capture.expectations import Expectations
-from otel_torchdist.capture.gradient_sync import GradientSync
 from otel_torchdist.capture.labels.parts import LabelledParts
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
-from otel_torchdist.capture.profile import Profiler
 from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.rpc.workers import RpcWorkers
-from otel_torchdist.capture.run_id import RunIdAgreement
-from otel_torchdist.capture.stacks import (
+from otel_torchdist.capture.requests.abort import AbortHooks, abort_if_requested
+from otel_torchdist.capture.requests.profile import Profiler
+from otel_torchdist.capture.requests.stacks import (
     answer_stack_request,
     offer_stacks,
     still_offers_stacks,
     withdraw_offer,
     write_no_stacks,
 )
-from otel_torchdist.capture.step_parts import StepParts
-from otel_torchdist.capture.steps import WINDOW, Steps, StepSource
+from otel_torchdist.capture.rpc.workers import RpcWorkers
+from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.thread_labels import ThreadLabels
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
+from otel_torchdist.capture.training.expectations import Expectations
+from otel_torchdist.capture.training.gradient_sync import GradientSync
+from otel_torchdist.capture.training.step_parts import StepParts
+from otel_torchdist.capture.training.steps import WINDOW, Steps, StepSource
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests import FAILURE
 from otel_torchdist.native.library import Library

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.abort import HOOK, AbortHooks
+from otel_torchdist.capture.requests.abort import HOOK, AbortHooks
 from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.tape.layout import TapeState
 from tests.support.device_rank import DeviceRank, device_rank

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from otel_torchdist.capture.loss_scale import LossScales
-from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.training.loss_scale import LossScales
+from otel_torchdist.capture.training.steps import Steps
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import torch
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist import semconv
-from otel_torchdist.capture import optimizer_steps
-from otel_torchdist.capture.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.training import optimizer_steps
+from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
+from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.reading.batch import Batch

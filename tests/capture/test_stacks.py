@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_torchdist.capture.stacks import current_stacks
+from otel_torchdist.capture.requests.stacks import current_stacks
 
 TIMES = 3_000
 

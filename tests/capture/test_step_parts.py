@@ -15,11 +15,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from otel_torchdist import data_wait, mark_step
-from otel_torchdist.capture import throughput
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.step_parts import MAX_IN_STEP, StepParts
-from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.training import throughput
+from otel_torchdist.capture.training.step_parts import MAX_IN_STEP, StepParts
+from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.figures import FigureWord, StepFigures, read_figures
 from otel_torchdist.tape.layout import ActivityKind, How

@@ -9,7 +9,7 @@ BUSY_WITH_GARBAGE = """
 import sys
 import threading
 
-from otel_torchdist.capture.stacks import current_stacks
+from otel_torchdist.capture.requests.stacks import current_stacks
 
 
 class Owner:

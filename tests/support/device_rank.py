@@ -21,9 +21,9 @@ from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.cuda.operations import CudaOperations
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.thread_labels import ThreadLabels
 from otel_torchdist.capture.torch_api import Patches
+from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation

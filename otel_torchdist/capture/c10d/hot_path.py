@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.groups.groups import Groups
     from otel_torchdist.capture.c10d.schemas import OperationSchema
-    from otel_torchdist.capture.steps import Steps
     from otel_torchdist.capture.thread_labels import ThreadLabels
+    from otel_torchdist.capture.training.steps import Steps
 
 OVERHEAD_SAMPLE: Final = 16
 """One call in this many measures the cost of our own code."""

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from otel_torchdist import mark_step
-from otel_torchdist.capture.steps import TAKES_OVER_AFTER
+from otel_torchdist.capture.training.steps import TAKES_OVER_AFTER
 from tests.support.rank import join, start_capture
 
 STEPS = 5

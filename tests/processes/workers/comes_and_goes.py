@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.stacks import SIGNAL
+from otel_torchdist.capture.requests.stacks import SIGNAL
 from tests.support.rank import TAPES, join, say, start_capture
 from tests.support.waiting import until
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.stacks import current_stacks
+from otel_torchdist.capture.requests.stacks import current_stacks
 from otel_torchdist.job.requests import EXIT_CODE, FAILURE, GIVEN_UP, abort_reason
 
 if TYPE_CHECKING:

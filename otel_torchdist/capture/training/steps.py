@@ -20,11 +20,11 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
-from otel_torchdist.capture.loss_scale import LossScales
-from otel_torchdist.capture.optimizer_steps import OptimizerSteps, is_step, is_within_step
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.throughput import count_work
 from otel_torchdist.capture.torch_api import GRAD_SCALER, hook_optimizers, is_hooked, skip_in_dynamo
+from otel_torchdist.capture.training.loss_scale import LossScales
+from otel_torchdist.capture.training.optimizer_steps import OptimizerSteps, is_step, is_within_step
+from otel_torchdist.capture.training.throughput import count_work
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_torchdist.capture.optimizer_steps import is_within_step
 from otel_torchdist.capture.thread_frames import frames_by_thread
+from otel_torchdist.capture.training.optimizer_steps import is_within_step
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
 from otel_torchdist.job.rescue_request import RescueRequest, requested_rescue
 from otel_torchdist.tape.rescue import Rescue, RescueState
