@@ -1,0 +1,197 @@
+"""What settings accept, and what becomes of a text that they do not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from otel_torchdist.config.actions import TARGET
+
+TRACE_ID_PLACE: Final = "{trace_id}"
+_TRACE_URL: Final = re.compile(r"https?://[!-~]+")
+_LONGEST_MILLISECONDS: Final = 2**31 - 1
+
+_logger = logging.getLogger("otel_torchdist")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Accepted(Generic[T]):
+    """What a setting accepts.
+
+    Attributes:
+        wording: How a warning describes it.
+        parse: Turns stripped, non-empty text into the value; raises ValueError if it is not accepted.
+    """
+
+    wording: str
+    parse: Callable[[str], T]
+
+
+@dataclass(frozen=True)
+class Parameter(Generic[T]):
+    """A row of the table.
+
+    Attributes:
+        variable: The environment variable.
+        accepted: What it accepts.
+        default: The default, as text in the same form.
+    """
+
+    variable: str
+    accepted: Accepted[T]
+    default: str
+
+    def default_value(self) -> T:
+        """Return the default as a value."""
+        return self.accepted.parse(self.default)
+
+    def value_in(self, environ: Mapping[str, str]) -> T:
+        """Return the value from an environment; warn and return the default if it cannot be used."""
+        text = environ.get(self.variable, "").strip()
+        if not text:
+            return self.default_value()
+        try:
+            return self.accepted.parse(text)
+        except ValueError:
+            _logger.warning(
+                "%s=%.100r is not %s: using %s", self.variable, text, self.accepted.wording, self.default or "none"
+            )
+            return self.default_value()
+
+
+def one_of(choices: Mapping[str, T]) -> Accepted[T]:
+    """One of these words, in any case."""
+
+    def parse(text: str) -> T:
+        if text.lower() not in choices:
+            raise ValueError(text)
+        return choices[text.lower()]
+
+    *others, last = choices
+    return Accepted(f"{', '.join(others)} or {last}", parse)
+
+
+def integer(least: int, most: int | None = None, unit: str = "") -> Accepted[int]:
+    """A whole number within limits."""
+
+    def parse(text: str) -> int:
+        # int() alone would also accept signs, underscores and the digits of other scripts.
+        if not (text.isascii() and text.isdecimal()):
+            raise ValueError(text)
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError(text)
+        return number
+
+    limits = f"at least {least}" if most is None else f"from {least} to {most}"
+    return Accepted(f"a whole number{unit} {limits}", parse)
+
+
+def milliseconds(least: int) -> Accepted[float]:
+    """Milliseconds, at least so many; the value is in seconds."""
+    whole = integer(least, _LONGEST_MILLISECONDS, unit=" of milliseconds")
+    return Accepted(whole.wording, lambda text: whole.parse(text) / 1000)
+
+
+def absolute_path() -> Accepted[Path]:
+    """An absolute path."""
+
+    def parse(text: str) -> Path:
+        # Ranks and agent may run in different directories and must find the same one.
+        if not os.path.isabs(text):
+            raise ValueError(text)
+        return Path(text)
+
+    return Accepted("an absolute path", parse)
+
+
+def optional(accepted: Accepted[T]) -> Accepted[T | None]:
+    """The same, or nothing."""
+    return Accepted(accepted.wording, lambda text: accepted.parse(text) if text else None)
+
+
+def list_of_names() -> Accepted[frozenset[str]]:
+    """Names, in any order."""
+
+    def parse(text: str) -> frozenset[str]:
+        return frozenset(name.strip() for name in text.split(",")) - {""}
+
+    return Accepted("a comma-separated list", parse)
+
+
+def list_of_patterns() -> Accepted[tuple[str, ...]]:
+    """Patterns, in this order."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        return tuple(pattern for part in text.split(",") if (pattern := part.strip()))
+
+    return Accepted("a comma-separated list", parse)
+
+
+def list_of_signals() -> Accepted[frozenset[signal.Signals]]:
+    """Names of signals."""
+
+    def parse(text: str) -> frozenset[signal.Signals]:
+        return frozenset(_signal(name) for name in list_of_patterns().parse(text))
+
+    return Accepted("a comma-separated list of signals such as SIGTERM", parse)
+
+
+def _signal(name: str) -> signal.Signals:
+    known = {one.name: one for one in signal.Signals}
+    if name not in known:
+        raise ValueError(name)
+    return known[name]
+
+
+def list_of_targets() -> Accepted[tuple[str, ...]]:
+    """Functions, as `module:name`."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        targets = list_of_patterns().parse(text)
+        if not all(map(TARGET.fullmatch, targets)):
+            raise ValueError(text)
+        return targets
+
+    return Accepted("a comma-separated list of module:name", parse)
+
+
+_RANKS: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
+ALL_RANKS: Final = "all"
+
+
+def list_of_ranks() -> Accepted[tuple[range, ...]]:
+    """Ranks; empty for all of them."""
+
+    def parse(text: str) -> tuple[range, ...]:
+        if text.lower() == ALL_RANKS:
+            return ()
+        found: list[range] = []
+        for part in text.split(","):
+            match = _RANKS.fullmatch(part.strip())
+            if match is None or int(match[2] or match[1]) < int(match[1]):
+                raise ValueError(text)
+            found.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+        return tuple(found)
+
+    return Accepted("all, or a list of ranks such as 0,8-15", parse)
+
+
+def trace_url_template() -> Accepted[str]:
+    """An address with a place for the trace id; empty for none."""
+
+    def parse(text: str) -> str:
+        # It becomes a link on a page: `javascript:` and the like must never.
+        if text and (not _TRACE_URL.fullmatch(text) or TRACE_ID_PLACE not in text):
+            raise ValueError(text)
+        return text
+
+    return Accepted(f"an http or https address with {TRACE_ID_PLACE} in it", parse)

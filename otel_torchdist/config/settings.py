@@ -1,0 +1,195 @@
+"""The settings, read once from the environment.
+
+``Config`` is the table: for each setting its variable, what it accepts, and its default as written in the
+environment. Their meaning is documented in ``environment_variables``. Neither torch nor OpenTelemetry is imported
+here, because ``capture`` needs the settings too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from otel_torchdist import environment_variables as env
+from otel_torchdist.config.accepted import (
+    ALL_RANKS,
+    Accepted,
+    Parameter,
+    absolute_path,
+    integer,
+    list_of_names,
+    list_of_patterns,
+    list_of_ranks,
+    list_of_signals,
+    list_of_targets,
+    milliseconds,
+    one_of,
+    optional,
+    trace_url_template,
+)
+from otel_torchdist.config.actions import Action, parse_actions, parse_finding_actions
+from otel_torchdist.config.choices import CaptureKernel, NumericsMode, PageAccess, ReaderHome
+from otel_torchdist.package import INSTRUMENTATION_NAME
+
+_PARAMETER = "parameter"
+
+_logger = logging.getLogger("otel_torchdist")
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+_BOOLEAN = one_of({"true": True, "false": False})
+_TEXT = Accepted("text", str)
+_ACTIONS = Accepted(
+    "a list of log, dump, rescue:module:function (before abort), abort, callback:module:function and command:…",
+    parse_actions,
+)
+_FINDING_ACTIONS = Accepted("a list of log, dump, abort, callback:module:function and command:…", parse_finding_actions)
+
+
+def _setting(variable: str, accepted: Accepted[T], default: str) -> T:
+    """Declare a field of ``Config``; the type checker sees the type of its value."""
+    parameter = Parameter(variable, accepted, default)
+    return dataclasses.field(default_factory=parameter.default_value, metadata={_PARAMETER: parameter})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of one process; immutable.
+
+    `Config.from_environment()` reads them from the environment variables; `Config()` has the defaults, and keyword
+    arguments replace single ones. Durations are in seconds here and in milliseconds in the environment. The variable of
+    a field is `OTEL_PYTHON_TORCHDIST_` and its name in capital letters, unless another one is given.
+
+    `TorchDistInstrumentor().instrument(config=...)` uses a configuration as it is. With `reader` at its default it
+    starts an agent, which uses neither the program's providers nor its `on_stall`; `ReaderHome.THREAD` uses both.
+
+    Attributes:
+        enabled: Whether the environment switches the instrumentation on; see `switched_on`.
+        reader: Where the tapes are read: in an agent (the default), in a thread of each rank, or nowhere.
+        capture: What records the calls: the native library where there is one (the default), or Python.
+        agent_linger: Seconds for which the agent keeps running after the last rank.
+        stall_timeout: Age in seconds at which an open operation is stalled.
+        hooks: Functions or `Hooks`, as `module:name`, that are called around operations.
+        numerics: Which operations' tensors are looked at.
+        numerics_every: One in so many operations is sampled, of large messages fewer.
+        numerics_ranks: Ranks that look at their tensors; empty for all.
+        compare_parameters: Parameters of DDP's replicas are compared before each so-many-th step; 0 for never.
+        synchronize: Whether devices are synchronised around collectives, for debugging.
+        abort_hooks: Whether backends report that they give up an operation.
+        stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
+        compare_calls: Whether calls are compared between ranks while nothing stalls.
+        critical_path: Whether an agent finds the critical path of the newest steps from time to time.
+        on_stall: Actions on a stall, in addition to a warning in the log.
+        on_finding: Actions on a finding without a stall, in addition to a warning in the log.
+        on_stall_grace: Seconds for which a verdict must have stood before they are run.
+        rescue_timeout: Seconds that the function of `rescue` may take.
+        preemption_signals: Signals that announce the end of the job.
+        dump_dir: Directory of the bundles of evidence that the action `dump` writes.
+        exchange: Whether agents of different nodes exchange data.
+        exchange_host: Address on which an agent listens for its peers; '' to determine it automatically.
+        span_budget: Spans per second and rank.
+        tape_dir: The base directory of the tapes.
+        tape_on_disk: Whether that directory may be outside of tmpfs.
+        tape_records: Records in a tape, of 128 bytes each.
+        machine: Whether the agent reads the machine: memory, pressure, links, processes, GPUs.
+        describe_launch: Whether command line and commit are passed on.
+        keep_runs: Number of job directories of ended runs that are kept.
+        keep_bytes: Bytes that they may take in total.
+        archive: Directory into which whole runs are archived; None for no archive.
+        archive_bytes: Bytes that the archive of one run may take for each node.
+        page: Who may see the live page.
+        trace_url: Address of a trace, with `{trace_id}` in it; '' for none.
+        prometheus_host: Address of `/metrics`; `OTEL_EXPORTER_PROMETHEUS_HOST`.
+        prometheus_port: Port of `/metrics`, 0 for any free one; `OTEL_EXPORTER_PROMETHEUS_PORT`.
+        sdk_disabled: Whether OpenTelemetry as a whole is disabled; `OTEL_SDK_DISABLED`.
+        disabled_instrumentations: Instrumentations that stay off; `OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`.
+    """
+
+    enabled: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ENABLED, _BOOLEAN, "false")
+    reader: ReaderHome = _setting(
+        env.OTEL_PYTHON_TORCHDIST_READER, one_of({home.value: home for home in ReaderHome}), "agent"
+    )
+    capture: CaptureKernel = _setting(
+        env.OTEL_PYTHON_TORCHDIST_CAPTURE, one_of({kernel.value: kernel for kernel in CaptureKernel}), "auto"
+    )
+    agent_linger: float = _setting(env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER, milliseconds(0), "60000")
+    stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, milliseconds(100), "10000")
+    hooks: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_HOOKS, list_of_targets(), "")
+    numerics: NumericsMode = _setting(
+        env.OTEL_PYTHON_TORCHDIST_NUMERICS, one_of({mode.value: mode for mode in NumericsMode}), "off"
+    )
+    numerics_every: int = _setting(env.OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY, integer(1, 1048576), "64")
+    numerics_ranks: tuple[range, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS, list_of_ranks(), ALL_RANKS)
+    compare_parameters: int = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_PARAMETERS, integer(0, 1048576), "0")
+    synchronize: bool = _setting(env.OTEL_PYTHON_TORCHDIST_SYNCHRONIZE, _BOOLEAN, "false")
+    abort_hooks: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ABORT_HOOKS, _BOOLEAN, "false")
+    stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, list_of_patterns(), "")
+    compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
+    critical_path: bool = _setting(env.OTEL_PYTHON_TORCHDIST_CRITICAL_PATH, _BOOLEAN, "true")
+    on_stall: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL, _ACTIONS, "log")
+    on_finding: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_FINDING, _FINDING_ACTIONS, "log")
+    on_stall_grace: float = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE, milliseconds(0), "30000")
+    rescue_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_RESCUE_TIMEOUT, milliseconds(1), "60000")
+    preemption_signals: frozenset[signal.Signals] = _setting(
+        env.OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS, list_of_signals(), ""
+    )
+    dump_dir: Path = _setting(env.OTEL_PYTHON_TORCHDIST_DUMP_DIR, absolute_path(), f"/tmp/otel-torchdist-{os.getuid()}")
+    exchange: bool = _setting(env.OTEL_PYTHON_TORCHDIST_EXCHANGE, _BOOLEAN, "true")
+    exchange_host: str = _setting(env.OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST, _TEXT, "")
+    span_budget: int = _setting(env.OTEL_PYTHON_TORCHDIST_SPAN_BUDGET, integer(1), "1000")
+    tape_dir: Path = _setting(
+        env.OTEL_PYTHON_TORCHDIST_TAPE_DIR, absolute_path(), f"/dev/shm/otel-torchdist-{os.getuid()}"
+    )
+    tape_on_disk: bool = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK, _BOOLEAN, "false")
+    tape_records: int = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, integer(64, 1048576), "16384")
+    machine: bool = _setting(env.OTEL_PYTHON_TORCHDIST_MACHINE, _BOOLEAN, "true")
+    describe_launch: bool = _setting(env.OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH, _BOOLEAN, "false")
+    keep_runs: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_RUNS, integer(0), "8")
+    keep_bytes: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_BYTES, integer(0, unit=" of bytes"), "268435456")
+    archive: Path | None = _setting(env.OTEL_PYTHON_TORCHDIST_ARCHIVE, optional(absolute_path()), "")
+    archive_bytes: int = _setting(
+        env.OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES, integer(1048576, unit=" of bytes"), "1073741824"
+    )
+    page: PageAccess = _setting(
+        env.OTEL_PYTHON_TORCHDIST_PAGE, one_of({access.value: access for access in PageAccess}), "loopback"
+    )
+    trace_url: str = _setting(env.OTEL_PYTHON_TORCHDIST_TRACE_URL, trace_url_template(), "")
+    prometheus_host: str = _setting(env.OTEL_EXPORTER_PROMETHEUS_HOST, _TEXT, "localhost")
+    prometheus_port: int = _setting(env.OTEL_EXPORTER_PROMETHEUS_PORT, integer(0, 65535), "9464")
+    sdk_disabled: bool = _setting(env.OTEL_SDK_DISABLED, _BOOLEAN, "false")
+    disabled_instrumentations: frozenset[str] = _setting(env.OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, list_of_names(), "")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Config:
+        """Read every setting from environment variables.
+
+        A value that cannot be used is logged as a warning, and the default is used instead; nothing is raised.
+
+        Args:
+            environ: The variables; those of this process if not given.
+        """
+        source = os.environ if environ is None else environ
+        values: dict[str, Any] = {
+            field.name: field.metadata[_PARAMETER].value_in(source) for field in dataclasses.fields(cls)
+        }
+        return cls(**values)
+
+    @property
+    def observes_tensors(self) -> bool:
+        """Whether a setting asks for something to look at the tensors of operations, or of the model."""
+        has_numerics = self.numerics is not NumericsMode.OFF or self.compare_parameters > 0
+        return has_numerics or self.synchronize or bool(self.hooks)
+
+    @property
+    def switched_on(self) -> bool:
+        """Whether the environment enables the instrumentation and nothing in it disables it."""
+        forbidden = self.sdk_disabled or bool(self.disabled_instrumentations & {INSTRUMENTATION_NAME, "*"})
+        return self.enabled and not forbidden
