@@ -26,11 +26,7 @@ from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.c10d.timeouts import follow_timeouts
-from otel_torchdist.capture.checkpoints.distributed import DistributedCheckpoints
-from otel_torchdist.capture.checkpoints.files import CheckpointFiles
-from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
 from otel_torchdist.capture.cuda.operations import cuda_operations
-from otel_torchdist.capture.labels.parts import LabelledParts
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
@@ -47,12 +43,9 @@ from otel_torchdist.capture.requests.stacks import (
 )
 from otel_torchdist.capture.rpc.workers import RpcWorkers
 from otel_torchdist.capture.run_id import RunIdAgreement
-from otel_torchdist.capture.thread_labels import ThreadLabels
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
-from otel_torchdist.capture.training.expectations import Expectations
-from otel_torchdist.capture.training.gradient_sync import GradientSync
-from otel_torchdist.capture.training.step_parts import StepParts
-from otel_torchdist.capture.training.steps import WINDOW, Steps, StepSource
+from otel_torchdist.capture.training.steps import WINDOW, StepSource
+from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests import FAILURE
 from otel_torchdist.native.library import Library
@@ -101,12 +94,6 @@ class Capture:
         self._beat_listeners: list[Callable[[], None]] = []
         self._patches = Patches()
         self._groups = Groups()
-        self._steps = Steps(self._groups.issued_by_default, self._step_ended)
-        self._parts = StepParts()
-        self._gradient_sync = GradientSync()
-        self._expectations = Expectations()
-        self._checkpoints = OpenActivities()
-        self._distributed_checkpoints = DistributedCheckpoints(self._checkpoints, self._patches)
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._observing = observing
         self._library = library = usable_library(library) if observing is None or observing.is_none else None
@@ -118,9 +105,9 @@ class Capture:
         if self._native is not None:
             self._native.follow_devices(self._devices)
         self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder, self._devices)
-        self._labels = ThreadLabels(library)
-        self._labelled_parts = LabelledParts(self._labels, self._meet)
-        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet, self._labels)
+        self._loop = TrainingLoop(self._groups.issued_by_default, self._meet, self._patches, library)
+        self._steps = self._loop.steps
+        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet, self._loop.labels)
         self._dispatcher: Dispatcher | None = None
         self._one_sided = OneSided(self._meet)
         self._symmetric_memory: SymmetricMemory | None = None
@@ -148,13 +135,7 @@ class Capture:
         follow_timeouts(self._patches, self._groups.renew_timeouts)
         Coalescing(self._groups, self._hot_path, self._meet).hook(self._patches)
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
-        self._steps.hook(self._patches)
-        self._parts.hook(self._patches)
-        self._gradient_sync.hook(self._patches)
-        self._expectations.hook()
-        self._distributed_checkpoints.hook()
-        CheckpointFiles(self._checkpoints).hook(self._patches)
-        self._labelled_parts.hook()
+        self._loop.hook()
         if self._observed is not None:
             self._observed.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
@@ -180,11 +161,7 @@ class Capture:
         if self._symmetric_memory is not None:
             self._symmetric_memory.remove()
         self._dispatcher = self._symmetric_memory = None
-        self._steps.unhook()
-        self._parts.unhook()
-        self._expectations.unhook()
-        self._distributed_checkpoints.unhook()
-        self._labelled_parts.unhook()
+        self._loop.unhook()
         if self._observed is not None:
             self._observed.unhook()
         self._patches.restore()
@@ -221,13 +198,12 @@ class Capture:
             self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
-        self._recorder = self._steps.recorder = self._checkpoints.recorder = self._labels.recorder = recorder
-        self._parts.write_to(recorder)
+        self._recorder = recorder
+        self._loop.write_to(recorder)
         if recorder.native is not None:
             recorder.native.begin(WINDOW)
             if self._steps.source is not StepSource.WINDOWS:
                 recorder.native.stop_windows()
-        self._expectations.write_to(recorder)
         with guard.guarded("stack signal"):
             offer_stacks(recorder.tape.path)
         for listener in self._listeners:
@@ -276,10 +252,6 @@ class Capture:
         self._groups.default = state
         if not self._is_of_rpc:
             self._agree(self._recorder, backend_and_store(group)[1])
-
-    def _step_ended(self, recorder: Recorder) -> None:
-        self._parts.trains_here()
-        self._gradient_sync.step_ended(recorder)
 
     # --- RPC -------------------------------------------------------------------------------------------------
 
@@ -338,10 +310,8 @@ class Capture:
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None
-        self._steps.recorder = self._checkpoints.recorder = self._labels.recorder = None
-        self._parts.write_to(None)
+        self._loop.write_to(None)
         self._is_of_rpc = False
-        self._expectations.write_to(None)
         try:
             with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
                 while True:
@@ -366,10 +336,7 @@ class Capture:
         self._abort_hooks.detach_all()
         with guard.guarded("profile"):
             self._profiler.stop()
-        with guard.guarded("optimizer steps"):
-            self._steps.optimizer_steps.forget_all(ends_left=True)
-        with guard.guarded("checkpoints"):
-            self._checkpoints.forget_all(ends_left=True)
+        self._loop.forget_all(ends_left=True)
         with guard.guarded("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
@@ -391,9 +358,7 @@ class Capture:
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
         self._rpc.sweep(of_all_ages=True)
-        self._steps.optimizer_steps.end_left()
-        self._checkpoints.end_left()
-        self._distributed_checkpoints.check()
+        self._loop.beat()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
         with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
@@ -414,10 +379,8 @@ class Capture:
 
     def after_fork_in_child(self) -> None:
         """Reset: a child is not a rank until it creates its own group, and it never writes to its parent's tape."""
-        self._recorder, self._steps.recorder, self._agreements = None, None, []
-        self._checkpoints.recorder = None
-        self._parts.write_to(None)
-        self._expectations.write_to(None)
+        self._recorder, self._agreements = None, []
+        self._loop.write_to(None)
         self._groups.clear()
         if self._native is not None:
             self._native.forget()
@@ -428,8 +391,7 @@ class Capture:
         self._works.on_async = self._rpc.caller.poll_soon = self._watch.poll_soon
         self._rpc.forget_all()
         self._devices.after_fork_in_child()
-        self._steps.optimizer_steps.forget_all(ends_left=False)
-        self._checkpoints.forget_all(ends_left=False)
+        self._loop.forget_all(ends_left=False)
         self._hot_path.forget_threads()
         self._profiler.forget()
         write_no_stacks()
