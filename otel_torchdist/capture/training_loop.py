@@ -1,4 +1,4 @@
-"""What is recorded of a training loop beside its operations: steps, their parts, checkpoints, labels, expected waits."""
+"""What is recorded of a training loop beside operations: steps, their parts, checkpoints, labels, expected waits."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist import environment_variables
+from otel_torchdist import environment_variables, semconv
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TEXTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in {".yaml", ".yml", ".md", ".sh", ".sbatch"})
@@ -22,6 +22,15 @@ def test_settings_exist() -> None:
     written = {name for path in TEXTS for name in pattern.findall(path.read_text())}
     assert "OTEL_PYTHON_TORCHDIST_ENABLED" in written
     assert written - set(vars(environment_variables)) == set()
+
+
+@pytest.mark.parametrize("path", ["prometheus/prometheus.yml", "prometheus/examples/secure.yaml"])
+def test_labels_of_pushed_metrics(path: str) -> None:
+    """Prometheus gives every attribute of pushed metrics that is ours the label that agents use on their own pages."""
+    pattern = re.compile(r"source_labels: \[(torchdist_\w+)\], regex: \(\.\+\), target_label: (\w+)")
+    attributes = {label: name.replace(".", "_") for label, name in semconv.OTEL_METRIC_ATTRIBUTES.items()}
+    ours = {(name, label) for label, name in attributes.items() if name.startswith("torchdist_") and name != label}
+    assert set(pattern.findall((DEPLOY / path).read_text())) == ours
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
