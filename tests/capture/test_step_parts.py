@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 
 from otel_torchdist import data_wait, mark_step
 from otel_torchdist.capture.recorder import Recorder
@@ -177,6 +178,44 @@ def test_end_of_the_data(rank: Rank) -> None:
     assert next(generator) == 0
     generator.close()  # type: ignore[attr-defined]  # it is a generator
     assert rank.figures.batches == 5 + 5 + 1
+
+
+class Endless(IterableDataset[int]):
+    """A dataset that has more than it says."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def test_warnings_of_loaders_are_at_the_same_line(rank: Rank) -> None:
+    """What torch warns of is still at the line of the program that asks for the next batch."""
+    loader = DataLoader(Endless())
+    assert len(loader) == 1
+    batches = iter(loader)
+    next(batches)
+    with pytest.warns(UserWarning, match="2 samples have been fetched") as caught:
+        next(batches)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert rank.figures.batches == 2
+
+
+def test_loaders_of_other_libraries(rank: Rank) -> None:
+    """An iterator of one's own, as torchdata has them, is followed although its class is made later; undone with us."""
+
+    class Own(_SingleProcessDataLoaderIter):
+        def _next_data(self) -> Any:
+            return super()._next_data()
+
+    kept = Own._next_data
+    assert [*Own(DataLoader([1, 2, 3]))] == [torch.tensor([one]) for one in (1, 2, 3)]
+    assert rank.figures.batches == 3
+    rank.parts.unhook()
+    rank.patches.restore()
+    assert Own._next_data is not kept
+    assert "__init_subclass__" not in _BaseDataLoaderIter.__dict__
 
 
 def test_nested_loaders_count_once(rank: Rank) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SHORTEST_SPAN_NS: Final = 1_000_000
 """Shorter waits and passes are only counted."""
+FETCHES: Final = "_next_data"
+"""The method that waits for a batch; each kind of iterator has its own."""
 MAX_IN_STEP: Final = 16
 """Records of each kind in a training step: pipelines run backward for each microbatch."""
 
@@ -93,13 +95,19 @@ class StepParts:
         _active = self
         for ours in (StepParts._ran, StepParts.waited, DataWait.__enter__, DataWait.__exit__, data_wait):
             skip_in_dynamo(ours.__code__)
-        patches.replace(_BaseDataLoaderIter, "__next__", self._make_next, is_traced=True)
+        # Not `__next__`, which warns at the line of its caller.
+        for loader in _with_subclasses(_BaseDataLoaderIter):
+            self._follow(patches, loader)
+        follow = functools.partial(self._follow, patches)
+        _BaseDataLoaderIter.__init_subclass__ = classmethod(_subclass_hook(follow))  # type: ignore[method-assign]
         patches.replace(torch.autograd, "backward", self._make_backward, has_rule=True)
 
     def unhook(self) -> None:
         """Stop handling `data_wait`."""
         global _active
         _active = None
+        if "__init_subclass__" in _BaseDataLoaderIter.__dict__:
+            del _BaseDataLoaderIter.__init_subclass__
 
     def write_to(self, recorder: Recorder | None) -> None:
         """Write to another tape from now on, or to none; the calling thread trains, until another ends a step."""
@@ -116,8 +124,13 @@ class StepParts:
 
     # --- data waits --------------------------------------------------------------------------------------------
 
+    def _follow(self, patches: Patches, loader: type) -> None:
+        """Follow the iterators of a class that fetches batches in its own way."""
+        if FETCHES in loader.__dict__ and loader is not _BaseDataLoaderIter:
+            patches.replace(loader, FETCHES, self._make_next, is_traced=True)
+
     def _make_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __next__(iterator: Any) -> Any:
+        def _next_data(iterator: Any) -> Any:
             recorder = self.recorder
             if recorder is None or threading.get_ident() != self._thread:
                 return original(iterator)
@@ -132,7 +145,7 @@ class StepParts:
             self.waited(recorder, begun_ns, before, True, iterator)
             return batch
 
-        return __next__
+        return _next_data
 
     def waited(
         self, recorder: Recorder, begun_ns: int, before: tuple[int, int], has_batch: bool, iterator: Any = None
@@ -212,6 +225,21 @@ class StepParts:
         finally:  # a signal handler's exception may come between the record and its number
             number = number or tape.begun_at(begun_ns)
             tape.complete(number, begun_ns, ended_ns, How.CALL if failure is None else How.FAILED, name)
+
+
+def _with_subclasses(of: type) -> Iterator[type]:
+    yield of
+    for one in of.__subclasses__():
+        yield from _with_subclasses(one)
+
+
+def _subclass_hook(follow: Callable[[type], None]) -> Callable[..., None]:
+    def __init_subclass__(cls: type, **kwargs: Any) -> None:
+        super(_BaseDataLoaderIter, cls).__init_subclass__(**kwargs)
+        with guard.guarded("data loader"):
+            follow(cls)
+
+    return __init_subclass__
 
 
 def _dataset_of(iterator: Any) -> str:
