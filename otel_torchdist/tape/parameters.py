@@ -21,7 +21,10 @@ _SUM_BITS: Final = (48, 24, 16, 12)
 """How many bits sums have: as many as fit. Those of a million places have 12 each."""
 MAX_PARAMETERS: Final = 1 << WORDS * _WORD_BITS // _SUM_BITS[-1]
 _MASK: Final = (1 << 64) - 1
-_LOW_48: Final = (1 << _WORD_BITS) - 1
+SUM_MASK: Final = (1 << _WORD_BITS) - 1
+"""The bits of the sum of all."""
+FACTORS: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""Those of `mixed`."""
 
 
 class Parameters(msgspec.Struct, frozen=True, gc=False):
@@ -68,9 +71,9 @@ def mixed(checksum: int, salt: int) -> int:
         checksum: The checksum.
         salt: What must be the same if two parameters are to be exchanged unseen.
     """
-    value = (checksum + (salt + 1) * 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    value = (checksum + (salt + 1) * FACTORS[0]) & _MASK
+    value = ((value ^ (value >> 30)) * FACTORS[1]) & _MASK
+    value = ((value ^ (value >> 27)) * FACTORS[2]) & _MASK
     return value ^ (value >> 31)
 
 
@@ -80,7 +83,7 @@ def summed(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     Returns:
         The sum of all, of 48 bits, and the words with the sums by the bits of their places.
     """
-    places = _bits_of_places(len(checksums))
+    places = bits_of_places(len(checksums))
     sums = [0] * places
     for place, checksum in enumerate(checksums):
         for bit in range(place.bit_length()):
@@ -88,9 +91,9 @@ def summed(checksums: Sequence[int]) -> tuple[int, tuple[int, ...]]:
                 sums[bit] += checksum
     words = [0] * WORDS
     for bit, one in enumerate(sums):
-        word, shift, modulus = _position(bit, places)
+        word, shift, modulus = position_of(bit, places)
         words[word] |= one % modulus << shift
-    return sum(checksums) & _LOW_48, tuple(words)
+    return sum(checksums) & SUM_MASK, tuple(words)
 
 
 def differing_places(here: tuple[int, Sequence[int]], there: tuple[int, Sequence[int]], count: int) -> Places | None:
@@ -106,10 +109,10 @@ def differing_places(here: tuple[int, Sequence[int]], there: tuple[int, Sequence
     """
     if not 0 < count <= MAX_PARAMETERS or len(here[1]) != WORDS or len(there[1]) != WORDS:
         return None
-    bits = _bits_of_places(count)
+    bits = bits_of_places(count)
     first = last = 0
     for bit in range(bits):
-        word, shift, modulus = _position(bit, bits)
+        word, shift, modulus = position_of(bit, bits)
         difference = (here[0] - there[0]) % modulus
         if not difference:  # in the low bits, by chance
             return None
@@ -119,11 +122,12 @@ def differing_places(here: tuple[int, Sequence[int]], there: tuple[int, Sequence
     return Places(min(first, count - 1), min(last, count - 1), first == last < count)
 
 
-def _bits_of_places(count: int) -> int:
+def bits_of_places(count: int) -> int:
+    """How many bits the places of so many parameters have."""
     return max(count - 1, 0).bit_length()
 
 
-def _position(bit: int, bits: int) -> tuple[int, int, int]:
+def position_of(bit: int, bits: int) -> tuple[int, int, int]:
     """The word with the sum by one of some bits of places, how far that is shifted there, and its modulus."""
     width = next(width for width in _SUM_BITS if bits <= WORDS * (_WORD_BITS // width))
     word, nth = divmod(bit, _WORD_BITS // width)

@@ -17,14 +17,16 @@ from typing import Any, Final
 
 import torch
 
-from otel_torchdist.capture.observers.statistics import HALVES, MASK, checksum_tensor, sample_of
+from otel_torchdist.capture.observers.statistics import HALVES, MASK, checksum_tensor, sample_of, signed
 from otel_torchdist.tape.numerics import NumericsWord, checksum_word, float_word
+from otel_torchdist.tape.parameters import FACTORS, SUM_MASK, WORDS, bits_of_places, position_of
 
 _torch: Any = torch
 _vector_norm: Final = _torch.linalg.vector_norm
 _EXTREMES: Final = struct.Struct("=2d")
 _MOMENTS: Final = struct.Struct("=4d")
 _CHECKSUM: Final = struct.Struct("=Q")
+_PARAMETERS: Final = struct.Struct(f"={1 + WORDS}q")
 MAX_ROW: Final = _EXTREMES.size + _MOMENTS.size + _CHECKSUM.size
 """Bytes of the longest row."""
 
@@ -59,6 +61,34 @@ def row_of_inputs(tensors: Sequence[torch.Tensor], is_sampled: bool) -> tuple[to
 def row_of_outputs(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Enqueue the checksum of outputs."""
     return checksum_tensor(tensors).view(1)
+
+
+def row_of_parameters(tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> torch.Tensor:
+    """Enqueue what `summed` makes of the mixed checksums of parameters: the sum of all, and the words behind it."""
+    pairs = zip(tensors, salts, strict=True)
+    value = torch.stack([checksum_tensor([tensor]) + signed((salt + 1) * FACTORS[0]) for tensor, salt in pairs])
+    for shift, factor in ((30, FACTORS[1]), (27, FACTORS[2])):
+        value = (value ^ _shifted(value, shift)) * signed(factor)
+    value = value ^ _shifted(value, 31)
+    places = torch.arange(len(tensors), dtype=torch.int64, device=value.device)
+    bits = bits_of_places(len(tensors))
+    words = [torch.zeros((), dtype=torch.int64, device=value.device) for _ in range(WORDS)]
+    for bit in range(bits):
+        word, shift, modulus = position_of(bit, bits)
+        one = (value * (places >> bit & 1)).sum() & (modulus - 1)
+        words[word] = words[word] + (one << shift)
+    return torch.stack([value.sum() & SUM_MASK, *words])
+
+
+def parameters_in(row: bytes) -> tuple[int, tuple[int, ...]]:
+    """The sum of all and the words, from a row that has come from the device."""
+    total, *words = _PARAMETERS.unpack(row)
+    return total, tuple(words)
+
+
+def _shifted(value: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift 64-bit words to the right, without their sign."""
+    return value >> bits & ((1 << 64 - bits) - 1)
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[object]:

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from otel_torchdist.capture.cuda.readings import Reading
-from otel_torchdist.capture.observers.device_statistics import Counts, row_of_inputs, row_of_outputs
+from otel_torchdist.capture.observers.device_statistics import (
+    Counts,
+    row_of_inputs,
+    row_of_outputs,
+    row_of_parameters,
+)
 from otel_torchdist.tape.numerics import Unseen
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.devices import DeviceOperations
 
 MAX_TENSORS: Final = 64
-"""Each costs the host some launches."""
+"""Of an operation; each costs the host some launches. Parameters are looked at in few steps."""
 
 
 class DeviceValues:
@@ -47,6 +52,10 @@ class DeviceValues:
         """Enqueue the checksum of outputs."""
         return self._enqueue(tensors, lambda: row_of_outputs(tensors))
 
+    def parameters(self, tensors: Sequence[torch.Tensor], salts: Sequence[int]) -> Reading | Unseen:
+        """Enqueue the checksums of parameters; see `row_of_parameters`."""
+        return self._enqueue(tensors, lambda: row_of_parameters(tensors, salts), most=len(tensors))
+
     def read(self, reading: Reading, arrived: Callable[[bytes], object]) -> None:
         """Have a function called with a result, on our thread, when it has arrived."""
         cuda = self._find_cuda()
@@ -54,11 +63,13 @@ class DeviceValues:
             reading.arrived = arrived
             cuda.read(reading)
 
-    def _enqueue(self, tensors: Sequence[torch.Tensor], row_of: Callable[[], torch.Tensor]) -> Reading | Unseen:
+    def _enqueue(
+        self, tensors: Sequence[torch.Tensor], row_of: Callable[[], torch.Tensor], most: int = MAX_TENSORS
+    ) -> Reading | Unseen:
         cuda = self._find_cuda()
         if cuda is None:
             return Unseen.DEVICE
-        if len(tensors) > MAX_TENSORS:
+        if len(tensors) > most:
             return Unseen.FULL
         reading: Reading | Unseen = cuda.room_for_reading(tensors[0].get_device())
         if isinstance(reading, Unseen):

@@ -142,7 +142,7 @@ class ObservedCalls:
         self._looks_at_tensors = observing.looks_at_tensors
         self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
         every = observing.compare_parameters
-        self._replicas = Replicas(every, meet, current) if every else None
+        self._replicas = Replicas(every, meet, current, self._devices) if every else None
         self._meet = meet
         self._patches = patches
         self._patched: set[type] = set()

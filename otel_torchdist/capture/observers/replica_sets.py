@@ -21,6 +21,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from otel_torchdist.capture.observers.statistics import is_dense
+
 MAX_MODELS: Final = 1_024
 MAX_OPTIMIZERS: Final = 4_096
 """Living ones; programs that step in the backward pass have an optimizer for each parameter."""
@@ -115,7 +117,7 @@ class WrappedModels:
         """Their parameters, of each that can be read here in full."""
         for model in list(self._models):
             found = model.now()
-            if found is not None and all(_is_readable(one) for one in found.tensors):
+            if found is not None and all(map(_is_readable, found.tensors)):
                 yield found
 
 
@@ -258,7 +260,9 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
 
 def _is_readable(tensor: torch.Tensor) -> bool:
     """Whether a tensor's bits can be read here and now."""
-    return type(tensor) in _PLAIN and tensor.is_cpu and tensor.layout is torch.strided
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+        return False
+    return tensor.is_cpu or (tensor.is_cuda and is_dense(tensor))  # else it would be copied, and there may be no room
 
 
 def _described(place: int, parameter: torch.Tensor, optimizer: Optimizer | None = None) -> str:

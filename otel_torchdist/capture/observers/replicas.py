@@ -20,19 +20,23 @@ from torch.nn.parallel import distributed as ddp
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
+from otel_torchdist.capture.observers.device_statistics import parameters_in
 from otel_torchdist.capture.observers.replica_sets import ParameterSet, ReplicatedTensors, WrappedModels
 from otel_torchdist.capture.observers.statistics import checksum_of
 from otel_torchdist.capture.torch_api import Patches, hook_before_optimizers, skip_in_dynamo
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names import MAX_PARAMETERS, SPARE_OF_SHAPES
-from otel_torchdist.tape.numerics import NumericsWord, pack_parameters
+from otel_torchdist.tape.numerics import NumericsWord, Unseen, pack_parameters
 from otel_torchdist.tape.parameters import MAX_PARAMETERS as MAX_COMPARED
 from otel_torchdist.tape.parameters import Parameters, mixed, summed
 from otel_torchdist.tape.records import ParameterNames
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.cuda.readings import Reading
+    from otel_torchdist.capture.observers.device_values import DeviceValues
     from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.tape.writer import TapeWriter
 
 _CHECKS_SHAPES: Final = "_verify_param_shape_across_processes"
 _LOW_32: Final = (1 << 32) - 1
@@ -50,11 +54,20 @@ class Replicas:
         every: int,
         meet: Callable[[ProcessGroup], GroupState | None],
         current: Callable[[], Recorder | None],
+        devices: DeviceValues,
     ) -> None:
-        """Compare before each `every`-th step; `meet` finds or registers a group, `current` is the recorder in use."""
+        """Compare parameters.
+
+        Args:
+            every: Before each step whose number is a multiple of this.
+            meet: Finds or registers a group.
+            current: Returns the recorder in use.
+            devices: Looks at tensors on devices.
+        """
         self._every = every
         self._meet = meet
         self._current = current
+        self._devices = devices
         self._models = WrappedModels()
         self._tensors = ReplicatedTensors()
         self._compared_step = 0
@@ -113,9 +126,18 @@ class Replicas:
         group = self._meet(found.process_group)
         if group is None or not group.name.aligned or not 0 < len(found.tensors) <= MAX_COMPARED:
             return
+        if len({tensor.device for tensor in found.tensors}) > 1:
+            return
+        reading: Reading | Unseen | None = None
+        total, sums = 0, tuple[int, ...]()
         with torch.no_grad():
-            pairs = zip(found.tensors, found.salts, strict=True)
-            checksum, sums = summed([mixed(checksum_of([tensor]), salt) for tensor, salt in pairs])
+            if found.tensors[0].is_cuda:
+                reading = self._devices.parameters(found.tensors, found.salts)
+            else:
+                pairs = zip(found.tensors, found.salts, strict=True)
+                total, sums = summed([mixed(checksum_of([tensor]), salt) for tensor, salt in pairs])
+        if isinstance(reading, Unseen):
+            return
         step = recorder.step
         payload = pack_parameters(
             taken_ns=time.monotonic_ns(),
@@ -131,8 +153,12 @@ class Replicas:
                 sums=sums,
             ),
         )
-        number = recorder.tape.write_numerics(payload, dict(enumerate(sums)))
-        recorder.tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, checksum, How.CALL)
+        tape = recorder.tape
+        number = tape.write_numerics(payload, dict(enumerate(sums)))
+        if reading is None:
+            tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, total, How.CALL)
+        else:
+            self._devices.read(reading, lambda row: _fill_in(tape, number, row))
 
     def _name(self, recorder: Recorder, given: Sequence[str]) -> int:
         """Id of the names of parameters, of as many as there is room for."""
@@ -150,3 +176,11 @@ class Replicas:
             self._named.clear()
         self._named[names] = found = recorder.tape.names.find_room(ParameterNames(tuple(shown)), SPARE_OF_SHAPES)
         return found
+
+
+def _fill_in(tape: TapeWriter, number: int, row: bytes) -> None:
+    """Complete a record when a device has found out the checksums of its parameters: the sum of all last."""
+    total, sums = parameters_in(row)
+    for word, value in enumerate(sums):
+        tape.mark(number, word, value, How.EVENT)
+    tape.mark(number, NumericsWord.OUTPUT_CHECKSUM, total, How.EVENT)

@@ -165,7 +165,7 @@ def checksum_tensor(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The same as an int64 of no dimension where the tensors are, computed without waiting for their device."""
     result = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
     for tensor in tensors:
-        result = result * _signed(_FACTOR) + _signed(tensor.nbytes * _FACTOR)
+        result = result * signed(_FACTOR) + signed(tensor.nbytes * _FACTOR)
         for one in _sums(tensor):
             result = result + one
     return result
@@ -208,10 +208,10 @@ def _weights_on_host() -> torch.Tensor:
 
 
 def _make_weights(device: torch.device) -> torch.Tensor:
-    return torch.arange(1, LANES * _WORD + 1, device=device, dtype=torch.int64).mul_(_signed(_FACTOR)).bitwise_or_(1)
+    return torch.arange(1, LANES * _WORD + 1, device=device, dtype=torch.int64).mul_(signed(_FACTOR)).bitwise_or_(1)
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
     """The int64 with the same 64 bits."""
     value &= MASK
     return value - (value & _SIGN) * 2

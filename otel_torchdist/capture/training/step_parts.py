@@ -234,7 +234,7 @@ def _with_subclasses(of: type) -> Iterator[type]:
 
 
 def _subclass_hook(follow: Callable[[type], None]) -> Callable[..., None]:
-    def __init_subclass__(cls: type, **kwargs: Any) -> None:
+    def __init_subclass__(cls: Any, **kwargs: Any) -> None:
         super(_BaseDataLoaderIter, cls).__init_subclass__(**kwargs)
         with guard.guarded("data loader"):
             follow(cls)

@@ -71,6 +71,14 @@ def test_outputs_are_read_after_the_wait(said: list[dict[str, Any]]) -> None:
     assert (line["before"], line["is_equal"]) == (None, True)
 
 
+def test_parameters_of_replicas(said: list[dict[str, Any]]) -> None:
+    """Checksums and sums by place are those of the host, from before the step that changes the parameters."""
+    [line] = of(said, "parameters")
+    assert line["early"] == []
+    assert line["is_equal"]
+    assert line["count"] == 5
+
+
 def test_odd_tensors(said: list[dict[str, Any]]) -> None:
     """Each is described, or left out with a reason; integers and empty ones cannot hold such values."""
     [line] = of(said, "odd_inputs")

@@ -9,8 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_torchdist.capture.observers.device_statistics import parameters_in, row_of_parameters
 from otel_torchdist.capture.observers.eligible import sort
 from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of, moments_of, sample_of
+from otel_torchdist.tape.parameters import mixed, summed
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -121,3 +123,14 @@ def test_exchanged_parts_change_the_checksum() -> None:
     assert checksum_of([first, second]) != checksum_of([second, first])
     assert checksum_of([torch.cat([first, second])]) != checksum_of([torch.cat([second, first])])
     assert checksum_of([torch.zeros(8)]) != checksum_of([torch.zeros(16)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 64, 300])
+def test_sums_of_parameters_on_devices(count: int) -> None:
+    """What a device computes for any number of parameters is what the host computes, bit by bit."""
+    torch.manual_seed(count)
+    tensors = [torch.randn(1 + place % 90) for place in range(count)]
+    salts = [torch.randint(0, 1 << 32, ()).item() for _ in tensors]
+    row = row_of_parameters(tensors, [int(salt) for salt in salts])
+    expected = summed([mixed(checksum_of([tensor]), int(salt)) for tensor, salt in zip(tensors, salts, strict=True)])
+    assert parameters_in(row.numpy().tobytes()) == expected

@@ -16,8 +16,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.numerics import NumericsObserver
 from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of, moments_of
+from otel_torchdist.capture.training.steps import mark_step
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.tape.numerics import checksum_word
+from otel_torchdist.tape.parameters import mixed, summed
 from tests.support.rank import own_tape, say, start_capture
 from tests.support.simulated_cuda import MAIN_STREAM, SimulatedCuda
 from tests.support.waiting import until
@@ -25,7 +27,7 @@ from tests.support.waiting import until
 SLOTS = 6
 MS = 1_000_000
 warnings.simplefilter("ignore")
-capture = start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1)))
+capture = start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 cuda = SimulatedCuda(capture, Path(sys.argv[1]))
 cuda.slots = SLOTS
@@ -141,6 +143,28 @@ def odd_inputs() -> None:
     say(part="odd_inputs", found=found)
 
 
+def parameters() -> None:
+    """Parameters of a replica are compared before a step, by what the device has found before that changed them."""
+    hosts = [torch.randn(300), torch.randn(3, 70).t(), torch.randn(1_000).half(), torch.randn(5), torch.ones(())]
+    expected = summed([mixed(checksum_of([host]), salt) for salt, host in enumerate(hosts)])
+    tensors = [cuda.on_device(host) for host in hosts]  # with the same memory
+    observed: Any = capture._observed
+    observed._replicas._models.learn(None, dist.group.WORLD, tensors)
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    optimizer.register_step_post_hook(lambda *_: [tensor.zero_() for tensor in tensors])
+    mark_step()
+    stuck = cuda.device.launch(MAIN_STREAM, None)
+    optimizer.step()
+    early = [one.output_checksum for one in read() if one.parameters is not None]
+    cuda.device.release(stuck)
+    until(lambda: [one for one in read() if one.parameters is not None and one.output_checksum is not None], 20.0)
+    [found] = [one for one in read() if one.parameters is not None]
+    is_equal = (found.output_checksum, found.parameters.sums) == expected
+    say(part="parameters", early=early, is_equal=is_equal, count=found.parameters.count)
+
+
 def device_fails() -> None:
     """The device returns errors from now on."""
     cuda.device.failure = "cudaErrorLaunchFailure"
@@ -150,7 +174,7 @@ def device_fails() -> None:
 
 
 parts: tuple[Callable[[], None], ...] = (
-    values, in_order, too_many, in_graph, asynchronous, odd_inputs, device_fails,
+    values, in_order, too_many, in_graph, asynchronous, odd_inputs, parameters, device_fails,
 )  # fmt: skip
 for part in parts:
     part()
