@@ -21,7 +21,7 @@ from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.tape.activities import Activity
-from otel_torchdist.tape.layout import MAX_TIME_NS, ActivityKind, Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.layout import MAX_PIECE, MAX_TIME_NS, ActivityKind, Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.records import Operation, StepMark
 from tests.archive.made import NAMES, operations, origin, segment
@@ -45,7 +45,7 @@ def _operations(draw: st.DrawFn) -> Operation:
         draw(_counts), draw(_counts), draw(_ids), draw(_ids), draw(_ids), draw(_ids), draw(_ranks),
         draw(st.integers(-(1 << 31), (1 << 31) - 1)), draw(st.integers(0, 1 << 31)), Flag(draw(st.integers(0, 127))),
         returned, wait_entered, wait_returned, started, completed, draw(st.none() | st.sampled_from(How)),
-        draw(_ids), draw(st.none() | st.sampled_from(How)),
+        draw(_ids), draw(st.none() | st.sampled_from(How)), piece=draw(st.integers(0, MAX_PIECE)),
     )  # fmt: skip
 
 

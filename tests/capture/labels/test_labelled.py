@@ -44,7 +44,7 @@ def test_buckets(job: LabelledJob, rank: int) -> None:
     """Equal buckets are told apart from the second step after they were rebuilt, and other sums are no buckets."""
     sums = [one for one in job.part("ddp", rank) if one.name == "all_reduce"]
     own = [one for one in sums if not one.is_async]
-    assert len(own) == 4 and {one.label for one in own} == {""}
+    assert len(own) == 4 and {one.label for one in own} == {""}  # in backward, too, and as large as a bucket
     first, *rebuilt = [one.label for one in sums if one.is_async]
     in_order = [f"DDP bucket {number}" for number in range(3)]
     assert len(set(job.said["rebuilt"])) == 1

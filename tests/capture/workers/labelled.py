@@ -95,16 +95,16 @@ def fsdp1() -> None:
 
 
 def ddp() -> None:
-    """Equal buckets, a sum over all ranks before each backward, and gradients that are accumulated."""
+    """Equal buckets, a sum over all ranks in each backward, and gradients that are accumulated."""
     net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     model = DistributedDataParallel(net, bucket_cap_mb=0.03)
     for step in range(4):
         loss = model(torch.ones(2, 64)).sum()
-        dist.all_reduce(torch.ones(2 * (64 * 64 + 64)))  # as large as a bucket
+        loss.register_hook(lambda _: dist.all_reduce(torch.ones(2 * (64 * 64 + 64))))  # as large as a bucket
         if step == 3:
             with model.no_sync():
                 model(torch.ones(2, 64)).sum().backward()
-            loss = model(torch.ones(2, 64)).sum()
+            loss = loss + model(torch.ones(2, 64)).sum()
         loss.backward()
         mark_step()
     known = model._get_ddp_logging_data()
