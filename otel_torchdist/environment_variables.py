@@ -135,8 +135,9 @@ OTEL_PYTHON_TORCHDIST_STALL_IGNORE = "OTEL_PYTHON_TORCHDIST_STALL_IGNORE"
 .. envvar:: OTEL_PYTHON_TORCHDIST_STALL_IGNORE
 
 Operations that are never reported as stalled, however long they take: a comma-separated list of patterns (``*``,
-``?``) that are matched against the operation's name (``barrier``), its group's description (``mesh_eval``), the label
-of ``record_comm``, and its call site (``evaluate.py:run``). Deaths are still reported.
+``?``) that are matched against the operation's name (``barrier``), its group's description (``mesh_eval``), what it is
+for (``FSDP encoder.*``, or the label of ``record_comm``), and its call site (``evaluate.py:run``). Deaths are still
+reported.
 Default: ""
 """
 

@@ -179,8 +179,7 @@ OUTPUT_CHECKSUM: Final = "torchdist.output.checksum"
 """The same of the outputs, where all members must have equal ones; missing where their end is known before they are
 read, as in DDP."""
 CALLER: Final = "torchdist.caller"
-"""What the call is for, in words: the FSDP unit or pipeline stage, or the label that the program gave with
-`record_comm`."""
+"""What the call is for, in words (`FSDP layers.3`), or the label that the program gave with `record_comm`."""
 FSDP_UNIT: Final = "torchdist.fsdp.unit"
 """The module whose parameters are gathered or whose gradients are reduced, by FSDP or `fully_shard`: `layers.3`; `root`
 for the outermost one."""

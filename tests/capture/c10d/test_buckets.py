@@ -27,7 +27,8 @@ def buckets(memory: Path) -> Iterator[Buckets]:
     recorder = Recorder(memory, 0, 2, 1024)
     new_group: Any = ProcessGroup
     process_group = new_group(0, 2)
-    yield Buckets(Groups().learn(recorder, process_group, (0, 1), 0))
+    group = Groups().learn(recorder, process_group, (0, 1), 0)
+    yield Buckets(group.recorder, group.native)
     recorder.tape.close()
 
 

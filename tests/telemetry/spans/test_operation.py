@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -9,11 +10,16 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id
-from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState, Word
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState, Word, pack_label
 from otel_torchdist.tape.names import OTHER
-from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
 from tests.support.fake_tape import RUN, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
+
+_OF_LABELS = {
+    *(semconv.CALLER, semconv.FSDP_UNIT, semconv.DDP_BUCKET),
+    *(semconv.PIPELINE_STAGE, semconv.PIPELINE_DIRECTION, semconv.PIPELINE_MICROBATCH),
+}
 
 
 def test_an_operation_shows_everything_in_its_record(rank: Rank) -> None:
@@ -267,3 +273,50 @@ def test_what_a_device_never_came_to_is_no_error(rank: Rank) -> None:
     assert errors == ["all_reduce was still in progress when the process was gone", None]
     [in_progress, _] = rank.sink.operations
     assert semconv.DEVICE_DURATION not in in_progress.attributes
+
+
+@pytest.mark.parametrize(
+    ("label", "piece", "shown"),
+    [
+        (
+            LabelName(LabelKind.FSDP, unit="layers.3"),
+            0,
+            {semconv.CALLER: "FSDP layers.3", semconv.FSDP_UNIT: "layers.3"},
+        ),
+        (LabelName(LabelKind.FSDP), 0, {semconv.CALLER: "FSDP root", semconv.FSDP_UNIT: "root"}),
+        (LabelName(LabelKind.DDP), 3, {semconv.CALLER: "DDP", semconv.DDP_BUCKET: 2}),
+        (
+            LabelName(LabelKind.PIPELINE, stage=1, direction="fwd"),
+            1,
+            {
+                semconv.CALLER: "pipeline stage 1, fwd",
+                semconv.PIPELINE_STAGE: 1,
+                semconv.PIPELINE_DIRECTION: "fwd",
+                semconv.PIPELINE_MICROBATCH: 0,
+            },
+        ),
+    ],
+)
+def test_labels(rank: Rank, label: LabelName, piece: int, shown: dict[str, object]) -> None:
+    """What a library for parallel training calls is shown in words, and each part of it as an attribute."""
+    rank.tape.label = pack_label(rank.tape.writer.names.intern(label), piece)
+    rank.tape.operation()
+    rank.tape.end_step()
+    rank.poll()
+    [span] = rank.sink.operations
+    assert {name: value for name, value in span.attributes.items() if name in _OF_LABELS} == shown
+
+
+def test_dimensions_of_a_group_that_a_mesh_has_taken(rank: Rank) -> None:
+    """Operations before the mesh have no dimensions, and those after it have, though the group's id is the same."""
+    names = rank.tape.writer.names
+    for dimensions in ((), ("dp", "fsdp")):
+        if dimensions:
+            group = rank.tape.reader.names.group(rank.tape.group)
+            assert group is not None
+            names.replace(rank.tape.group, dataclasses.replace(group, dimensions=dimensions))
+            rank.tape.call_site = names.intern(CallSiteName("step", "/home/user/train.py", 43))
+        rank.tape.operation()
+        rank.tape.end_step()
+        rank.poll()
+    assert [span.attributes.get(semconv.MESH_DIMENSIONS) for span in rank.sink.operations] == [None, ["dp", "fsdp"]]
