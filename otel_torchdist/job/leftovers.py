@@ -21,7 +21,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.names import MAX_BYTES
 
 _PART_OF_TAPE: Final = re.compile(
-    r"\.?([0-9a-f]{16})\.(?:tape|names|stacks|stacks\.new|fault|abort|rescue|death|death\.new|new)"
+    r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description)(?:\.new)?)"
 )
 
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,13 @@ import pytest
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files import locks as directory_lock
 from otel_torchdist.files.locks import alone_in, using
+from otel_torchdist.job.deaths import death_path
+from otel_torchdist.job.description import description_path
 from otel_torchdist.job.directory import clean_up, job_directory
+from otel_torchdist.job.profile_file import profile_path
+from otel_torchdist.job.requests import abort_path, offer_path
+from otel_torchdist.job.rescue_request import rescue_path
+from otel_torchdist.job.stacks import stacks_path
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors, start
 from tests.support.waiting import until
@@ -134,6 +140,34 @@ def test_what_this_process_reads_stays(memory: Path) -> None:
     reader.close()
     clean_up(memory, 0, 0)
     assert names_in(memory) == set()
+
+
+BESIDE = (
+    abort_path, death_path, description_path, offer_path, profile_path, rescue_path, stacks_path,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("beside", BESIDE, ids=lambda path_of: path_of.__name__)
+def test_every_file_beside_a_tape_goes_with_it(memory: Path, beside: Callable[[Path], Path]) -> None:
+    """In a job that is still running, whatever was written for a dead rank is removed with its tape."""
+    live = memory / key(1)
+    with WriterProcess(live) as rank:
+        dead = leave_tape(live, 7, age_s=1_000)
+        beside(dead).touch()
+        clean_up(memory, 0, 0)
+        assert names_in(live) == {rank.path.name, rank.path.with_suffix(".names").name}
+
+
+def test_half_written_file_goes_too(memory: Path) -> None:
+    """A file whose writer was killed before it had its name is removed with its tape."""
+    live = memory / key(1)
+    with WriterProcess(live) as rank:
+        dead = leave_tape(live, 7, age_s=1_000)
+        for kind in ("stacks.new", "profile.new", "description.new"):
+            dead.with_suffix(f".{kind}").touch()
+        dead.with_name(f".{dead.stem}.rescue").touch()
+        clean_up(memory, 0, 0)
+        assert names_in(live) == {rank.path.name, rank.path.with_suffix(".names").name}
 
 
 def test_crashed_creator(memory: Path) -> None:
