@@ -75,7 +75,8 @@ class DistributedCheckpoints(logging.Handler):
     def _warn_if_silent(self) -> None:
         """Warn once that nothing is logged although the program saves or loads."""
         logger = _logger_of_torch()
-        if self._has_warned or (logger is not None and logger.isEnabledFor(logging.DEBUG)):
+        is_heard = logger is not None and logger.isEnabledFor(logging.DEBUG)
+        if self._has_warned or is_heard or self._activities.recorder is None:
             return
         self._has_warned = True
         why = "this torch logs none" if logger is None else f"the logger {logger.name} is disabled"
@@ -139,13 +140,14 @@ class DistributedCheckpoints(logging.Handler):
         def collective(wrapper: Any, step: Any, map_fun: Any, *args: Any, **kwargs: Any) -> Any:
             mine = activities.of_thread
             if mine is None or not mine.open or not callable(map_fun):
-                if activities.recorder is not None:
-                    _contained(self._warn_if_silent)
+                with guard.guarded(_WHERE):
+                    self._warn_if_silent()
                 return original(wrapper, step, map_fun, *args, **kwargs)
             key = object()
             parts = _Parts(activities, map_fun)
-            _contained(activities.begin, ActivityKind.CHECKPOINT_STAGE, text_of(step), key)
-            _contained(parts.name_storage)
+            with guard.guarded(_WHERE):
+                activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(step), key)
+                parts.name_storage()
             if args and callable(args[0]):
                 args = (parts.watched(args[0]), *args[1:])
             elif callable(kwargs.get("reduce_fun")):
@@ -153,10 +155,13 @@ class DistributedCheckpoints(logging.Handler):
             try:
                 result = original(wrapper, step, parts.watched(map_fun), *args, **kwargs)
             except BaseException as error:
-                _contained(activities.end, key, *_ending(error))
+                with guard.guarded(_WHERE):
+                    activities.end(key, *_ending(error))
                 raise
-            _contained(parts.expect, result)
-            _contained(activities.end, key, How.CALL)
+            with guard.guarded(_WHERE):
+                parts.expect(result)
+            with guard.guarded(_WHERE):
+                activities.end(key, How.CALL)
             return result
 
         return collective
@@ -201,11 +206,13 @@ class _Parts:
             try:
                 result = function(*args)
             except BaseException as error:
-                _contained(activities.fail_innermost, depth, failure_of(error))
+                with guard.guarded(_WHERE):
+                    activities.fail_innermost(depth, failure_of(error))
                 raise
             finally:
                 mine.deferring = deferring
-            _contained(self._count, result)
+            with guard.guarded(_WHERE):
+                self._count(result)
             return result
 
         return part
@@ -230,14 +237,6 @@ def _logger_of_torch() -> logging.Logger | None:
     """The logger, if the program has imported the package and it has one."""
     logger: Any = getattr(sys.modules.get(_LOGGER_MODULE), "_dcp_logger", None)
     return logger if isinstance(logger, logging.Logger) else None
-
-
-def _contained(record: Callable[..., object], *arguments: Any) -> None:
-    """Record something; an error of ours is reported, also while one of the program's is on its way."""
-    try:
-        record(*arguments)
-    except Exception as error:
-        guard.report(_WHERE, error)
 
 
 def _ending(error: BaseException | None) -> tuple[How, Failure | None]:
