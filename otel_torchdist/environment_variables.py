@@ -179,8 +179,8 @@ OTEL_PYTHON_TORCHDIST_ON_FINDING = "OTEL_PYTHON_TORCHDIST_ON_FINDING"
 
 Actions on a finding that stalls nothing (calls that do not match, stragglers, values that are not finite, results that
 differ), in the form of OTEL_PYTHON_TORCHDIST_ON_STALL without ``rescue``, at once and once per finding, at most 64
-times. They run where the finding was made, ``dump`` and ``abort`` for the ranks of that node; nobody but you knows
-whether a NaN is fatal, so ``abort`` is never a default.
+times. They run where the finding was made, ``dump`` and ``abort`` for the ranks of that node; only you know whether a
+NaN is fatal, so ``abort`` is never a default.
 Default: "log"
 """
 

@@ -1,4 +1,4 @@
-"""Who a rank's job is: written by the rank beside its tape, because its environment is not that of whoever reads it.
+"""Who a rank's job is: written by the rank beside its tape, because its environment is not that of the reader.
 
 It has names of this project's own; `telemetry` knows what OpenTelemetry calls them.
 """

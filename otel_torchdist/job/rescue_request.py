@@ -1,7 +1,7 @@
 """An agent's request to a rank to save its state, in a small file beside its tape.
 
-It carries the verdict and nothing else: which function saves the state is the rank's own setting, so nobody can make a
-rank run something by writing a file.
+It carries the verdict and nothing else: which function saves the state is the rank's own setting, so no file can make a
+rank run something.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.naming import name_ranks
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
@@ -18,10 +18,10 @@ def _save_failed(found: SaveFailed) -> str:
     what = f"{name_checkpoint(found.operation, found.checkpoint)} in step {found.step}"
     why = f"{found.error}: {found.message}" if found.message else found.error
     if not found.are_known:
-        return f"{what} has failed; {name_ranks(found.ranks)} {have(found.ranks)} been told of an exception: {why}"
+        return f"{what} has failed; {name_ranks(found.ranks)} received an exception: {why}"
     stage = f", in {found.stage}" if found.stage else ""
-    told = f"; {name_ranks(found.told)} {have(found.told)} been told of it" if found.told else ""
-    return f"{what} has failed on {name_ranks(found.ranks)}{stage}: {why}{told}"
+    notified = f"; {name_ranks(found.notified)} received it" if found.notified else ""
+    return f"{what} has failed on {name_ranks(found.ranks)}{stage}: {why}{notified}"
 
 
 def _group_shared(found: GroupShared) -> str:

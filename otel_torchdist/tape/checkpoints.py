@@ -66,7 +66,7 @@ class FailedCheckpoint:
         message: Its message.
         step: The rank's step.
         ended_ns: When it failed.
-        is_cause: Whether the exception was raised on this rank; else it was told of another rank's.
+        is_cause: Whether the exception was raised on this rank; else it received another rank's.
     """
 
     number: int

@@ -118,7 +118,7 @@ class Verdict:
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
         symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
-        deadline: When the backend ends the wait; None if it is not known, or nobody waits any more.
+        deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
     """
 
     kind: VerdictKind

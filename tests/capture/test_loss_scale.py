@@ -1,4 +1,4 @@
-"""The scale of gradient scalers on a device, which nobody may read: followed by what the host knows, it is exact."""
+"""The scale of gradient scalers on a device, which cannot be read there: by what the host knows, it is exact."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_loaded_and_given_scales(scales: LossScales) -> None:
 
 
 def test_what_is_not_known_is_not_said(scales: LossScales) -> None:
-    """Fused optimizers that ask nobody, gradients that are only unscaled, scales in tensors, and disabled scalers."""
+    """Fused optimizers that do not ask, gradients that are only unscaled, scales in tensors, and disabled scalers."""
     fused = torch.amp.GradScaler("cpu")
     step(fused, optimizer(fused=True), overflows=True)
     assert scales.newest is None

@@ -48,7 +48,7 @@ def test_real_machine() -> None:
 
 
 def test_device_that_does_not_answer() -> None:
-    """Whoever asks for the reading goes on, and so does the end."""
+    """The thread that asks for the reading goes on, and so does the end."""
     reader = BlockedReader()
     watch = MachineWatch(reader, GpuProcess()).start()
     assert reader.is_reached.wait(10)

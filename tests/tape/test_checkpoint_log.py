@@ -27,7 +27,9 @@ class Log:
         self.log.observe(batch.activities_entered, batch.activities_ended)
         return self.log.shown(self.tape.reader.open_activities())
 
-    def save(self, seconds: float, *, error: str = "", told: str = "CheckpointException", path: str = "/ckpt") -> None:
+    def save(
+        self, seconds: float, *, error: str = "", raised: str = "CheckpointException", path: str = "/ckpt"
+    ) -> None:
         """Save, with an error in the stage that writes."""
         tape = self.tape
         how = How.FAILED if error else How.CALL
@@ -40,8 +42,8 @@ class Log:
             tape.writer.mark(stage, ActivityWord.EXPLANATION, text, How.CALL)
         tape.end_activity(stage, how, error)
         tape.pass_s(10 * seconds)
-        tape.end_activity(meeting, how, told if error else "")
-        tape.end_activity(outer, how, told if error else "")
+        tape.end_activity(meeting, how, raised if error else "")
+        tape.end_activity(outer, how, raised if error else "")
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_what_has_failed(one: Log, polls_between: bool) -> None:
 
 
 def test_told_of_another_rank(one: Log) -> None:
-    """A rank whose own stages went well was only told."""
+    """A rank whose own stages went well only received it."""
     outer = one.tape.begin_activity("/ckpt", SAVE)
     stage = one.tape.begin_activity("write_data", STAGE, outer)
     one.tape.end_activity(stage)

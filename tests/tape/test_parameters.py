@@ -55,7 +55,7 @@ def test_many_parameters() -> None:
 
 
 def test_equal_and_damaged_sums() -> None:
-    """Nothing is said where nothing differs, words are missing, or the number of parameters is impossible."""
+    """There is no answer where nothing differs, words are missing, or the number of parameters is impossible."""
     sums = sums_of(5)
     assert differing_places(sums, sums, 5) is None
     other = sums_of(5, {2: 0})

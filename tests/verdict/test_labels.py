@@ -59,7 +59,7 @@ def test_other_labels_are_no_mismatch() -> None:
 
 
 def test_microbatch_of_a_message() -> None:
-    """The label is that of the side that waits; it is said whose it is where the other side is named."""
+    """The label is that of the side that waits; the sentence states whose it is where the other side is named."""
     for waiting, missing in (("recv", "send"), ("send", "recv")):
         world = FakeWorld(2)
         pair = group_of(0, 1, description="mesh_pp")

@@ -60,7 +60,7 @@ def absent(*symptoms: Symptom, rank: int = 2) -> Verdict:
     ],
 )
 def test_clause_of_an_absent_rank(symptom: Symptom, clause: str) -> None:
-    """Each kind has its words, and stands between who waits and where the rank is."""
+    """Each kind has its words, and stands between the ranks that wait and where the rank is."""
     verdict = absent(symptom)
     assert sentence(verdict, 11.0) == (
         f"rank 2 has not entered all_reduce (sequence 2, default_pg) for 11.0 s; 3 of 4 ranks wait; {clause}; "
@@ -79,7 +79,7 @@ def test_clause_of_an_absent_rank(symptom: Symptom, clause: str) -> None:
     ],
 )
 def test_what_is_not_said(symptom: Symptom) -> None:
-    """Nothing is said of what is long over, nor of what cannot hold a rank up that is elsewhere."""
+    """What is long over is not mentioned, nor what cannot hold a rank up that is elsewhere."""
     verdict = absent(symptom)
     assert describe_machine(verdict) == []
     assert semconv.MACHINE_EVIDENCE not in of_verdict(verdict, 1, 11.0)
@@ -91,7 +91,7 @@ def test_machine_of_another_rank() -> None:
 
 
 def test_one_clause() -> None:
-    """Of several symptoms the most telling one is said."""
+    """Of several symptoms the most telling one is reported."""
     memory, error = seen(SymptomKind.NODE_MEMORY, 15.0, 0.9), seen(XID, 4.0, 79)
     [clause] = describe_machine(absent(memory, error))
     assert clause.startswith("its GPU reported Xid 79")

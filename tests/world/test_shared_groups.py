@@ -93,7 +93,7 @@ def test_other_groups(rank: Rank, group: GroupName) -> None:
 
 
 def test_groups_of_their_own(rank: Rank) -> None:
-    """A thread that saves in another group disturbs nobody."""
+    """A thread that saves in another group disturbs no other."""
     own = GroupName("1", "checkpoint", (0, 1), 1, "gloo", True)
     for begin_s in (1.0, 5.0, 9.0):
         rank.call(7, begin_s, begin_s + 2)

@@ -2,7 +2,7 @@
 
 A handler in Python runs only when the main thread is back from the collective that it waits in. The interpreter's
 wakeup descriptor gets each signal's number at once, so a thread of ours learns of it. There is one such descriptor in a
-process: what it had before gets everything too, and whoever sets one later (asyncio does) replaces ours.
+process: what it had before gets everything too, and code that sets one later (asyncio does) replaces ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Saves this rank's state in a stall, by a function of the user's, because the agent requests it.
 
 A rank that hangs in a collective still has its parameters, and usually the GIL is free. The function runs on a thread
-of its own that nobody waits for: it may hang too, as may everything that it touches.
+of its own that is not waited for: it may hang too, as may everything that it touches.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Served:
             call.complete(How.CALL)
             return
         call.returned()
-        # Whoever sets the result runs Python already, so this costs little, and no tensor is held.
+        # What sets the result is Python code, so this costs little, and no tensor is held.
         add_done_callback(functools.partial(self._has_result, call))
 
     @guard.guarded("a served call")

@@ -220,7 +220,7 @@ def _has_ended(call: RecordedCall) -> bool:
     future = call.future if call.reference is None else call.reference()
     if call.is_over:
         return True
-    if future is None:  # the program has dropped it: what becomes of the call is seen by nobody
+    if future is None:  # the program has dropped it: its outcome cannot be observed
         call.complete(How.ABANDONED)
         return True
     if not future.done() or call.is_about_to_return():

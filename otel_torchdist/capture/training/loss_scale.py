@@ -1,9 +1,9 @@
 """Knows the scale of gradient scalers without waiting for a device.
 
-On the CPU the scale is read. On a device it is a tensor that nobody may read without synchronising, but what changes it
+On the CPU the scale is read. On a device it is a tensor that cannot be read without synchronising, but what changes it
 is known on the host: a scaler asks each optimizer whether its gradients have overflowed before it lets it step, and
 `_amp_update_scale_` is a rule of three lines. So it is followed from where the tensor is made, or loaded, by the same
-rule. Fused optimizers ask nobody, and scalers that change the scale in their own way are not followed on devices.
+rule. Fused optimizers do not ask, and scalers that change the scale in their own way are not followed on devices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the settings of PyTorch that end a wait mean for the operation of a verdict.
 
-Only what matters to the verdict is said, and nothing where the timeout is unknown. Defaults are those of torch 2.8 to
+Only what matters to the verdict is shown, and nothing where the timeout is unknown. Defaults are those of torch 2.8 to
 2.15.
 """
 
@@ -60,7 +60,7 @@ def _of_nccl(name: GroupName, verdict: Verdict) -> Iterator[str]:
         case AtTimeout.RAISES:
             yield (
                 "TORCH_NCCL_BLOCKING_WAIT is set: a wait blocks the host and raises at the timeout, whatever "
-                "TORCH_NCCL_ASYNC_ERROR_HANDLING says; what nobody waits for has no timeout"
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING says; what is not waited for has no timeout"
             )
         case AtTimeout.ABORTS:
             yield (

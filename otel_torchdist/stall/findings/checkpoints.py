@@ -26,8 +26,8 @@ class SaveFailed:
     Attributes:
         operation: `save`, `async_save` or `torch.save`.
         checkpoint: Its path or id, or ''.
-        ranks: Ranks on which an exception was raised, ascending; if none is known, those that were told of one.
-        told: The other ranks, which were told of it, ascending.
+        ranks: Ranks on which an exception was raised, ascending; if none is known, those that received one.
+        notified: The other ranks, which received it, ascending.
         are_known: Whether these ranks are known to be the reason.
         stage: The stage that raised on the first of these ranks; '' if it was none.
         error: Type of its exception.
@@ -38,7 +38,7 @@ class SaveFailed:
     operation: str
     checkpoint: str
     ranks: tuple[int, ...]
-    told: tuple[int, ...]
+    notified: tuple[int, ...]
     are_known: bool
     stage: str
     error: str
@@ -83,7 +83,7 @@ def _describe(key: _Checkpoint, failures: list[tuple[RankView, FailedCheckpoint]
         operation=key[0],
         checkpoint=key[1],
         ranks=tuple(sorted(ranks)),
-        told=tuple(sorted(everybody - ranks)),
+        notified=tuple(sorted(everybody - ranks)),
         are_known=bool(causes),
         stage=first.stage,
         error=first.error,

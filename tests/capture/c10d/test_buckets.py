@@ -41,7 +41,7 @@ def numbers(buckets: Buckets, *sizes: int) -> list[int]:
 
 
 def test_in_turn(buckets: Buckets) -> None:
-    """Buckets of one size are told apart, calls of other sizes are none, and a forward begins anew."""
+    """Buckets of one size are distinguished, calls of other sizes are none, and a forward begins anew."""
     model = Model()
     buckets.learn(model, SIZES)
     assert numbers(buckets, 400, 12, 400, 800, 400) == [1, 0, 2, 3, 0]
@@ -59,7 +59,7 @@ def test_out_of_turn(buckets: Buckets) -> None:
 
 
 def test_two_models(buckets: Buckets) -> None:
-    """Two models in one group are not told apart; after the first has been freed, a new one is."""
+    """Two models in one group are not distinguished; after the first has been freed, a new one is."""
     first = Model()
     buckets.learn(first, SIZES)
     del first

@@ -41,7 +41,7 @@ def test_units_of_flat_parameters(job: LabelledJob, rank: int) -> None:
 
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_buckets(job: LabelledJob, rank: int) -> None:
-    """Equal buckets are told apart from the second step after they were rebuilt, and other sums are no buckets."""
+    """Equal buckets are distinguished from the second step after they were rebuilt, and other sums are no buckets."""
     sums = [one for one in job.part("ddp", rank) if one.name == "all_reduce"]
     own = [one for one in sums if not one.is_async]
     assert len(own) == 4 and {one.label for one in own} == {""}  # in backward, too, and as large as a bucket

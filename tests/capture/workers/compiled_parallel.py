@@ -87,7 +87,7 @@ for part in (ddp, fsdp2, fsdp1, sliced, pipeline):
         torch._dynamo.reset()
         counters.clear()
         results = part()
-    told = sorted({str(warning.message).partition("\n")[0][:80] for warning in caught})
+    warned = sorted({str(warning.message).partition("\n")[0][:80] for warning in caught})
     graphs = {key: dict(counters[key]) for key in ("stats", "graph_break", "unimplemented", "aot_autograd")}
-    say(part=part.__name__, results=results, graphs=graphs, warnings=told)
+    say(part=part.__name__, results=results, graphs=graphs, warnings=warned)
 dist.destroy_process_group()

@@ -43,7 +43,7 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> 
     assert found.attributes[semconv.VERDICT_RANKS] == "1"
     assert (found.error or "").replace(str(tmp_path / "lost"), "CKPT") == (
         "checkpoint save CKPT in step 0 has failed on rank 1, in write_data: OSError: [Errno 28] No space left on "
-        "device; rank 0 has been told of it"
+        "device; rank 0 received it"
     )
 
 

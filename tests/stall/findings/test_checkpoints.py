@@ -14,7 +14,7 @@ SETTLED_S = SETTLED_NS / SECOND
 
 
 def failed(number: int, error: str = "OSError", path: str = "/ckpt/1", stage: str = "write_data") -> FailedCheckpoint:
-    """A failed save; of `CheckpointException` the rank was only told."""
+    """A failed save; a `CheckpointException` the rank only received."""
     is_cause = error != "CheckpointException"
     message = "No space left on device" if is_cause else "OSError: No space left on device"
     return FailedCheckpoint(number, "save", path, stage, error, message, 7, START_NS, is_cause)
@@ -37,12 +37,12 @@ def found_in(failures: Mapping[int, tuple[FailedCheckpoint, ...]]) -> list[SaveF
 
 def test_the_rank_that_failed_is_named() -> None:
     """Of three ranks that all got an exception, the one is named on which it was raised."""
-    told = failed(5, "CheckpointException", stage="")
-    [found] = found_in({0: (told,), 1: (failed(6),), 2: (told,)})
-    assert (found.ranks, found.told) == ((1,), (0, 2))
+    received = failed(5, "CheckpointException", stage="")
+    [found] = found_in({0: (received,), 1: (failed(6),), 2: (received,)})
+    assert (found.ranks, found.notified) == ((1,), (0, 2))
     assert describe_problem(found) == (
         "checkpoint save /ckpt/1 in step 7 has failed on rank 1, in write_data: OSError: No space left on device; "
-        "ranks 0,2 have been told of it"
+        "ranks 0,2 received it"
     )
 
 
@@ -51,7 +51,7 @@ def test_the_rank_is_not_seen() -> None:
     [found] = found_in({0: (failed(5, "CheckpointException", stage=""),)})
     assert not found.are_known
     assert describe_problem(found) == (
-        "checkpoint save /ckpt/1 in step 7 has failed; rank 0 has been told of an exception: CheckpointException: "
+        "checkpoint save /ckpt/1 in step 7 has failed; rank 0 received an exception: CheckpointException: "
         "OSError: No space left on device"
     )
 
