@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -23,8 +24,6 @@ from otel_torchdist.capture.checkpoints.distributed import LOGGER, DistributedCh
 from otel_torchdist.capture.checkpoints.files import CheckpointFiles
 from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES, OpenActivities
 from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
-from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS, Activity
 from otel_torchdist.tape.checkpoints import STAGES
 from otel_torchdist.tape.layout import ActivityKind, How
@@ -36,6 +35,7 @@ from tests.capture.conftest import WORKERS
 from tests.support.jobs import Jobs
 from tests.support.memory_sink import MemorySink
 from tests.support.native_library import environ_of
+from tests.support.own_tape import OwnTape
 from tests.support.recorded import RecordedTape
 from tests.support.warm_python import WarmPython
 
@@ -194,14 +194,12 @@ def test_spans(ranks: list[Saved]) -> None:
     assert failed.error == "write_data raised OSError: [Errno 28] No space left on device"
 
 
-class Rank:
+class Rank(OwnTape):
     """Checkpoints of this process, recorded in Python on a tape of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self.recorder = Recorder(directory, 0, 1, 4096)
-        self.reader = TapeReader.of_writer(self.recorder.tape)
+        super().__init__(directory, capacity=4096)
         self.activities = OpenActivities()
-        self.patches = Patches()
         self.distributed = DistributedCheckpoints(self.activities, self.patches)
         self.distributed.hook()
         CheckpointFiles(self.activities).hook(self.patches)
@@ -212,20 +210,16 @@ class Rank:
         batch = self.reader.poll()
         return [(self.reader.names.text(one.detail) or "", one) for one in batch.activities_ended]
 
-    def close(self) -> None:
-        """Undo everything."""
+    def unhook(self) -> None:
+        """Undo what patches do not restore."""
         self.distributed.unhook()
-        self.patches.restore()
-        self.recorder.tape.close()
 
 
 @pytest.fixture
 def rank(memory: Path) -> Iterator[Rank]:
     """Checkpoints of this process are recorded."""
-    memory.chmod(0o700)
-    rank = Rank(memory)
-    yield rank
-    rank.close()
+    with contextlib.closing(Rank(memory)) as rank:
+        yield rank
 
 
 def save(path: object, **more: Any) -> None:

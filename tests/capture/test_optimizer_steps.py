@@ -15,8 +15,6 @@ import torch
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist import semconv
-from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.capture.training import optimizer_steps
 from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.capture.training.steps import Steps
@@ -28,6 +26,7 @@ from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.jobs import Jobs
 from tests.support.memory_sink import MemorySink
+from tests.support.own_tape import OwnTape
 from tests.support.recorded import RecordedTape
 
 
@@ -96,35 +95,29 @@ def test_killed_within(jobs: Jobs) -> None:
     assert last.attributes[semconv.STEP] == 1
 
 
-class Rank:
+class Rank(OwnTape):
     """Steps of this process's optimizers, recorded on a tape of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self.recorder = Recorder(directory, 0, 1, 1024)
-        self.reader = TapeReader.of_writer(self.recorder.tape)
+        super().__init__(directory)
         self.steps = Steps(lambda: 0)
         self.steps.recorder = self.recorder
-        self.patches = Patches()
         self.steps.hook(self.patches)
 
     def poll(self) -> Batch:
         """What is new on the tape."""
         return self.reader.poll()
 
-    def close(self) -> None:
-        """Undo everything."""
+    def unhook(self) -> None:
+        """Undo what patches do not restore."""
         self.steps.unhook()
-        self.patches.restore()
-        self.recorder.tape.close()
 
 
 @pytest.fixture
 def rank(memory: Path) -> Iterator[Rank]:
     """Steps of this process's optimizers are recorded."""
-    memory.chmod(0o700)
-    rank = Rank(memory)
-    yield rank
-    rank.close()
+    with contextlib.closing(Rank(memory)) as rank:
+        yield rank
 
 
 def optimizer(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **options: Any) -> torch.optim.Optimizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -16,16 +17,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 
 from otel_torchdist import data_wait, mark_step
-from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.capture.training import throughput
 from otel_torchdist.capture.training.step_parts import MAX_IN_STEP, StepParts
 from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.figures import FigureWord, StepFigures, read_figures
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.jobs import Jobs
+from tests.support.own_tape import OwnTape
 
 
 def test_shares_are_those_of_a_run_that_is_timed_by_hand(jobs: Jobs) -> None:
@@ -41,15 +40,13 @@ def test_shares_are_those_of_a_run_that_is_timed_by_hand(jobs: Jobs) -> None:
         assert sync_ns > 0
 
 
-class Rank:
+class Rank(OwnTape):
     """Parts of this process's steps, recorded on a tape of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self.recorder = Recorder(directory, 0, 1, 1024)
-        self.reader = TapeReader.of_writer(self.recorder.tape)
+        super().__init__(directory)
         self.parts = StepParts()
         self.steps = Steps(lambda: 0, lambda recorder: self.parts.trains_here())
-        self.patches = Patches()
         self.steps.hook(self.patches)
         self.parts.hook(self.patches)
         self.steps.recorder = self.recorder
@@ -64,21 +61,17 @@ class Rank:
         """What has ended since the last poll."""
         return [one for one in self.reader.poll().activities_ended if one.kind is kind]
 
-    def close(self) -> None:
-        """Undo everything."""
+    def unhook(self) -> None:
+        """Undo what patches do not restore."""
         self.parts.unhook()
         self.steps.unhook()
-        self.patches.restore()
-        self.recorder.tape.close()
 
 
 @pytest.fixture
 def rank(memory: Path) -> Iterator[Rank]:
     """Parts of this process's steps are recorded."""
-    memory.chmod(0o700)
-    rank = Rank(memory)
-    yield rank
-    rank.close()
+    with contextlib.closing(Rank(memory)) as rank:
+        yield rank
 
 
 class Batches(Dataset[int]):
