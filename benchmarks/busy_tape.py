@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, Word
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 WORLD_SIZE: Final = 8

@@ -17,7 +17,7 @@ from otel_torchdist.native.library import chosen_library
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState
-from otel_torchdist.tape.records import GroupName, SignatureName
+from otel_torchdist.tape.names.model import GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 CAPACITY: Final = 16_384

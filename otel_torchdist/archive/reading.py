@@ -16,9 +16,10 @@ from otel_torchdist.archive.segments import Columns, decode
 from otel_torchdist.files.others import read_part, reason
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.naming import readable, run_label
-from otel_torchdist.tape.activities import Activity
-from otel_torchdist.tape.names import Name, Names
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.names.model import Name
+from otel_torchdist.tape.names.reader import Names
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.world.resolved import ResolvedNames
 
 MOST_OPERATIONS: Final = 1_000_000

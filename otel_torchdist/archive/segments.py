@@ -28,12 +28,14 @@ from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encod
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.activities import Activity
-from otel_torchdist.tape.decoding import DecodingError, decode_json
 from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind, unpack_label
-from otel_torchdist.tape.names import MAX_TEXT, Name, Names, decode_line, encode_line
-from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.tape.splits import Splits
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json
+from otel_torchdist.tape.names.lines import decode_line, encode_line
+from otel_torchdist.tape.names.model import MAX_TEXT, Name
+from otel_torchdist.tape.names.reader import Names
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.records.splits import Splits
 
 _LEVEL: Final = 5
 """Level 6 takes almost twice the time for less than 1 % of the size."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.model import Segment
-from otel_torchdist.tape.splits import MAX_BYTES, Splits
+from otel_torchdist.tape.records.splits import MAX_BYTES, Splits
 
 SPLIT_COLUMNS: Final = ("number", "largest", "received", "members")
 """By the number of their operation; what is sent to each member follows in one column."""

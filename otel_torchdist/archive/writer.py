@@ -26,7 +26,7 @@ from otel_torchdist.archive.places import files_in, folder_of, new_file, read_se
 from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.config import Config
 from otel_torchdist.files.others import reason
-from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.names.reader import NamesReader
 
 MAX_QUEUED_ROWS: Final = 131_072
 """About 80 MB as objects, if the file system does not answer at all."""

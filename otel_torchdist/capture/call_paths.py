@@ -13,11 +13,10 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.call_sites import CallSiteKey, describe_code
-from otel_torchdist.tape.names import MAX_FRAMES, OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS
-from otel_torchdist.tape.records import CallPathName
+from otel_torchdist.tape.names.model import MAX_FRAMES, OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS, CallPathName
 
 if TYPE_CHECKING:
-    from otel_torchdist.tape.names import NamesWriter
+    from otel_torchdist.tape.names.writer import NamesWriter
 
 MAX_CACHED: Final = 4_096
 _OURS: Final = __name__.partition(".")[0]

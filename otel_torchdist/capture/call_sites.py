@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
-from otel_torchdist.tape.names import OTHER, SPARE_OF_CALL_SITES
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import OTHER, SPARE_OF_CALL_SITES, CallSiteName
 
 if TYPE_CHECKING:
     from otel_torchdist.native.recording import NativeRecording
-    from otel_torchdist.tape.names import NamesWriter
+    from otel_torchdist.tape.names.writer import NamesWriter
 
 MAX_CACHED: Final = 16_384
 _OURS: Final = Path(__file__).parents[1]

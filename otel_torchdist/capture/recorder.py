@@ -21,8 +21,7 @@ from otel_torchdist.native.recording import NativeRecording
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Kernel, TapeState
-from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
-from otel_torchdist.tape.records import LabelName
+from otel_torchdist.tape.names.model import MAX_NAMES, SPARE_OF_LABELS, LabelName
 from otel_torchdist.tape.writer import TapeWriter
 
 _logger = logging.getLogger("otel_torchdist")

@@ -15,10 +15,11 @@ from rich.text import Text
 from otel_torchdist.cli.text import shown_callers
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife, life_of
-from otel_torchdist.tape.call_paths import shown_path
-from otel_torchdist.tape.names import Names
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.names.reader import Names, shown_path
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, Operation, TapeStatus
+from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.remote_calls import worker_of
 

@@ -14,8 +14,8 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import Kernel
-from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.world.model import RankView, life_in
 
 MAX_LINE: Final = 65_536

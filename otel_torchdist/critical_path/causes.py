@@ -18,7 +18,7 @@ from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepP
 from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.whatif import Change, Replay
 from otel_torchdist.parallelism.partition import Partition
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 
 LEAST_SHARE: Final = 0.01
 """Of a step: less is not worth a line."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.job.stacks import ThreadStack
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 
 MAX_TEXT: Final = 400
 """Characters of a line that are kept."""

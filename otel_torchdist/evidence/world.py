@@ -15,7 +15,8 @@ from typing import Final
 
 from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statement, TimedOut
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import user_frame

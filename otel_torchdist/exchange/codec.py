@@ -10,9 +10,9 @@ import msgspec
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.job.deaths import Death
-from otel_torchdist.tape.checkpoints import RankCheckpoints
-from otel_torchdist.tape.records import GroupName, Operation
-from otel_torchdist.tape.timeouts import AtTimeout
+from otel_torchdist.tape.names.model import AtTimeout, GroupName
+from otel_torchdist.tape.records.checkpoints import RankCheckpoints
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress, Window
 from otel_torchdist.world.model import OutputChecksum, RankValues, RankView, WorldSnapshot
 

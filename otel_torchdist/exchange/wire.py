@@ -15,9 +15,10 @@ from otel_torchdist.job.deaths import Death
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
-from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks

@@ -12,8 +12,9 @@ from otel_torchdist.flight.names import GLOO, called_name, dtype_name, takes_out
 from otel_torchdist.flight.numbering import Lane, NumberedEntry, is_open
 from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
-from otel_torchdist.tape.splits import Splits
+from otel_torchdist.tape.names.model import CallSiteName, SignatureName
+from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.world.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.places import user_frame
 

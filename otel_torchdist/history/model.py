@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_torchdist.tape.activities import Activity
-from otel_torchdist.tape.records import StepMark
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.operations import StepMark
 from otel_torchdist.world.calls import GroupView, OperationView
 
 

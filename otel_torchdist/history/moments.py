@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.tape.layout import Flag, How, Phase
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 
 EXACT: Final = (How.CALL, How.WAIT, How.CALLBACK, How.EVENT)
 _ASYNC: Final = int(Flag.ASYNC)

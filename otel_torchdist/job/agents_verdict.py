@@ -17,7 +17,7 @@ from msgspec import Meta
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import remove, replace_at_once
 from otel_torchdist.naming import listed_ranks, readable
-from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 MAX_FILE_BYTES: Final = 16 << 10
 MAX_TEXT: Final = 4096

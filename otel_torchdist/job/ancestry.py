@@ -15,9 +15,8 @@ from typing import Final
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.job.directory import job_directories, tapes_in
-from otel_torchdist.tape.identity import decode_identity, process_start_ticks, shares_pids
+from otel_torchdist.tape.identity import TapeIdentity, decode_identity, process_start_ticks, shares_pids
 from otel_torchdist.tape.layout import IDENTITY_SIZE
-from otel_torchdist.tape.records import TapeIdentity
 
 MAX_ANCESTORS: Final = 64
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -15,7 +15,7 @@ from typing import Any, Final
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 MAX_BYTES: Final = 1 << 16
 MAX_VALUE: Final = 256

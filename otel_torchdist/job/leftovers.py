@@ -18,7 +18,7 @@ from typing import Final
 
 from otel_torchdist.files.locks import alone_in, is_file_locked
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.names import MAX_BYTES
+from otel_torchdist.tape.names.model import MAX_BYTES
 
 _PART_OF_TAPE: Final = re.compile(
     r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description)(?:\.new)?)"

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity
 
 T = TypeVar("T", bound=Hashable)
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from otel_torchdist.files.others import read_part
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 
 MAX_BYTES: Final = 16_384
 EXIT_CODE: Final = 75

@@ -14,8 +14,8 @@ from msgspec import Meta
 from otel_torchdist.files.others import is_gone, read_regular, reason
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site, site_document
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site, site_document
+from otel_torchdist.tape.names.model import CallSiteName
 
 
 @dataclass(frozen=True, slots=True)

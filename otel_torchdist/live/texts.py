@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.calls import GroupView
 
 MAX_NAME: Final = 120

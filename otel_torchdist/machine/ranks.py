@@ -10,8 +10,7 @@ from otel_torchdist.machine.host import seconds
 from otel_torchdist.machine.model import CgroupFigures, ProcessFigures, Resource
 from otel_torchdist.machine.pressure import read_pressure
 from otel_torchdist.processes.cgroups import CgroupFile, cgroup_files
-from otel_torchdist.tape.identity import shares_pids
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity, shares_pids
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _USAGE: Final = CgroupFile("memory.current", "memory", "memory.usage_in_bytes")

@@ -12,11 +12,11 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.native.library import Library
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import LiveWord
-from otel_torchdist.tape.names import MAX_BYTES
+from otel_torchdist.tape.names.model import MAX_BYTES
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from otel_torchdist.tape.records import TapeIdentity
+    from otel_torchdist.tape.identity import TapeIdentity
 
 _OPEN_AT_ONCE: Final = 1024
 

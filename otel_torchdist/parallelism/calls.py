@@ -16,7 +16,7 @@ from otel_torchdist.parallelism.sent_bytes import sent_bytes
 from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.calls import GroupView, OperationView
 
 FIRST_STEADY: Final = 2

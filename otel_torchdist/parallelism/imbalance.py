@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.splits import MAX_BYTES
+from otel_torchdist.tape.records.splits import MAX_BYTES
 from otel_torchdist.world.calls import OperationView
 
 MAX_COMPARED: Final = 1_024

@@ -16,7 +16,7 @@ from typing import Final
 from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, GroupCalls, KindCount
 from otel_torchdist.parallelism.unshaped import Content, UnshapedCalls
 from otel_torchdist.tape.layout import Phase
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.calls import UNREAD
 
 

@@ -26,8 +26,7 @@ from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.error_file import error_file_of, error_in
 from otel_torchdist.processes.oom_kills import OomKills
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.identity import dead_status, process_start_ticks, shares_pids
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_start_ticks, shares_pids
 
 IDLE_S: Final = 1.0
 """Maximum age of the counters of out-of-memory kills, and the interval between attempts to get a missing pidfd."""

@@ -13,7 +13,7 @@ from typing import Final
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.job.deaths import MAX_ERROR
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 VARIABLE: Final = b"TORCHELASTIC_ERROR_FILE="
 MAX_ENVIRONMENT: Final = 4 << 20

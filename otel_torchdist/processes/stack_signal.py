@@ -20,9 +20,8 @@ from otel_torchdist.job.requests import SignalOffer, decode_offer, offer_path, p
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.tape.identity import process_start_ticks, shares_pids
+from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
-from otel_torchdist.tape.records import TapeIdentity
 
 MAX_FILE_BYTES: Final = 1 << 20
 """A rank that has written this much is not asked again: the file is in memory."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.tape.identity import process_state, shares_pids
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids
 
 _DOES_NOT_RUN: Final = frozenset("TtD")
 SILENT_NS: Final = 1_200_000_000

@@ -11,7 +11,7 @@ from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.grouping import Grouping, Part
 from otel_torchdist.statistics.model import BandwidthOver, RankTotals, Row
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.wording.sentence import describe_frame
 
 MOST_ROWS: Final = 300

@@ -12,7 +12,7 @@ from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.window_model import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.sentence import describe_frame
 from otel_torchdist.world.calls import OperationView

@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.report.figure_model import Steps
 from otel_torchdist.statistics.tally import percentile, sorted_ns
-from otel_torchdist.tape.records import StepMark
+from otel_torchdist.tape.records.operations import StepMark
 
 MOST_ENTRIES: Final = 400
 """Points that a chart of the usual width can show."""

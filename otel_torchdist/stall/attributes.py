@@ -22,7 +22,7 @@ from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.stall.problem_wording import describe_problem
 from otel_torchdist.stall.value_wording import describe_values
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint

@@ -12,7 +12,7 @@ from otel_torchdist.statistics.intervals import union_ns
 from otel_torchdist.statistics.tally import KindTally
 from otel_torchdist.statistics.traffic import size_of
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationView
 
 UNKNOWN: Final = -1

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.size_classes import size_class
 from otel_torchdist.tape.layout import Phase
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 
 
 class Part(Enum):

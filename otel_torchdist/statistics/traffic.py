@@ -15,7 +15,7 @@ from typing import Final
 
 from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.world.calls import OperationView
 
 

@@ -8,13 +8,14 @@ import socket
 import struct
 import time
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.layout import Kernel
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ")
 """New fields come last: zeros follow the block, and so stand for them in the tapes of older versions."""
@@ -233,3 +234,46 @@ def boot_id() -> int:
     except OSError:
         return 0
     return int(text.strip().replace("-", ""), 16)
+
+
+@dataclass(frozen=True, slots=True)
+class TapeIdentity:
+    """Identity of a tape's writer, stored once when the tape is created.
+
+    Attributes:
+        nonce: 64 random bits that no other tape has.
+        pid: The writer's process id inside its own PID namespace.
+        pid_start_ticks: The process's start time as in `/proc/<pid>/stat`, which a recycled pid does not share.
+        pid_namespace: Inode of the writer's PID namespace.
+        boot_id: 128 bits of the kernel's boot id: pids and monotonic times of another boot mean nothing.
+        rank: Global rank.
+        local_rank: Rank on this node (0 when the launcher does not state it).
+        world_size: Ranks of the default group.
+        capacity: Records in the ring.
+        monotonic_ns: Monotonic clock at creation.
+        realtime_ns: Wall clock at the same moment.
+        host: Host name.
+        parent: Nonce of the tape of the rank that started this process as its helper; 0 for none.
+        kernel: What records its calls.
+        torch: Version of its torch; '' if the tape does not say.
+        synchronized: Whether it waits for devices before and after collectives.
+        checks_values: Whether it checks that all inputs of operations are finite.
+    """
+
+    nonce: int
+    pid: int
+    pid_start_ticks: int
+    pid_namespace: int
+    boot_id: int
+    rank: int
+    local_rank: int
+    world_size: int
+    capacity: int
+    monotonic_ns: int
+    realtime_ns: int
+    host: str
+    parent: int = 0
+    kernel: Kernel = Kernel.UNKNOWN
+    torch: str = ""
+    synchronized: bool = False
+    checks_values: bool = False

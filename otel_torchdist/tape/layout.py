@@ -1,4 +1,4 @@
-"""The tape's binary format: the position of each byte, and how a word proves that it belongs to its record.
+"""The tape's binary format: the position of each byte, and what each word means.
 
 A tape is one file, mapped by its writer and read by any number of readers:
 
@@ -12,7 +12,7 @@ A record has three parts:
     0   number   64-bit word; 0 while the record is being written (the sequence lock)
     8   CRC      of number and payload, in a 64-bit word
     16  payload  64 bytes, written once, when the operation or activity is entered
-    80  words    six 64-bit words, each 0 until it is known (see `seal`)
+    80  words    six 64-bit words, each 0 until it is known (see `tape.seals`)
 
 All words are native 64-bit stores: `struct` with an explicit byte order writes byte by byte, and a reader in
 another process could see a word half written. The byte order is therefore native, and part of the magic number.
@@ -27,18 +27,15 @@ from __future__ import annotations
 import enum
 import math
 import struct
-import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
 VERSION: Final = 7
-
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
 REFUGE_SLOTS: Final = 64
 RECORD_SIZE: Final = 128
 RING_OFFSET: Final = REFUGE_OFFSET + REFUGE_SLOTS * RECORD_SIZE
-
 PAYLOAD_OFFSET: Final = 16
 PAYLOAD_HEAD: Final = struct.Struct("=QqQ")
 """entered_ns, step, sequence: the fields that differ from call to call."""
@@ -55,12 +52,10 @@ SPLITS_BYTES: Final = 32
 SPLITS: Final = struct.Struct(f"=QQIIHH{SPLITS_BYTES}sBBH")
 """received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, spare: the payload of such a record.
 The kind is where every payload has it; the time of entry is not, because `begun_at` finds operations by it."""
-
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
 EMPTY_WORDS: Final = bytes(8 * WORDS)
 NO_WORDS: Final = (0,) * WORDS
-
 WORD_BITS_DURATION: Final = 48
 MAX_DURATION_NS: Final = (1 << WORD_BITS_DURATION) - 1
 CHECK_MODULUS: Final = 4093
@@ -130,7 +125,6 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.RPC_WORKER,
     LiveWord.RPC_THREADS,
 )
-
 MAX_PROFILE_S: Final = 60.0
 MAX_PROFILE_RATE: Final = 200
 
@@ -166,11 +160,11 @@ class RecordKind(enum.IntEnum):
     LATE_COMPLETION = 3
     RENDEZVOUS = 4
     ACTIVITY = 5
-    """An interval of one thread that is no operation: see `tape.activities`."""
+    """An interval of one thread that is no operation: see `tape.records.activities`."""
     SPLITS = 6
-    """How much an `all_to_all` sends to each member, before the record of the operation itself: see `tape.splits`."""
+    """How much an `all_to_all` sends to each member, before the operation's own record: see `tape.records.splits`."""
     NUMERICS = 7
-    """What values an operation's tensors have, before the record of the operation itself: see `tape.numerics`."""
+    """What values an operation's tensors have, before the operation's own record: see `tape.records.numerics`."""
 
 
 class ActivityKind(enum.IntEnum):
@@ -190,7 +184,7 @@ class ActivityKind(enum.IntEnum):
     DATA_WAIT = 20
     BACKWARD = 21
     RPC_CLIENT = 40
-    """A remote procedure call, on the side of its caller: see `tape.remote_calls`."""
+    """A remote procedure call, on the side of its caller: see `tape.records.remote_calls`."""
     RPC_SERVER = 41
     """The same on the side of the worker that runs the function."""
     RPC_JOIN = 42
@@ -269,7 +263,6 @@ class How(enum.IntEnum):
     """It raised."""
 
 
-_HOW: Final = {int(how): how for how in How}
 _FLOAT: Final = struct.Struct("=f")
 _BITS: Final = struct.Struct("=I")
 _LARGEST_FLOAT: Final = 3.4028234663852886e38
@@ -336,16 +329,6 @@ def is_ring_capacity(capacity: int) -> bool:
     return MIN_CAPACITY <= capacity <= MAX_CAPACITY and capacity == ring_capacity(capacity)
 
 
-def payload_checksum(number: int, payload: bytes | memoryview) -> int:
-    """CRC32 of a payload, seeded with its record's number: an old payload under a new number does not pass."""
-    return zlib.crc32(payload, number % CRC_MODULUS)
-
-
-def run_id_seal(run_id: int, state: int) -> int:
-    """The RUN_ID_STATE word: the state, with a checksum over the id beside it."""
-    return (zlib.crc32(run_id.to_bytes(16, "little"), state) << 8) | state
-
-
 def float_bits(value: float) -> int:
     """The bits of a number as float32, to whose range finite ones are clipped."""
     clipped = max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT)) if math.isfinite(value) else value
@@ -355,44 +338,3 @@ def float_bits(value: float) -> int:
 def float_of(bits: int) -> float:
     """The number with these bits as float32."""
     return _FLOAT.unpack(_BITS.pack(bits))[0]
-
-
-def seal(number: int, value: int, how: int) -> int:
-    """Pack a duration (or a name's id) and how it is known into one word that only record `number` can own.
-
-    The low 12 bits are a checksum modulo a prime over content and record number. A word stored late, after its slot
-    has been reused, fails the check of the new record, and so does a word with any single flipped bit.
-
-    Args:
-        number: The record's number.
-        value: Nanoseconds since `entered_ns`, or an id; clipped to 48 bits, which is 78 hours.
-        how: A `How`.
-    """
-    content = (max(0, min(value, MAX_DURATION_NS)) << 4) | how
-    return (content << 12) | ((content + number) % CHECK_MODULUS)
-
-
-def abandoned_words(number: int) -> bytes:
-    """Return the words of a record that ended as soon as it was entered and is not tracked."""
-    return struct.pack(f"={WORDS}Q", *(seal(number, 1, How.ABANDONED) * (which == Word.COMPLETED) for which in Word))
-
-
-def unseal(number: int, word: int) -> tuple[int, How] | None:
-    """Return value and `How` of a sealed word; None when it is empty, damaged or belongs to another record."""
-    content = word >> 12
-    if (content + number) % CHECK_MODULUS != word & 0xFFF:
-        return None
-    how = _HOW.get(content & 0xF)
-    return None if how is None else (content >> 4, how)
-
-
-def seal_live(word: LiveWord, value: int) -> int:
-    """Pack a live word: the low 52 bits of a value, and a checksum that is never that of an empty word."""
-    content = value & LIVE_VALUE_MASK
-    return (content << 12) | ((content + word) % CHECK_MODULUS)
-
-
-def unseal_live(word: LiveWord, content: int) -> int | None:
-    """Return the value of a live word; None when it is damaged."""
-    value = content >> 12
-    return value if (value + word) % CHECK_MODULUS == content & 0xFFF else None

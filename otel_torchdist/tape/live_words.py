@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import clock_pair
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
-from otel_torchdist.tape.names import NamesWriter
+from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.rescue import Rescue
 
 _MASK_64: Final = (1 << 64) - 1
@@ -51,10 +51,10 @@ class LiveWords:
     def begin_live_words(self) -> None:
         """Write the first values."""
         for word in layout.SEALED_LIVE_WORDS:
-            self._words[word] = layout.seal_live(word, 0)
+            self._words[word] = seals.seal_live(word, 0)
         self._words[LiveWord.NEXT_NUMBER] = 1
         self._words[LiveWord.STATE] = TapeState.RUNNING
-        self._words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(0, RunIdState.NONE)
+        self._words[LiveWord.RUN_ID_STATE] = seals.run_id_seal(0, RunIdState.NONE)
         self.beat()
 
     def add_overhead(self, nanoseconds: int, calls: int) -> None:
@@ -70,33 +70,33 @@ class LiveWords:
         """Publish the run's id; the state is written last, and is NONE while the two halves change."""
         words = self._words
         if run_id != words[LiveWord.RUN_ID_HIGH] << 64 | words[LiveWord.RUN_ID_LOW]:
-            words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(0, RunIdState.NONE)
+            words[LiveWord.RUN_ID_STATE] = seals.run_id_seal(0, RunIdState.NONE)
             words[LiveWord.RUN_ID_HIGH] = run_id >> 64
             words[LiveWord.RUN_ID_LOW] = run_id & _MASK_64
-        words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(run_id, state)
+        words[LiveWord.RUN_ID_STATE] = seals.run_id_seal(run_id, state)
 
     def beat(self) -> None:
         """Publish that Python threads run in this process, and the wall clock's lead over the monotonic clock."""
         words = self._words
         monotonic_ns, realtime_ns = clock_pair()
         offset_us = max(realtime_ns - monotonic_ns, 0) // 1000
-        words[LiveWord.CLOCK_OFFSET_US] = layout.seal_live(LiveWord.CLOCK_OFFSET_US, offset_us)
-        words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)
+        words[LiveWord.CLOCK_OFFSET_US] = seals.seal_live(LiveWord.CLOCK_OFFSET_US, offset_us)
+        words[LiveWord.HEARTBEAT_US] = seals.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)
         words[LiveWord.NAMES_DROPPED] = self.names.dropped
 
     def claim_export(self) -> None:
         """Publish that this process exports its tape itself, so that agents do not."""
-        self._words[LiveWord.EXPORTED_BY_RANK] = layout.seal_live(LiveWord.EXPORTED_BY_RANK, 1)
+        self._words[LiveWord.EXPORTED_BY_RANK] = seals.seal_live(LiveWord.EXPORTED_BY_RANK, 1)
 
     def expect_until(self, monotonic_ns: int) -> None:
         """Publish until when this rank expects to wait, or others to wait for it; 0 for no such wait."""
-        value = layout.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
+        value = seals.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
         self._words[LiveWord.EXPECTED_UNTIL_US] = value
 
     def set_rpc_worker(self, name: int, threads: int) -> None:
         """Publish that this process is a worker of RPC: the name id of its name, and how many threads serve calls."""
-        self._words[LiveWord.RPC_WORKER] = layout.seal_live(LiveWord.RPC_WORKER, name)
-        self._words[LiveWord.RPC_THREADS] = layout.seal_live(LiveWord.RPC_THREADS, threads)
+        self._words[LiveWord.RPC_WORKER] = seals.seal_live(LiveWord.RPC_WORKER, name)
+        self._words[LiveWord.RPC_THREADS] = seals.seal_live(LiveWord.RPC_THREADS, threads)
 
     def pending_request(self) -> int:
         """Return the number of the newest request for stacks, or 0 when none is pending."""
@@ -109,7 +109,7 @@ class LiveWords:
 
     def pending_profile(self) -> ProfileRequest | None:
         """Return the newest request for a profile, if it has not been answered."""
-        value = layout.unseal_live(LiveWord.PROFILE_REQUEST, self._words[LiveWord.PROFILE_REQUEST])
+        value = seals.unseal_live(LiveWord.PROFILE_REQUEST, self._words[LiveWord.PROFILE_REQUEST])
         request = ProfileRequest.decode(value or 0)
         return request if request.number not in (0, self._words[LiveWord.PROFILE_ANSWER]) else None
 
@@ -119,19 +119,19 @@ class LiveWords:
 
     def set_rescue(self, rescue: Rescue) -> None:
         """Publish how far this rank's rescue has come."""
-        self._words[LiveWord.RESCUE] = layout.seal_live(LiveWord.RESCUE, rescue.encode())
+        self._words[LiveWord.RESCUE] = seals.seal_live(LiveWord.RESCUE, rescue.encode())
 
     def mark_asked(self, signal: int, monotonic_ns: int) -> None:
         """Publish that a signal has asked this process to end; the first one counts."""
-        if not layout.unseal_live(LiveWord.ASKED, self._words[LiveWord.ASKED]):
+        if not seals.unseal_live(LiveWord.ASKED, self._words[LiveWord.ASKED]):
             value = signal << layout.ASKED_TIME_BITS | monotonic_ns // 1000 & ((1 << layout.ASKED_TIME_BITS) - 1)
-            self._words[LiveWord.ASKED] = layout.seal_live(LiveWord.ASKED, value)
+            self._words[LiveWord.ASKED] = seals.seal_live(LiveWord.ASKED, value)
 
     def finish(self, state: TapeState, failure: int = 0) -> None:
         """Record how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
-        self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
+        self._words[LiveWord.FAILURE] = seals.seal_live(LiveWord.FAILURE, failure)
         self._words[LiveWord.STATE] = state
 
     def foretell(self, failure: int) -> None:
         """Record the failure that may be about to end the process; a single store, as there may be no time for more."""
-        self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
+        self._words[LiveWord.FAILURE] = seals.seal_live(LiveWord.FAILURE, failure)

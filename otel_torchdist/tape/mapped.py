@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files import others as others_files
 from otel_torchdist.files.locks import is_locked_elsewhere
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
 from otel_torchdist.tape.live_words import ProfileRequest
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
-from otel_torchdist.tape.names import NamesReader
-from otel_torchdist.tape.records import TapeStatus
+from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.rescue import Rescue
+from otel_torchdist.tape.status import TapeStatus
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -135,7 +135,7 @@ class MappedTape:
         )
 
     def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:
-        value = layout.unseal_live(word, _live(words, word))
+        value = seals.unseal_live(word, _live(words, word))
         if value is None:
             raise TapeError(f"{self.path}: damaged: the live word {word.name} does not match its checksum")
         return value
@@ -146,9 +146,9 @@ class MappedTape:
             words = _LIVE_WORDS.unpack(self.words.read(_FIRST_LIVE_WORD << 3, _LIVE_WORDS.size))
             word = _live(words, LiveWord.RUN_ID_STATE)
             run_id = _live(words, LiveWord.RUN_ID_HIGH) << 64 | _live(words, LiveWord.RUN_ID_LOW)
-            if word == layout.run_id_seal(run_id, word & 0xFF):
+            if word == seals.run_id_seal(run_id, word & 0xFF):
                 return run_id, self._enum(RunIdState, word & 0xFF), words
-            if word == layout.run_id_seal(0, RunIdState.NONE):
+            if word == seals.run_id_seal(0, RunIdState.NONE):
                 return 0, RunIdState.NONE, words
         raise TapeError(f"{self.path}: damaged: the run id does not match its checksum")
 
@@ -180,11 +180,11 @@ class MappedTape:
 
         Returns 0 when the tape cannot be written to, or its writer is of a version that takes no profiles.
         """
-        known = layout.unseal_live(LiveWord.PROFILE_REQUEST, self.words[LiveWord.PROFILE_REQUEST])
+        known = seals.unseal_live(LiveWord.PROFILE_REQUEST, self.words[LiveWord.PROFILE_REQUEST])
         if self.words.readonly or known is None:
             return 0
         request = ProfileRequest(ProfileRequest.decode(known).number + 1, seconds, rate)
-        self.words[LiveWord.PROFILE_REQUEST] = layout.seal_live(LiveWord.PROFILE_REQUEST, request.encode())
+        self.words[LiveWord.PROFILE_REQUEST] = seals.seal_live(LiveWord.PROFILE_REQUEST, request.encode())
         return request.number
 
     def has_answered_profile(self, request: int) -> bool:
@@ -247,7 +247,7 @@ def is_whole(record: bytes, number: int) -> bool:
     """
     found, checksum = _RECORD_HEAD.unpack_from(record)
     payload = record[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET]
-    return found == number and checksum == layout.payload_checksum(number, payload)
+    return found == number and checksum == seals.payload_checksum(number, payload)
 
 
 def _live(words: tuple[int, ...], word: LiveWord) -> int:

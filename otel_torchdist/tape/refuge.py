@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import LiveWord
 
 _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
@@ -51,7 +51,7 @@ class Refuge:
             refuge = self._open.get(number, 0)
             if refuge > 0:
                 word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
-                self._words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
+                self._words[word + _WORDS_WORD + which] = seals.seal(number, elapsed_ns, how)
 
     def _clear_in_refuge(self, number: int, which: int) -> None:
         with self._lap_lock:

@@ -15,13 +15,13 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import using
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWords
-from otel_torchdist.tape.identity import encode_identity
+from otel_torchdist.tape.identity import TapeIdentity, encode_identity
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.live_words import LiveWords
-from otel_torchdist.tape.names import MAX_BYTES, NamesWriter
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.names.model import MAX_BYTES
+from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.refuge import Refuge
 
 _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
@@ -186,7 +186,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
 
     def _publish_abandoned(self, number: int, payload: bytes, own_words: bytes) -> None:
         if own_words == _EMPTY_WORDS:
-            own_words = layout.abandoned_words(number)
+            own_words = seals.abandoned_words(number)
         offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
         self._words[offset >> 3] = 0
         _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
@@ -214,7 +214,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         """Store one of a record's words: what happened `elapsed_ns` after it was entered.
 
         If the record's slot has been reused, its copy in the refuge is marked, or nothing if there is none. Times are
-        clipped to between 0 and 78 hours (see `layout.seal`).
+        clipped to between 0 and 78 hours (see `seals.seal`).
         """
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         words = self._words
@@ -225,7 +225,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         try:
             words[word + _WORDS_WORD + which] = (content << 12) | ((content + number) % _CHECK_MODULUS)
         except ValueError:  # it does not fit
-            words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
+            words[word + _WORDS_WORD + which] = seals.seal(number, elapsed_ns, how)
 
     def clear(self, number: int, which: int) -> None:
         """Clear a word stored by `mark`."""
@@ -306,7 +306,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         bits = layout.float_bits(scale or 0.0)
         fields = (ended_ns, step, sequence, 0, bits, 0, 0, 0, -1, 0, 0, RecordKind.STEP, int(skipped), 0, 0)
         self._append(_pack(*fields), _EMPTY_WORDS)
-        self._words[LiveWord.STEP] = layout.seal_live(LiveWord.STEP, step + 1)
+        self._words[LiveWord.STEP] = seals.seal_live(LiveWord.STEP, step + 1)
 
     def write_splits(self, payloads: Iterable[bytes]) -> None:
         """Write how an `all_to_all` is split, as packed by `pack_splits`; its own record must come next."""

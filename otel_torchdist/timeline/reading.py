@@ -9,9 +9,10 @@ from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.records import Operation, SignatureName
+from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.timeline.model import (
     OPEN,
     UNKNOWN,

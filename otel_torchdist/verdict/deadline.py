@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.records import GroupName
-from otel_torchdist.tape.timeouts import AtTimeout
+from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import WorldSnapshot
 

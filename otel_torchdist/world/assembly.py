@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from otel_torchdist.job.membership import Member, RunKey, has_outlived_parent, sort_into_runs
 from otel_torchdist.naming import run_id_of_claim
+from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 
 LONG_NS: Final = 20_000_000
 """Shorter operations are not remembered: five times as long is still below any threshold."""

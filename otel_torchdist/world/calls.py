@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records.operations import Operation
 
 ANY_RANK = -1
 """Source of a receive that accepts from any rank."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress
 
 MAX_CHANNELS: Final = 65_536

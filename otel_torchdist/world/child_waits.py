@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.processes.children import ChildView, children_of, look_at, on_processor_ns
-from otel_torchdist.tape.identity import shares_pids
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity, shares_pids
 from otel_torchdist.world.model import ChildWait, Stacks
 
 PAUSE_NS: Final = 500_000_000

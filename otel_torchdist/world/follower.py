@@ -11,12 +11,13 @@ from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
-from otel_torchdist.tape.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
+from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import Operation, SignatureName
+from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.calls import UNREAD, Arrival, OperationView

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.world.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.world.model import RankView
 

@@ -13,9 +13,9 @@ from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
 from otel_torchdist.world.remote_calls import WorkerView
@@ -68,7 +68,7 @@ class ComparedParameters:
 
     Attributes:
         count: How many.
-        sums: Shows which of them differ; see `tape.parameters`.
+        sums: Shows which of them differ; see `tape.records.parameters`.
         names: Their names, by their place, as far as they are known; not sent to other agents.
     """
 

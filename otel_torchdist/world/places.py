@@ -11,8 +11,8 @@ from typing import Final
 
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.tape.checkpoints import CheckpointView
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.records.checkpoints import CheckpointView
 from otel_torchdist.world.calls import OperationId, OperationView
 from otel_torchdist.world.model import ChildWait, RankView, WorldSnapshot
 

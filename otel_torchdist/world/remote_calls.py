@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.tape.layout import ActivityKind
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, TapeStatus
+from otel_torchdist.tape.status import TapeStatus
 
 MAX_CALLS: Final = 512
 """Calls shown of each side, the oldest ones."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.names import Names
-from otel_torchdist.tape.records import CallSiteName, LabelName, Operation, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, LabelName, SignatureName
+from otel_torchdist.tape.names.reader import Names, shown_path
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 _SEND: Final = "send"

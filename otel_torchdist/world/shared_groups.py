@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.records import CallSiteName, Operation
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.resolved import ResolvedNames
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.numerics import Numerics, NumericsFlag
-from otel_torchdist.tape.records import CallSiteName, Operation, StepMark
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag
+from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.model import ComparedParameters, NonFiniteInput, OutputChecksum, RankValues, UnknownInput
 from otel_torchdist.world.resolved import ResolvedNames

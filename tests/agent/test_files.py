@@ -22,8 +22,8 @@ from otel_torchdist.job.tapes import LOCK_NAME
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.batch import TapeCursor
-from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.tape.splits import Splits
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo

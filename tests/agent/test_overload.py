@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import StallSnapshot

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState
-from otel_torchdist.tape.names import NamesReader, NamesWriter
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation
-from otel_torchdist.tape.splits import Splits
+from otel_torchdist.tape.names.model import CallSiteName, GroupName
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.names.writer import NamesWriter
+from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.tape.records.splits import Splits
 from tests.support.fake_tape import RUN_ID, SECOND, TRAIN, WALL_OFFSET_NS, signature
 
 GROUP = GroupName("0", "mesh_dp", (0, 1), 0, "gloo", True)

@@ -20,10 +20,10 @@ from otel_torchdist.archive.model import Archived, Moment, Segment
 from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import decode, encode
-from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import MAX_PIECE, MAX_TIME_NS, ActivityKind, Flag, How, RecordKind, TapeState
-from otel_torchdist.tape.names import Names
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.names.reader import Names
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.operations import Operation, StepMark
 from tests.archive.made import NAMES, operations, origin, segment
 
 _names = Names(dict(enumerate(NAMES, 1)))

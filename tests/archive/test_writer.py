@@ -18,7 +18,7 @@ from otel_torchdist.archive.places import SUFFIX
 from otel_torchdist.archive.reading import history_of, runs_in
 from otel_torchdist.archive.writer import MAX_QUEUED_ROWS, ArchiveWriter, archive_of
 from otel_torchdist.config import Config
-from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.names.reader import NamesReader
 from tests.archive.made import names_beside, operations, segment
 from tests.archive.opened import histories_in, run_in, times_archived
 from tests.support.repository import REPOSITORY

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from otel_torchdist.tape.call_paths import shown_path
-from otel_torchdist.tape.names import MAX_FRAMES, NamesReader
+from otel_torchdist.tape.names.model import MAX_FRAMES
+from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from tests.support.jobs import Job, Jobs
 
 SCRIPT = "called_from.py"

@@ -24,10 +24,10 @@ from otel_torchdist.capture.checkpoints.distributed import LOGGER, DistributedCh
 from otel_torchdist.capture.checkpoints.files import CheckpointFiles
 from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES, OpenActivities
 from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
-from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS, Activity
-from otel_torchdist.tape.checkpoints import STAGES
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.records.checkpoints import STAGES
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, symmetric_schemas
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.tape.records import BESIDE
+from otel_torchdist.tape.names.model import BESIDE
 from tests.support.device_rank import DeviceRank, device_rank
 from tests.support.jobs import Job, Jobs
 from tests.support.recorded import Recorded, read_tape

@@ -18,10 +18,10 @@ from otel_torchdist import semconv
 from otel_torchdist.capture.training import optimizer_steps
 from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.capture.training.steps import Steps
-from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.jobs import Jobs

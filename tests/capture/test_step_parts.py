@@ -20,9 +20,9 @@ from otel_torchdist import data_wait, mark_step
 from otel_torchdist.capture.training import throughput
 from otel_torchdist.capture.training.step_parts import MAX_IN_STEP, StepParts
 from otel_torchdist.capture.training.steps import Steps
-from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.figures import FigureWord, StepFigures, read_figures
 from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.records.activities import Activity
 from tests.support.jobs import Jobs
 from tests.support.own_tape import OwnTape
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName, StepMark
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 
 MS: Final = 1_000_000

@@ -17,9 +17,9 @@ from otel_torchdist.exchange.wire import (
 )
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
-from otel_torchdist.tape.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.records import CallSiteName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, SignatureName
+from otel_torchdist.tape.records.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView, Progress, Window

@@ -18,9 +18,9 @@ from otel_torchdist.job.requests import last_stack, offer_path
 from otel_torchdist.job.stacks import StacksFile, read_stacks, stacks_path
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
-from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName
 from tests.support.tapes import WriterProcess, new_writer, open_descriptors
 
 TIB_4 = 1 << 42

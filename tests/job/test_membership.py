@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.job.membership import Kin, Lifetime, Member, helped_runs, of_living_runs, sort_into_runs
 from otel_torchdist.job.runs import index_of, member_of
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import LiveWord, RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -146,7 +146,7 @@ def write(directory: Path, drawn: Drawn) -> TapeWriter:
     if drawn.id_state is not RunIdState.NONE:
         writer.set_run_id(drawn.run, drawn.id_state)
     beat_us = (began_ns + drawn.lived_s * S) // 1000
-    writer.view().cast("Q")[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, beat_us)
+    writer.view().cast("Q")[LiveWord.HEARTBEAT_US] = seals.seal_live(LiveWord.HEARTBEAT_US, beat_us)
     if not drawn.alive:
         writer.close()
     return writer

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.job.leftovers import find_room, ranks_of_node
-from otel_torchdist.tape.names import MAX_BYTES
+from otel_torchdist.tape.names.model import MAX_BYTES
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.process

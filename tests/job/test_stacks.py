@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.stacks import ThreadStack, read_stacks, stacks_path, write_stacks
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 
 STACKS = [
     ThreadStack(11, "MainThread", (CallSiteName("load", "/home/user/data.py", 7), CallSiteName("<module>", "é.py", 1))),

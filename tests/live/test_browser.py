@@ -12,7 +12,7 @@ from otel_torchdist.config import PageAccess
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.telemetry.metrics.snapshots import FindingSnapshot, RunFindings
 from tests.support.browser import Browser, running_browser
 from tests.support.fake_world import SECOND

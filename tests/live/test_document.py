@@ -11,7 +11,7 @@ from otel_torchdist.live.model import Bar
 from otel_torchdist.live.ranks import MAX_RANKS
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, FindingSnapshot, RunFindings
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.fake_world import SECOND

@@ -16,8 +16,7 @@ from otel_torchdist.machine.pressure import parse_pressure
 from otel_torchdist.machine.reader import MachineReader, WatchedRank
 from otel_torchdist.machine.symptoms import KEPT_NS, Symptom, SymptomKind
 from otel_torchdist.machine.totals import Totals
-from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity, identify
 from tests.machine.trees import NET_DEV, PSI, Tree
 
 NOW = 1_000_000_000_000

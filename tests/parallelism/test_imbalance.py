@@ -14,8 +14,8 @@ from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import graph_of
 from otel_torchdist.parallelism.imbalance import MAX_COMPARED, Exchanges, Imbalance
 from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import GroupName
 from tests.support.fake_tape import FakeTape
 
 GROUP = GroupName("0", "experts", (0, 1, 2, 3), 0, "gloo", True)

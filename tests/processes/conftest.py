@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from otel_torchdist.job.requests import offer_path
-from otel_torchdist.tape.layout import LiveWord, seal_live
+from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape
+from otel_torchdist.tape.seals import seal_live
 from tests.processes import signalled_rank
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until

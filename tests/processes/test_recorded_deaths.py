@@ -14,7 +14,7 @@ from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.tape.layout import How, TapeState
-from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.follower import DYING_NS, TapeFollower

@@ -17,8 +17,9 @@ from otel_torchdist.job.leftovers import find_leftovers
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.stack_signal import ask_by_signal
-from otel_torchdist.tape.layout import LiveWord, seal_live
+from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape
+from otel_torchdist.tape.seals import seal_live
 from tests.processes import signalled_rank
 from tests.processes.conftest import SIGNAL, RankProcess, needs_signals_for_threads
 from tests.support.waiting import until

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.processes.state import ProcessState
-from otel_torchdist.tape.identity import identify, process_start_ticks
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity, identify, process_start_ticks
 from tests.support.waiting import until
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from tests.cli.asking import Answer, ask
 from tests.support.browser import Browser, Seen, running_browser
 from tests.support.memory import memory_directory

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.records import CallSiteName, Operation
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView
 from tests.support.fake_world import START_NS

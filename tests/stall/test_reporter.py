@@ -15,7 +15,7 @@ from otel_torchdist.naming import anchor_span_id, operation_span_id, run_label, 
 from otel_torchdist.stall.events import TimeoutShort
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.timeouts import AtTimeout
+from otel_torchdist.tape.names.model import AtTimeout
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.world.model import RankView
 from tests.support.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of

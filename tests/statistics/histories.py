@@ -10,8 +10,8 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
 from otel_torchdist.statistics.model import Row, Statistics
 from otel_torchdist.tape.layout import Flag, How, Word
+from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import GroupName
 from tests.support.fake_tape import WORLD, FakeTape
 
 MS: Final = 1_000_000

@@ -16,7 +16,8 @@ from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Row, Statistics
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
-from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, SignatureName
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, OperationId, OperationView
 from tests.support.fake_world import group_of
 

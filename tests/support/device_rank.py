@@ -26,7 +26,7 @@ from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 from tests.support.simulated_device import Item, SimulatedDevice
 
 MAIN_STREAM, NCCL_STREAM, OTHER_STREAM = 7, 8, 9

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind, RunIdState, Word
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName, TapeStatus
-from otel_torchdist.tape.splits import pack_splits
+from otel_torchdist.tape.records.activities import prepare_activity
+from otel_torchdist.tape.records.splits import pack_splits
+from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView

@@ -10,10 +10,11 @@ import msgspec
 
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
-from otel_torchdist.tape.splits import Splits
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
+from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.world.calls import MAX_RECENT, Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
 

@@ -17,7 +17,7 @@ from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.serving.site import Site
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
 from tests.support.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of

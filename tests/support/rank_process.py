@@ -22,7 +22,7 @@ from otel_torchdist.job.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, RecordKind, RunIdState, TapeState
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 RUN = 0xBEEF

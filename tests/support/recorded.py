@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.tape.names.model import GroupName, SignatureName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import GroupName, Operation, SignatureName, StepMark, TapeIdentity, TapeStatus
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.status import TapeStatus
 
 NO_GROUP = GroupName("", "", (), 0, "", False)
 NO_SIGNATURE = SignatureName("", "", (), (), "", 0)

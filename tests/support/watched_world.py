@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, StacksWanted, VerdictGiven
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of

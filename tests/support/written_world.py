@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, RecordKind, RunIdState
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.fake_tape import RUN_ID
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import base_directory, clean_up, job_directories, job_directory
-from otel_torchdist.tape.names import OTHER, NamesReader
+from otel_torchdist.tape.names.model import OTHER
+from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes import begin, new_writer, open_descriptors
 

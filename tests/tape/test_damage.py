@@ -15,19 +15,14 @@ from hypothesis import strategies as st
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.activities import Activity, prepare_activity
+from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import ActivityKind, How, LiveWord, RecordKind, RunIdState, TapeState, Word
-from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import (
-    CallSiteName,
-    GroupName,
-    Operation,
-    SignatureName,
-    StepMark,
-    TapeIdentity,
-    TapeStatus,
-)
+from otel_torchdist.tape.records.activities import Activity, prepare_activity
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes import new_writer
 

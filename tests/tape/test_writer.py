@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.naming import readable
-from otel_torchdist.tape import layout, live_words
-from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
+from otel_torchdist.tape import layout, live_words, seals
+from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_identity, identify
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes import begin, new_writer, open_descriptors
 from tests.support.waiting import until
@@ -376,13 +375,13 @@ def test_failure_leaves_nothing(memory: Path, change: dict[str, int], reason: st
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_seal(number: int, value: int, how: How) -> None:
     """A word is readable for its own record, for none of the next thousand laps, and not with any bit flipped."""
-    word = layout.seal(number, value, how)
-    assert layout.unseal(number, word) == (value, how)
-    assert all(layout.unseal(number + 16_384 * lap, word) is None for lap in range(1, 1000))
-    assert all(layout.unseal(number, word ^ 1 << bit) is None for bit in range(64))
+    word = seals.seal(number, value, how)
+    assert seals.unseal(number, word) == (value, how)
+    assert all(seals.unseal(number + 16_384 * lap, word) is None for lap in range(1, 1000))
+    assert all(seals.unseal(number, word ^ 1 << bit) is None for bit in range(64))
 
 
 def test_flipped_bit_in_an_empty_word() -> None:
     """No single bit makes a time out of nothing, whatever the record's number."""
     numbers = range(layout.CHECK_MODULUS)
-    assert all(layout.unseal(number, 1 << bit) is None for number in numbers for bit in range(64))
+    assert all(seals.unseal(number, 1 << bit) is None for number in numbers for bit in range(64))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.stacks import ThreadStack
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.compiling import is_compiling
 from tests.support.fake_world import FakeWorld
 from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching

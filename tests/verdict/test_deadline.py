@@ -9,7 +9,7 @@ import pytest
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.timeouts import AtTimeout
+from otel_torchdist.tape.names.model import AtTimeout
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules

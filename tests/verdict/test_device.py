@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.tape.layout import How, TapeState
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import judge

@@ -10,9 +10,9 @@ import pytest
 
 from otel_torchdist.job.lives import waits
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.tape.records.activities import prepare_activity
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import RankView
 from tests.support.fake_tape import SECOND, FollowedTape

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_torchdist.job.stacks import ThreadStack
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.places import FrameOwner, owner_of, stack_text, thread_to_show, user_frame
 
 VENV = "/home/ada/.venv/lib/python3.11/site-packages"

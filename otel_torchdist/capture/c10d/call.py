@@ -20,8 +20,7 @@ from otel_torchdist.capture.c10d.ragged import RaggedLines
 from otel_torchdist.capture.c10d.signatures import Signatures
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names import MAX_DIMENSIONS, SPARE_OF_GROUPS
-from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.names.model import MAX_DIMENSIONS, SPARE_OF_GROUPS, GroupName
 
 if TYPE_CHECKING:
     from types import CodeType

@@ -10,13 +10,12 @@ import torch
 from otel_torchdist.capture.c10d.schemas import BARRIERS, Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS, number_of_reduce_op
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names import OTHER, SPARE_OF_SHAPES
-from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.names.model import OTHER, SPARE_OF_SHAPES, SignatureName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_torchdist.tape.names import NamesWriter
+    from otel_torchdist.tape.names.writer import NamesWriter
 
 MAX_DESCRIBED: Final = 8
 """Tensors whose shapes are recorded, so that a call with 512 tensors costs no more than one with eight."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.signatures import MAX_SUMMED
 from otel_torchdist.capture.torch_api import LIST
-from otel_torchdist.tape.splits import pack_splits
+from otel_torchdist.tape.records.splits import pack_splits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

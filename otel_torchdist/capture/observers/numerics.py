@@ -23,7 +23,7 @@ from otel_torchdist.capture.observers.equal_outputs import MUST_BE_EQUAL, makes_
 from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of, format_of, moments_of
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.numerics import (
+from otel_torchdist.tape.records.numerics import (
     NumericsFlag,
     NumericsWord,
     Unseen,

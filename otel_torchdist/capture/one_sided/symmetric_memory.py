@@ -33,7 +33,7 @@ from otel_torchdist.capture.torch_api import (
     skip_in_dynamo,
 )
 from otel_torchdist.tape.layout import How, Word
-from otel_torchdist.tape.records import BESIDE
+from otel_torchdist.tape.names.model import BESIDE
 
 _LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rendezvous"})
 """Operations that name a group but transfer nothing that other ranks wait for."""

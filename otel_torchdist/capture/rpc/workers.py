@@ -23,7 +23,7 @@ from otel_torchdist.capture.rpc.torch_rpc import (
 )
 from otel_torchdist.capture.rpc.tracebacks import hide_frame
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.names import SPARE_OF_LABELS
+from otel_torchdist.tape.names.model import SPARE_OF_LABELS
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

@@ -19,10 +19,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[r
 
 from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import backward_id, skip_in_dynamo
-from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.names import SPARE_OF_LABELS
+from otel_torchdist.tape.names.model import SPARE_OF_LABELS
+from otel_torchdist.tape.records.activities import prepare_activity
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

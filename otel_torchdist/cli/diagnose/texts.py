@@ -14,7 +14,7 @@ from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_co
 from otel_torchdist.evidence.model import Evidence, Kind, Statement
 from otel_torchdist.evidence.world import snapshot_of
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules

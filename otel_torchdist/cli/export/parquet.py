@@ -20,8 +20,8 @@ from otel_torchdist.archive.segments import Columns
 from otel_torchdist.cli.export.tables import OPERATIONS, PLAN, ROW, STORED, TABLES, Column
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.tape.layout import How, Phase, RecordKind, TapeState, unpack_label
-from otel_torchdist.tape.names import Names
-from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.tape.names.reader import Names
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -10,7 +10,7 @@ from otel_torchdist.evidence.lines import parsed
 from otel_torchdist.evidence.model import MAX_TEXT, Kind, Raised, Source, Statement
 from otel_torchdist.evidence.texts.python_stacks import PythonStacks
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 MAX_BYTES: Final = 1 << 20
 _LOCAL_RANK: Final = "attempt_"

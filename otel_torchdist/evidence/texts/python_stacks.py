@@ -15,7 +15,7 @@ from otel_torchdist.evidence.lines import LogLine
 from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Fact, Kind, Raised, SeenStacks, Source, Statement
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 
 MARKERS: Final = (b"(most recent call", b"Fatal Python error", b"terminate called", b"of the failed collective: ")
 MAX_FRAMES: Final = 512

@@ -15,7 +15,7 @@ from typing import Final
 
 from otel_torchdist.evidence.model import MAX_TEXT, GroupMark, Kind, Launched, Source, Statement
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 MAX_RANKS: Final = 65_536
 _HEAD: Final = re.compile(r"^(?:Job summary|Communicators\.\.\.)", re.MULTILINE)

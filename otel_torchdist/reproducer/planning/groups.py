@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptGroup
 from otel_torchdist.reproducer.planning.cast import Cast
-from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.world.calls import GroupView
 
 MOST_DIGITS: Final = 9

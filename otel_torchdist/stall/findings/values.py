@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.parameters import Places, differing_places
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.records.parameters import Places, differing_places
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankView, WorldSnapshot
 from otel_torchdist.world.values import CALM_STEPS, PARAMETERS

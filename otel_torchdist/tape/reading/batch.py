@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from otel_torchdist.tape.activities import Activity, Interval
-from otel_torchdist.tape.numerics import Numerics
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records.activities import Activity, Interval
+from otel_torchdist.tape.records.numerics import Numerics
+from otel_torchdist.tape.records.operations import Operation, StepMark
 
 
 @dataclass(slots=True)

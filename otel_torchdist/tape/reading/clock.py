@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.tape.records import TapeIdentity, TapeStatus
+from otel_torchdist.tape.identity import TapeIdentity
+from otel_torchdist.tape.status import TapeStatus
 
 MAX_WALL_NS: Final = (1 << 63) - 1
 """OTLP cannot represent later times, and one such span would make the export of its whole request fail."""

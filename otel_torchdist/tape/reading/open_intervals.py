@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape.activities import Interval, renewed_interval
 from otel_torchdist.tape.layout import How, Word
 from otel_torchdist.tape.mapped import MappedTape, words_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.activities import Interval, renewed_interval
+from otel_torchdist.tape.records.operations import Operation
 
 _COMPLETED: Final = int(Word.COMPLETED)
 

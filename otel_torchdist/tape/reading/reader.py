@@ -8,19 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.tape import layout
-from otel_torchdist.tape.activities import Activity, decoded, interval_of
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import Flag, LiveWord, RecordKind
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of, words_of
 from otel_torchdist.tape.memory import TapeMemory
-from otel_torchdist.tape.operations import operation_of
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
-from otel_torchdist.tape.reading.newest import NewestWhole
 from otel_torchdist.tape.reading.open_intervals import OpenIntervals
-from otel_torchdist.tape.reading.unfinished import unfinished
+from otel_torchdist.tape.reading.scans import NewestWhole, unfinished
 from otel_torchdist.tape.reading.values import Values
-from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.tape.splits import PendingSplits
+from otel_torchdist.tape.records.activities import Activity, decoded, interval_of
+from otel_torchdist.tape.records.operations import Operation, StepMark, operation_of
+from otel_torchdist.tape.records.splits import PendingSplits
 
 UNCOMMITTED_BOUND_S: Final = 1.0
 """A number reserved but not committed for this long belongs to a thread that died in between."""
@@ -178,7 +176,7 @@ class TapeReader(MappedTape):
             if record[0] != number or record[_KIND] != _OPERATION or record[_FLAGS] & _UNEVEN:
                 break
             payload = ahead[place + layout.PAYLOAD_OFFSET : place + layout.WORDS_OFFSET]
-            if record[1] != layout.payload_checksum(number, payload):
+            if record[1] != seals.payload_checksum(number, payload):
                 break
             try:
                 operation = operation_of(number, record[2 : -layout.WORDS])

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels
 from otel_torchdist.telemetry.metrics.snapshots import Duration

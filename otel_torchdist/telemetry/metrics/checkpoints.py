@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS, Activity
-from otel_torchdist.tape.checkpoint_log import CheckpointParts, inner_first
-from otel_torchdist.tape.checkpoints import STAGES
 from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.names import Names
+from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
+from otel_torchdist.tape.records.checkpoints import STAGES
 
 WHOLE: Final = "whole"
 """The stage under which a whole checkpoint is counted."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 from otel_torchdist.naming import run_label
 from otel_torchdist.semconv import OTHER, OTHER_METHOD
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.tape.records import TapeStatus
+from otel_torchdist.tape.status import TapeStatus
 
 MAX_GROUPS: Final = 256
 MAX_OPERATIONS: Final = 32

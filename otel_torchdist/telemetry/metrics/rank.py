@@ -13,10 +13,11 @@ from otel_torchdist.semconv import OTHER
 from otel_torchdist.size_classes import size_class
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
-from otel_torchdist.tape.numerics import Numerics
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.tape.records.numerics import Numerics
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.metrics.calls import CallDurations
 from otel_torchdist.telemetry.metrics.checkpoints import CheckpointMetrics
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages

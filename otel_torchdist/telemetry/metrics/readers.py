@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from otel_torchdist.tape.figures import StepFigures
 from otel_torchdist.tape.layout import Kernel
-from otel_torchdist.tape.numerics import Numerics
+from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.telemetry.metrics.checkpoints import WHOLE, CheckpointCounts
 from otel_torchdist.telemetry.metrics.model import Histograms, Numbers
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot, OperationSnapshot, RankSnapshot

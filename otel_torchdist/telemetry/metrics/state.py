@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from otel_torchdist.tape.numerics import Numerics
-from otel_torchdist.tape.records import StepMark
+from otel_torchdist.tape.records.numerics import Numerics
+from otel_torchdist.tape.records.operations import StepMark
 from otel_torchdist.telemetry.metrics.calls import CallSeries
 from otel_torchdist.telemetry.metrics.checkpoints import NO_SAVES, CheckpointCounts, Saves
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages

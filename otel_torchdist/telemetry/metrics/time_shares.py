@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 
 
 class BusyTime:

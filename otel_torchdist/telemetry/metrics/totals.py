@@ -10,9 +10,9 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.numerics import Numerics, NumericsFlag
-from otel_torchdist.tape.parameters import Parameters
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.records.parameters import Parameters
 
 _SAMPLED = int(NumericsFlag.SAMPLED)
 

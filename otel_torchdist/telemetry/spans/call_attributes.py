@@ -9,16 +9,9 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, Phase
-from otel_torchdist.tape.numerics import Numerics
-from otel_torchdist.tape.records import (
-    ROOT_UNIT,
-    CallSiteName,
-    GroupName,
-    LabelKind,
-    LabelName,
-    Operation,
-    SignatureName,
-)
+from otel_torchdist.tape.names.model import ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
+from otel_torchdist.tape.records.numerics import Numerics
+from otel_torchdist.tape.records.operations import Operation
 
 _RESOLUTION_S: Final = {
     How.CALL: 0.0,

@@ -8,11 +8,12 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id
-from otel_torchdist.tape.call_paths import shown_path
+from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.tape.names import OTHER, NamesReader
+from otel_torchdist.tape.names.model import OTHER
+from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from otel_torchdist.tape.reading.clock import WallClock
-from otel_torchdist.tape.records import Operation, TapeIdentity
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.telemetry.spans.call_attributes import of_label, of_names, of_piece, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 

@@ -14,10 +14,10 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import activity_span_id, anchor_span_id, trace_id_of_step
-from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import ActivityKind, CallMode
-from otel_torchdist.tape.names import NamesReader
-from otel_torchdist.tape.remote_calls import RemoteCall
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.remote_calls import RemoteCall
 from otel_torchdist.telemetry.spans.model import LinkTarget
 
 SYSTEM: Final = "torch"

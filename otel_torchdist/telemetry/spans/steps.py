@@ -23,12 +23,13 @@ from otel_torchdist.naming import (
     run_label,
     trace_id_of_step,
 )
-from otel_torchdist.tape.activities import Activity, Interval
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.tape.records.activities import Activity, Interval
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.spans.activities import ActivitySpans, Families
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, OperationSpans

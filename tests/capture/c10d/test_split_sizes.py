@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.splits import Splits
+from otel_torchdist.tape.records.splits import Splits
 from tests.support.jobs import Job, Jobs
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.timeouts import AtTimeout
+from otel_torchdist.tape.names.model import AtTimeout
 from tests.support.jobs import Jobs
 from tests.support.recorded import RecordedTape
 

@@ -14,7 +14,7 @@ import pytest
 
 from otel_torchdist.capture.cuda.queues import QueuedOperation
 from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records.operations import Operation
 from tests.support.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank
 from tests.support.simulated_device import MS
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from otel_torchdist.capture.observers.eligible import sort
 from otel_torchdist.capture.observers.float8 import FLOAT8, extremes_of_float8, histogram_of
 from otel_torchdist.capture.observers.statistics import extremes_of, format_of, moments_of
-from otel_torchdist.tape.number_formats import LARGEST, NumberFormat
+from otel_torchdist.tape.records.number_formats import LARGEST, NumberFormat
 from tests.support.jobs import Jobs
 from tests.support.warm_python import WarmPython
 

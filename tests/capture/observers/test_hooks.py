@@ -16,7 +16,7 @@ from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
 from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.tape.records import GroupName
+from otel_torchdist.tape.names.model import GroupName
 from tests.support.jobs import Job, Jobs
 from tests.support.warm_python import WarmPython
 

@@ -9,8 +9,8 @@ import pytest
 
 from otel_torchdist.capture.observers.numerics import is_chosen
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.tape.numerics import NumericsFlag
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.numerics import NumericsFlag
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.jobs import Job, Jobs

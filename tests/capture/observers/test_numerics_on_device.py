@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.tape.numerics import Unseen
+from otel_torchdist.tape.records.numerics import Unseen
 from tests.support.jobs import Jobs
 from tests.support.native_library import simulated_library
 from tests.support.warm_python import WarmPython

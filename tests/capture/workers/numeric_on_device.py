@@ -18,8 +18,8 @@ from otel_torchdist.capture.observers.numerics import NumericsObserver
 from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of, moments_of
 from otel_torchdist.capture.training.steps import mark_step
 from otel_torchdist.config import NumericsMode
-from otel_torchdist.tape.numerics import checksum_word
-from otel_torchdist.tape.parameters import mixed, summed
+from otel_torchdist.tape.records.numerics import checksum_word
+from otel_torchdist.tape.records.parameters import mixed, summed
 from tests.support.rank import own_tape, say, start_capture
 from tests.support.simulated_cuda import MAIN_STREAM, SimulatedCuda
 from tests.support.waiting import until

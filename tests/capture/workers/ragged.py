@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.tape.names import MAX_NAMES, OTHER, SPARE_OF_SHAPES
-from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.names.model import MAX_NAMES, OTHER, SPARE_OF_SHAPES, SignatureName
 from tests.support.rank import join, own_tape, say, start_capture
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.cli.diagnose import document
 from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.cli.asking import ask

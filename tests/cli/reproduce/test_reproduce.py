@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from tests.cli.asking import Answer, ask, ask_as_people_do
 from tests.support.fake_tape import RUN, FakeTape
 

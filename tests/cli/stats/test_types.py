@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from otel_torchdist.statistics.traffic import described_bytes
-from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.names.model import SignatureName
 
 
 def test_bytes_of_every_type() -> None:

@@ -8,7 +8,7 @@ from otel_torchdist.cli.text import iso_time, length
 from otel_torchdist.cli.watch.passive import RateMeter, Rates
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records.operations import Operation, StepMark
 
 SECOND = 1_000_000_000
 

@@ -10,7 +10,8 @@ import msgspec
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 
 SECOND: Final = 1_000_000_000

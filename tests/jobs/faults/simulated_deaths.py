@@ -9,7 +9,7 @@ from pathlib import Path
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity
 
 
 class SimulatedDeaths(DeathWatch):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from otel_torchdist.job.stacks import ThreadStack, write_stacks
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 SECOND = 1_000_000_000
@@ -141,7 +141,7 @@ class SimulatedRank:
     def beat(self, now_ns: int, resumed_ns: int) -> None:
         """Write its heartbeat, once a second, and at once when the job goes on after a suspension."""
         beat_us = max(now_ns - now_ns % SECOND, resumed_ns) // 1000
-        self.tape._words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, beat_us)
+        self.tape._words[LiveWord.HEARTBEAT_US] = seals.seal_live(LiveWord.HEARTBEAT_US, beat_us)
 
     def note_request(self, now_ns: int) -> None:
         """Check whether its stack has been requested; it answers after some time."""

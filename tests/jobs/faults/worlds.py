@@ -17,7 +17,8 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Event, StacksWanted, VerdictGiven
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.records import GroupName, Operation, SignatureName
+from otel_torchdist.tape.names.model import GroupName, SignatureName
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from otel_torchdist.stall.findings.checkpoints import MAX_REPORTED, SETTLED_NS, FailedSaves, SaveFailed
 from otel_torchdist.stall.problem_wording import describe_problem
-from otel_torchdist.tape.checkpoints import FailedCheckpoint, RankCheckpoints
+from otel_torchdist.tape.records.checkpoints import FailedCheckpoint, RankCheckpoints
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import SECOND, START_NS, FakeWorld
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.stall.value_wording import describe_values
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.parameters import mixed, summed
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.records.parameters import mixed, summed
 from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.model import (
     ComparedParameters,

@@ -7,10 +7,10 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, Kernel, RecordKind, TapeState, Word
-from otel_torchdist.tape.names import MAX_NAMES
-from otel_torchdist.tape.number_formats import NumberFormat
-from otel_torchdist.tape.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
-from otel_torchdist.tape.parameters import Parameters
+from otel_torchdist.tape.names.model import MAX_NAMES
+from otel_torchdist.tape.records.number_formats import NumberFormat
+from otel_torchdist.tape.records.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
+from otel_torchdist.tape.records.parameters import Parameters
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
 from tests.support.fake_tape import RUN, SECOND, WORLD, FakeTape, signature

@@ -11,8 +11,15 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState, Word, pack_label
-from otel_torchdist.tape.names import OTHER
-from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
+from otel_torchdist.tape.names.model import (
+    OTHER,
+    CallPathName,
+    CallSiteName,
+    GroupName,
+    LabelKind,
+    LabelName,
+    SignatureName,
+)
 from tests.support.fake_tape import RUN, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 

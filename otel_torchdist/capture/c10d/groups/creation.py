@@ -22,9 +22,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names import SPARE_OF_GROUPS
-from otel_torchdist.tape.records import GroupName, SignatureName
-from otel_torchdist.tape.timeouts import AtTimeout
+from otel_torchdist.tape.names.model import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

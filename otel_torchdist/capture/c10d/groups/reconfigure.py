@@ -21,7 +21,7 @@ from otel_torchdist.capture.c10d.groups.membership import find_membership
 from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How, RecordKind, Word
-from otel_torchdist.tape.operations import operation_of, renewed
-from otel_torchdist.tape.records import Operation
-from otel_torchdist.tape.remote_calls import CALLS, RemoteCall, call_of, renewed_call
+from otel_torchdist.tape.records.operations import Operation, operation_of, renewed
+from otel_torchdist.tape.records.remote_calls import CALLS, RemoteCall, call_of, renewed_call
 
 _KIND: Final = 11
 """Position of the record's kind among a payload's fields."""
@@ -101,7 +100,7 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
 
 def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
     """Return the activity updated from its words; None when one of its end is damaged, so that it is unknown."""
-    completed, failure = (layout.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
+    completed, failure = (seals.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
     if (completed is None and words[Word.COMPLETED]) or (failure is None and words[Word.FAILURE]):
         return None
     if activity.call is not None:
@@ -119,7 +118,7 @@ def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | Non
 
 def _with_facts(activity: Activity, words: Sequence[int]) -> Activity:
     """The activity with what its other words say; the same object if they say nothing new."""
-    found = [layout.unseal(activity.number, words[which]) for which in ActivityWord]
+    found = [seals.unseal(activity.number, words[which]) for which in ActivityWord]
     size, files, storage, explanation = (None if one is None else one[0] for one in found)
     known = msgspec.structs.replace(
         activity,

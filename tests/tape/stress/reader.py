@@ -12,7 +12,7 @@ from pathlib import Path
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.tape.stress_fields import is_whole, is_whole_step
+from tests.tape.stress.fields import is_whole, is_whole_step
 
 
 @dataclass

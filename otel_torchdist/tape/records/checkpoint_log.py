@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.tape.activities import CHECKPOINT_OPERATIONS, Activity
-from otel_torchdist.tape.checkpoints import (
+from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.names.reader import Names
+from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.records.checkpoints import (
     MEETINGS,
     NO_CHECKPOINTS,
     CheckpointView,
     FailedCheckpoint,
     RankCheckpoints,
 )
-from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.names import Names
 
 MAX_KNOWN: Final = 1_024
 MAX_HABITS: Final = 64

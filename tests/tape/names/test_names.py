@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.names import (
+from otel_torchdist.tape.names.model import (
     MAX_DIMENSIONS,
     MAX_FRAMES,
     MAX_NAMES,
@@ -21,20 +21,18 @@ from otel_torchdist.tape.names import (
     SPARE_OF_CALL_SITES,
     SPARE_OF_GROUPS,
     SPARE_OF_SHAPES,
-    Name,
-    NamesReader,
-    NamesWriter,
-)
-from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import (
     CallPathName,
     CallSiteName,
     GroupName,
     LabelKind,
     LabelName,
+    Name,
     ParameterNames,
     SignatureName,
 )
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.names.writer import NamesWriter
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes import new_writer
 
 _Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | LabelName | SignatureName)

@@ -25,10 +25,10 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.number_formats import headroom
-from otel_torchdist.tape.parameters import WORDS, Parameters
+from otel_torchdist.tape.records.number_formats import headroom
+from otel_torchdist.tape.records.parameters import WORDS, Parameters
 
 SHARE_STEPS: Final = 0xFFFE
 _NO_SHARE: Final = 0xFFFF
@@ -259,7 +259,7 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
 
 def with_words(numerics: Numerics, words: Sequence[int]) -> Numerics:
     """The same with what its record's words hold now."""
-    values = [layout.unseal(numerics.number, word) if word else None for word in words]
+    values = [seals.unseal(numerics.number, word) if word else None for word in words]
     parameters = numerics.parameters
     if parameters is not None:
         sums = tuple([word[0] for word in values[:WORDS] if word is not None])

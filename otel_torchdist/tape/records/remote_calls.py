@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityKind, CallMode, RecordKind, Word
 
 NO_WORKER: Final = -1
@@ -95,9 +95,9 @@ def renewed_call(call: RemoteCall | None, number: int, entered_ns: int, words: S
     """Return it updated from its record's words."""
     if call is None or not (words[Word.RETURNED] or words[Word.WAIT_ENTERED]):
         return call
-    returned = layout.unseal(number, words[Word.RETURNED])
+    returned = seals.unseal(number, words[Word.RETURNED])
     return msgspec.structs.replace(
         call,
         returned_ns=None if returned is None else entered_ns + returned[0],
-        is_waited_for=call.is_waited_for or layout.unseal(number, words[Word.WAIT_ENTERED]) is not None,
+        is_waited_for=call.is_waited_for or seals.unseal(number, words[Word.WAIT_ENTERED]) is not None,
     )

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.numerics import (
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.reading.values import MAX_AWAITED
+from otel_torchdist.tape.records.numerics import (
     Numerics,
     NumericsFlag,
     NumericsWord,
@@ -22,9 +24,7 @@ from otel_torchdist.tape.numerics import (
     pack_numerics,
     pack_parameters,
 )
-from otel_torchdist.tape.parameters import Parameters, mixed, summed
-from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.reading.values import MAX_AWAITED
+from otel_torchdist.tape.records.parameters import Parameters, mixed, summed
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.fake_tape import FakeTape
 
@@ -162,7 +162,7 @@ def test_words(value: float, share: float | None, checksum: int, number: int) ->
     """Every number, share and checksum fits its word, and comes back, finite ones finite."""
     fields = (1, 2, 3, 4, 5, 0, 0, 0, -1, 0, 7, layout.RecordKind.NUMERICS, 1, 0, 0)
     contents = {0: float_word(value, share), 3: float_word(value), 4: checksum_word(checksum)}
-    words = [layout.seal(number, contents.get(which, 0), How.CALL) * (which in contents) for which in range(6)]
+    words = [seals.seal(number, contents.get(which, 0), How.CALL) * (which in contents) for which in range(6)]
     found = numerics_of(number, fields, words)
     assert found.smallest is not None
     assert math.isnan(found.smallest) == math.isnan(value)

@@ -1,7 +1,7 @@
 """Records whose every field follows from one number, so that a mix of two records is detected."""
 
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records.operations import Operation, StepMark
 
 _LOW_32 = 2**32 - 1
 

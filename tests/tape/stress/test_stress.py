@@ -41,9 +41,9 @@ def start_killed(stack: ExitStack, program: str, *arguments: object) -> subproce
 @pytest.mark.parametrize(("capacity", "threads", "records"), [(8, 1, 1_000_000), (8, 4, 1_000_000), (512, 2, 500_000)])
 def test_nothing_is_torn(memory: Path, running: ExitStack, capacity: int, threads: int, records: int) -> None:
     """Millions of records, of which readers see some and miss most; each is whole, once, or counted."""
-    writer = start_killed(running, "stress_writer.py", memory, capacity, records, threads)
+    writer = start_killed(running, "writer.py", memory, capacity, records, threads)
     path = line_of(writer)
-    readers = [start_killed(running, "stress_reader.py", path, limit) for limit in (50_000, 3)]
+    readers = [start_killed(running, "reader.py", path, limit) for limit in (50_000, 3)]
     for reader in readers:
         assert line_of(reader) == "ready"
     assert writer.stdin is not None

@@ -10,7 +10,7 @@ import msgspec
 
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName
 
 _T = TypeVar("_T")
 

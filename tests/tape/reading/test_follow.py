@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from otel_torchdist.tape.layout import MAX_DURATION_NS, REFUGE_SLOTS, Flag, How, RecordKind, RunIdState, Word
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records.operations import Operation, StepMark
 from tests.support.tapes import new_writer
 
 _TIMES = {

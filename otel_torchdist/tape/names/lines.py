@@ -1,0 +1,164 @@
+"""A line of the dictionary beside a tape: `crc32 json`. What is decoded is checked, and its text is safe to display."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
+from otel_torchdist.tape.names.model import (
+    MAX_DIMENSIONS,
+    MAX_FRAMES,
+    MAX_NAMES,
+    MAX_PARAMETERS,
+    MAX_TEXT,
+    OTHER,
+    AtTimeout,
+    CallPathName,
+    CallSiteName,
+    GroupName,
+    LabelKind,
+    LabelName,
+    Name,
+    ParameterNames,
+    SignatureName,
+)
+
+_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | LabelName | ParameterNames]]] = {
+    "group": GroupName,
+    "signature": SignatureName,
+    "call_site": CallSiteName,
+    "call_path": CallPathName,
+    "parameters": ParameterNames,
+    "label": LabelName,
+}
+
+
+def encode_line(identity: int, name: Name) -> bytes:
+    """Return the line of a name, with its newline."""
+    if isinstance(name, str):
+        body: dict[str, Any] = {"id": identity, "text": name[:MAX_TEXT]}
+    else:
+        kind = next(kind for kind, cls in _KINDS.items() if isinstance(name, cls))
+        # `dataclasses.asdict` would copy a group's thousands of ranks one by one.
+        body = {"id": identity, kind: {field: getattr(name, field) for field in name.__slots__}}
+    text = json.dumps(body, separators=(",", ":"), default=_value_of).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _value_of(member: Any) -> Any:
+    return member.value  # of an enum: there is nothing else that JSON lacks
+
+
+_Number = Annotated[int, Meta(ge=0, le=1 << 53)]
+_Rank = Annotated[int, Meta(ge=0, le=1 << 31)]
+_Identity = Annotated[int, Meta(gt=OTHER, le=MAX_NAMES)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    name: str
+    description: str
+    ranks: tuple[_Rank, ...]
+    nth: _Number
+    backend: str
+    aligned: bool
+    epoch: int = -1
+    device: str = ""
+    timeout_ms: _Number = 0
+    at_timeout: AtTimeout = AtTimeout.UNKNOWN
+    dimensions: Annotated[tuple[str, ...], Meta(max_length=MAX_DIMENSIONS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    operation: str
+    reduce_op: str
+    shapes: tuple[tuple[_Number, ...], ...]
+    dtypes: tuple[str, ...]
+    device: str
+    tensors: _Number
+
+
+@dataclass(frozen=True, slots=True)
+class _CallPath:
+    call_site: _Identity
+    frames: Annotated[tuple[_Identity, ...], Meta(max_length=MAX_FRAMES)]
+    varies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    names: Annotated[tuple[str, ...], Meta(max_length=MAX_PARAMETERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    kind: LabelKind
+    unit: str
+    stage: Annotated[int, Meta(ge=-1, le=1 << 31)]
+    direction: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    id: _Identity
+    text: str | None = None
+    group: _Group | None = None
+    signature: _Signature | None = None
+    call_site: CallSiteRead | None = None
+    call_path: _CallPath | None = None
+    parameters: _Parameters | None = None
+    label: _Label | None = None
+
+
+def decode_line(line: bytes) -> tuple[int, Name] | None:
+    """Return id and name of a line without its newline, safe to display; None if it is damaged."""
+    try:
+        if int(line[:8], 16) != zlib.crc32(line[9:]):
+            return None
+        found = decode_json(line[9:], _Line)
+    except (ValueError, DecodingError):
+        return None
+    name = _name(found)
+    return None if name is None else (found.id, name)
+
+
+def _name(line: _Line) -> Name | None:
+    """Convert a decoded line to a name whose text is safe to display."""
+    if line.text is not None:
+        return readable(line.text, MAX_TEXT)
+    if line.group is not None:
+        group = line.group
+        name, description, backend = readable(group.name), readable(group.description), readable(group.backend)
+        return GroupName(
+            name,
+            description,
+            group.ranks,
+            group.nth,
+            backend,
+            group.aligned,
+            group.epoch,
+            readable(group.device),
+            group.timeout_ms,
+            group.at_timeout,
+            tuple(map(readable, group.dimensions)),
+        )
+    if line.signature is not None:
+        one = line.signature
+        dtypes = tuple(map(readable, one.dtypes))
+        operation, reduce_op, device = readable(one.operation), readable(one.reduce_op), readable(one.device)
+        return SignatureName(operation, reduce_op, one.shapes, dtypes, device, one.tensors)
+    if line.label is not None:
+        label = line.label
+        return LabelName(label.kind, readable(label.unit), label.stage, readable(label.direction))
+    if line.call_path is not None:
+        return CallPathName(line.call_path.call_site, line.call_path.frames, line.call_path.varies)
+    if line.parameters is not None:
+        return ParameterNames(tuple(map(readable, line.parameters.names)))
+    return None if line.call_site is None else shown_site(line.call_site)

@@ -1,0 +1,110 @@
+"""The writing side of the dictionary beside a tape, an append-only file of lines that a reader can follow."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from otel_torchdist import guard
+from otel_torchdist.tape.names.lines import encode_line
+from otel_torchdist.tape.names.model import (
+    MAX_BYTES,
+    MAX_NAMES,
+    OTHER,
+    Name,
+)
+
+
+class NamesWriter:
+    """Gives each new name an id and appends it to the file before any record can carry the id.
+
+    Attributes:
+        max_bytes: Maximum size of the file.
+        dropped: Names that became `OTHER`.
+        is_scarce: Whether a name has been refused, for lack of room or to leave room for others.
+    """
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        """Create the file, which must not exist yet and never exceeds `max_bytes`.
+
+        Raises:
+            OSError: The file cannot be created.
+        """
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._ids: dict[Name, int] = {}
+        self._next = 1
+        self._bytes = 0
+        self.max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self.dropped = 0
+        self.is_scarce = False
+
+    def intern(self, name: Name, spare: int = 0) -> int:
+        """Return the id of a name; `OTHER`, counted as dropped, once the dictionary is full or cannot be written.
+
+        Args:
+            name: The name.
+            spare: How many ids must stay free for other names.
+        """
+        identity = self.find_room(name, spare)
+        if identity == OTHER:
+            self.dropped += 1
+        return identity
+
+    def find_room(self, name: Name, spare: int) -> int:
+        """Return the id of a dispensable name as `intern` does, but do not count `OTHER` as dropped."""
+        known = self._ids.get(name)
+        if known is not None:
+            return known
+        with self._lock:
+            return self._ids.get(name) or self._append(name, spare)
+
+    def replace(self, identity: int, name: Name, spare: int = 0) -> None:
+        """Give an id another name from now on; does nothing if there is no room.
+
+        Args:
+            identity: The id.
+            name: The name.
+            spare: As for `intern`.
+        """
+        with self._lock:
+            line = encode_line(identity, name)
+            if identity != OTHER and len(line) <= self._room(spare) and self._write(line):
+                self._bytes += len(line)
+                self._ids[name] = identity
+
+    def _room(self, spare: int) -> int:
+        """How many bytes a name may take."""
+        return self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
+
+    def _append(self, name: Name, spare: int) -> int:
+        identity = self._next
+        room = self._room(spare)
+        if identity > MAX_NAMES - spare or room <= 0:
+            self.is_scarce = True
+            return OTHER
+        line = encode_line(identity, name)
+        if len(line) > room or not self._write(line):
+            self.is_scarce = True
+            return OTHER
+        self._bytes += len(line)
+        self._next += 1
+        self._ids[name] = identity
+        return identity
+
+    def _write(self, line: bytes) -> bool:
+        try:
+            if os.write(self._file, line) == len(line):
+                return True
+            os.ftruncate(self._file, self._bytes)  # a truncated line would corrupt the next one too
+        except OSError as error:
+            guard.pass_on(error)  # a TimeoutError of the program is an OSError, too
+        return False
+
+    def close(self) -> None:
+        """Close the file; later names become `OTHER`."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1

@@ -1,0 +1,60 @@
+"""The live words of a tape, read at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
+
+
+@dataclass(frozen=True, slots=True)
+class TapeStatus:
+    """The live words of a tape, read at one moment.
+
+    Attributes:
+        run_id: 128 bits; 0 until known.
+        run_id_state: How far ranks have agreed on it.
+        step: Number of the current step.
+        heartbeat_ns: When our thread in the writer last woke, to the microsecond; it cannot while native code holds
+            the GIL.
+        monotonic_ns: Monotonic half of the newest clock pair, which is taken at the heartbeat.
+        realtime_ns: Wall-clock half of that pair.
+        records_dropped: Records that the writer could not write.
+        names_dropped: Names that became `other` because the dictionary is full.
+        overhead_ns: Estimated time spent in our own code on the caller's threads.
+        overhead_calls: Calls behind that estimate.
+        state: The writer's own state.
+        failure: Name id of the exception that ended the process (0 when there is none).
+        request: Number of the last request for stacks.
+        answer: Number of the last request that was answered.
+        expects_until_ns: Until when the rank expects to wait, or others to wait for it; 0 for no such wait.
+        exported_by_rank: Whether its own process exports the tape (`OTEL_PYTHON_TORCHDIST_READER=thread`).
+        rescue: How far its rescue has come.
+        asked_signal: The signal that has asked the process to end; 0 for none that was recorded.
+        asked_ns: When it came.
+        rpc_worker: Name id of the process's name as a worker of RPC; 0 if it is none.
+        rpc_threads: How many of its threads serve the calls of other workers.
+    """
+
+    run_id: int
+    run_id_state: RunIdState
+    step: int
+    heartbeat_ns: int
+    monotonic_ns: int
+    realtime_ns: int
+    records_dropped: int
+    names_dropped: int
+    overhead_ns: int
+    overhead_calls: int
+    state: TapeState
+    failure: int
+    request: int
+    answer: int
+    expects_until_ns: int = 0
+    exported_by_rank: bool = False
+    rescue: Rescue = NO_RESCUE
+    asked_signal: int = 0
+    asked_ns: int = 0
+    rpc_worker: int = 0
+    rpc_threads: int = 0
