@@ -11,7 +11,8 @@ import yaml
 
 from otel_torchdist import environment_variables, semconv
 from otel_torchdist.cli.export.tables import TABLES
-from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
+from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from reference.constants import Constant, constants
 
 TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `make docs`: change it there. -->"
@@ -58,7 +59,7 @@ def metrics_page() -> str:
     labels = [[f"`{label}`", f"`{attribute}`"] for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()]
     return _page(
         "Metrics",
-        "otel_torchdist/telemetry/metrics/definitions.py",
+        "otel_torchdist/telemetry/metrics/definitions",
         "On `/metrics` for Prometheus, and pushed through OpenTelemetry's API if `OTEL_METRICS_EXPORTER` is set.",
         table(["metric", "labels", "in OpenTelemetry", "meaning"], rows),
         "## Labels and their attributes in OpenTelemetry",

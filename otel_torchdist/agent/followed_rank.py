@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.telemetry.metrics.rank import RankMetrics
-from otel_torchdist.telemetry.metrics.state import MetricsState
+from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
+from otel_torchdist.telemetry.metrics.rank.state import MetricsState
 from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
 
 

@@ -25,10 +25,10 @@ from otel_torchdist.naming import (
     trace_id_of_step,
 )
 from otel_torchdist.tape.layout import How
+from otel_torchdist.telemetry.spans.anchors import MAX_GROUPS
 from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
-from otel_torchdist.telemetry.spans.steps import MAX_GROUPS
 from otel_torchdist.world.calls import OperationView
 
 CLOCK: Final = "each host's own"

@@ -26,8 +26,8 @@ from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
+from otel_torchdist.telemetry.metrics.rank.state import GroupState, MetricsState, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
-from otel_torchdist.telemetry.metrics.state import GroupState, MetricsState, SeriesState
 from otel_torchdist.telemetry.metrics.totals import RankTotals
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState

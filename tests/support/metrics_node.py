@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
+from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.rank import RankMetrics
+from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 from tests.support.fake_tape import RUN_ID, SECOND, FakeTape
 

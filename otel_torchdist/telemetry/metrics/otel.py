@@ -14,7 +14,8 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.guard import guarded
-from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
+from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, Labels, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

@@ -14,13 +14,9 @@ from typing import Final
 import msgspec
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import semconv
 from otel_torchdist.naming import (
-    anchor_span_id,
-    compress_ranks,
     lone_run_id,
     operation_span_id,
-    run_label,
     trace_id_of_step,
 )
 from otel_torchdist.tape.layout import RunIdState, TapeState
@@ -31,16 +27,15 @@ from otel_torchdist.tape.records.activities import Activity, Interval
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.spans.activities import ActivitySpans, Families
+from otel_torchdist.telemetry.spans.anchors import AnchorSpans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
-from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, OperationSpans
+from otel_torchdist.telemetry.spans.operation import OperationSpans
 from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
 from otel_torchdist.telemetry.spans.segments import CutterState, Segment, SegmentCutter, SegmentEnd
 
 SETTLE_NS: Final = 30_000_000_000
 """How long spans wait for the ranks to agree on the run id, counted from the creation of the tape."""
 MAX_HELD_SPANS: Final = 20_000
-MAX_GROUPS: Final = 16
-"""Groups whose members an anchor lists."""
 
 _SETTLED: Final = (RunIdState.AGREED, RunIdState.UNAGREED)
 
@@ -103,12 +98,10 @@ class RankSpans:
         self._tape = tape
         self._sink = sink
         self._sampler = sampler
-        self._links = tuple(links)
         self._handed_over = handed_over
-        self._describe = describe
-        self._described: Mapping[str, AttributeValue] | None = None
         self._identity = tape.identity
         self._clock = WallClock(tape.identity)
+        self._anchors = AnchorSpans(tape.identity, tape.names, self._clock, links, describe)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
         self._activities = ActivitySpans(tape.identity, tape.names, self._clock, run_of)
         self._families = Families()
@@ -276,7 +269,7 @@ class RankSpans:
         if not (is_kept or has_stalled):
             self._drop_families(segment)
             return
-        anchor = self._anchor_span(segment)
+        anchor = self._anchors.span(segment, self.run_id, self._links_of(segment))
         children = [self._operation_span(operation, anchor) for operation in segment.operations]
         why_open = self._why_open()
         for activity in segment.activities:
@@ -295,40 +288,10 @@ class RankSpans:
         for activity in segment.activities:
             self._families.drop(activity)
 
-    def _anchor_span(self, segment: Segment) -> FinishedSpan:
-        identity = self._identity
-        start_ns = self._clock.wall_ns(segment.start_ns)
-        if self._described is None:  # not before: a tape exists for a moment before its rank has described itself
-            self._described = self._describe()
-        attributes: dict[str, AttributeValue] = {
-            **self._described,
-            semconv.RANK: identity.rank,
-            semconv.WORLD_SIZE: identity.world_size,
-            semconv.RUN: run_label(self.run_id),
-            semconv.STEP: segment.step,
-            semconv.STEP_SEGMENT: segment.number,
-            semconv.STEP_SEGMENT_END: segment.end.value,
-            semconv.HOST_NAME: identity.host,
-            semconv.PROCESS_PID: identity.pid,
-        }
-        groups = self._groups(segment.operations)
-        if groups:
-            attributes[semconv.GROUP_RANKS] = groups
-        links = self._links
-        if segment.end is SegmentEnd.STALL:
-            links = (*self._incident_links, *links)
-        if self._anchor and self._anchor.step == segment.step:
-            links = (self._anchor.target, *links)
-        return FinishedSpan(
-            name=semconv.STEP_SPAN.format(rank=identity.rank),
-            trace_id=trace_id_of_step(self.run_id, segment.step),
-            span_id=anchor_span_id(identity.nonce, segment.step, segment.number),
-            parent_id=None,
-            start_ns=start_ns,
-            end_ns=max(self._clock.wall_ns(segment.end_ns), start_ns + MIN_DURATION_NS),
-            attributes=attributes,
-            links=links,
-        )
+    def _links_of(self, segment: Segment) -> tuple[LinkTarget, ...]:
+        """What the anchor of a segment is linked to beside the links of all anchors."""
+        links = self._incident_links if segment.end is SegmentEnd.STALL else ()
+        return (self._anchor.target, *links) if self._anchor and self._anchor.step == segment.step else links
 
     def _operation_span(self, operation: Operation, anchor: FinishedSpan) -> FinishedSpan:
         incident = self._stalled.pop(operation.number, None)
@@ -343,12 +306,6 @@ class RankSpans:
         if status.state is TapeState.FINISHED:
             return "the process ended"
         return f"the process failed with {self._tape.names.text(status.failure) or 'an exception'}"
-
-    def _groups(self, operations: Sequence[Operation]) -> list[str]:
-        """Members of the groups used in a segment."""
-        groups = {operation.group: self._tape.names.group(operation.group) for operation in operations}
-        texts = {f"{group.key}: {compress_ranks(group.ranks)}" for group in groups.values() if group}
-        return sorted(texts)[:MAX_GROUPS]
 
 
 def _span_count(segment: Segment) -> int:

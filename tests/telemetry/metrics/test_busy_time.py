@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.telemetry.metrics.time_shares import BusyTime
+from otel_torchdist.telemetry.metrics.rank.time_shares import BusyTime
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=12)
 POLLS = st.sets(st.integers(0, 90), min_size=1, max_size=8)

@@ -30,12 +30,13 @@ from otel_torchdist.job.description import JobDescription, RankDescription, writ
 from otel_torchdist.machine.model import MachineReading
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import Kernel, RunIdState
-from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
+from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.model import Kind, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
-from otel_torchdist.telemetry.metrics.rank import RankMetrics
+from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
 from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.machines import whole_machine
 

@@ -19,7 +19,8 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INT
 from otel_torchdist.naming import readable
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.tape.layout import How, Kernel
-from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
+from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot

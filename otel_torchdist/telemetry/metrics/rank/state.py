@@ -1,16 +1,14 @@
-"""The counts of one rank, from which the next reader continues, and what is kept for each of its series."""
+"""The counts of one rank, from which the next reader continues."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import StepMark
-from otel_torchdist.telemetry.metrics.calls import CallSeries
 from otel_torchdist.telemetry.metrics.checkpoints import NO_SAVES, CheckpointCounts, Saves
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
-from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
+from otel_torchdist.telemetry.metrics.rank.calls import CallSeries
+from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
 from otel_torchdist.telemetry.metrics.totals import RankTotals
 
 
@@ -65,43 +63,3 @@ class MetricsState:
     checkpoints: tuple[CheckpointCounts, ...] = ()
     saves: Saves = NO_SAVES
     calls: tuple[tuple[CallSeries, DurationHistogram], ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Series:
-    """Counters of one group and operation, with timed operations by message size, and the newest statistics."""
-
-    group: str
-    operation: str
-    entered: int = 0
-    message_bytes: int = 0
-    sizes: dict[str, TimedMessages] = field(default_factory=dict[str, TimedMessages])
-    values: Numerics | None = None
-
-    @property
-    def timed(self) -> tuple[tuple[str, TimedMessages], ...]:
-        """The current timed operations, as copies."""
-        return tuple((size, timed.copy()) for size, timed in self.sizes.items())
-
-
-@dataclass(slots=True, eq=False)
-class GroupProgress:
-    """A group's label and the progress of its collectives."""
-
-    label: str
-    info: GroupInfo
-    aligned: bool
-    started: int | None = None
-    completed: int | None = None
-
-    @property
-    def snapshot(self) -> GroupSnapshot:
-        """The current state of the group."""
-        return GroupSnapshot(self.label, self.info, self.started, self.completed)
-
-
-class Target(NamedTuple):
-    """Where an operation is counted; no progress if its sequence number is not comparable across ranks."""
-
-    series: Series
-    progress: GroupProgress | None

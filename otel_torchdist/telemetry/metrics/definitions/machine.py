@@ -1,4 +1,4 @@
-"""The metrics of the machine under the ranks; see `definitions`. Names are those of OpenTelemetry where it has them."""
+"""The metrics of the machine under the ranks; see `table`. Names are those of OpenTelemetry where it has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.machine.model import MachineReading
 from otel_torchdist.semconv import LABEL_HOST, LABEL_RANK, LABEL_RUN
-from otel_torchdist.telemetry.metrics.machine_readers import (
+from otel_torchdist.telemetry.metrics.definitions.machine_readers import (
     cgroup_pressures,
     gpu_bytes,
     hardware_errors,

@@ -9,35 +9,32 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import run_label
-from otel_torchdist.semconv import OTHER
-from otel_torchdist.size_classes import size_class
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.layout import Flag, How, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.status import TapeStatus
-from otel_torchdist.telemetry.metrics.calls import CallDurations
 from otel_torchdist.telemetry.metrics.checkpoints import CheckpointMetrics
-from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
+from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
+from otel_torchdist.telemetry.metrics.rank.calls import CallDurations
+from otel_torchdist.telemetry.metrics.rank.series import RankSeries, Series
+from otel_torchdist.telemetry.metrics.rank.state import MetricsState
+from otel_torchdist.telemetry.metrics.rank.time_shares import BusyTime, TimeShares
 from otel_torchdist.telemetry.metrics.snapshots import (
     Duration,
     DurationListeners,
-    GroupInfo,
     OperationSnapshot,
     RankSnapshot,
     RankTimes,
 )
-from otel_torchdist.telemetry.metrics.state import GroupProgress, GroupState, MetricsState, Series, SeriesState, Target
-from otel_torchdist.telemetry.metrics.time_shares import BusyTime, TimeShares
 from otel_torchdist.telemetry.metrics.totals import RankTotals
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.segments import Segment, SegmentEnd
 
 MAX_UNPUBLISHED: Final = 16_384
-MAX_CACHED_TARGETS: Final = 16_384
 MAX_AWAITED: Final = 512
 """Operations whose values are on their way from a device."""
 
@@ -86,11 +83,7 @@ class RankMetrics:
         self._records_lost = 0
         self._totals = RankTotals()
         self._awaited_values: dict[int, Series] = {}
-        self._counters: dict[tuple[str, str], Series] = {}
-        self._groups: dict[str, GroupProgress] = {}
-        self._groups_by_id: dict[int, GroupProgress] = {}
-        self._folded: set[int] = set()
-        self._targets: dict[tuple[int, int], Target] = {}
+        self._series = RankSeries(tape.names, labels)
         self._open: list[tuple[Series, int | None]] = []
         self._steps = DurationHistogram()
         self._last_step: StepMark | None = None
@@ -110,16 +103,10 @@ class RankMetrics:
     def state(self) -> MetricsState:
         """What has been counted."""
         with self._lock:
-            series = self._counters.values()
-            groups = self._groups.values()
             return MetricsState(
-                series=tuple(
-                    SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series
-                ),
-                groups=tuple(
-                    GroupState(one.label, one.info, one.aligned, one.started, one.completed) for one in groups
-                ),
-                folded=frozenset(self._folded),
+                series=self._series.states,
+                groups=self._series.group_states,
+                folded=frozenset(self._series.folded),
                 steps=self._steps.copy(),
                 last_step=self._last_step,
                 totals=self._totals.copy(),
@@ -132,16 +119,7 @@ class RankMetrics:
 
     def resume(self, state: MetricsState) -> None:
         """Continue from another reader's state; called before the first `consume`."""
-        for one in state.series:
-            labels = self.labels.pair(label_value(one.group), one.operation)
-            series = self._counters[labels] = Series(*labels, one.entered, one.message_bytes)
-            for size, timed in one.sizes:
-                series.sizes.setdefault(self.labels.size(labels, size), TimedMessages()).add(timed)
-        for group in state.groups:
-            label = self.labels.group(label_value(group.label))
-            info = GroupInfo(label_value(group.info.description), group.info.size)
-            self._groups[label] = GroupProgress(label, info, group.aligned, group.started, group.completed)
-        self._folded = set(state.folded)
+        self._series.resume(state.series, state.groups, state.folded)
         self._steps = state.steps.copy()
         self._last_step = state.last_step
         self._totals = state.totals.copy()
@@ -180,7 +158,7 @@ class RankMetrics:
             # A rank that has ended is no longer inside any call.
             still_open = self._tape.open_operations() if is_running else ()
             self._shares.consume(batch.ended, still_open, now_ns)
-            self._open = [(self._target(one).series, one.waiting_since_ns) for one in still_open]
+            self._open = [(self._series.target(one).series, one.waiting_since_ns) for one in still_open]
             for operation in still_open:
                 if operation.started_ns is not None:
                     self._count_begun(operation)
@@ -208,8 +186,8 @@ class RankMetrics:
         longest = max(timed, key=_lasted_s, default=None)
         with self._lock:
             if longest is not None:
-                series, _ = self._target(longest)
-                _, messages = self._timed(series, longest.message_bytes)
+                series, _ = self._series.target(longest)
+                _, messages = self._series.timed(series, longest.message_bytes)
                 messages.durations.exemplify(Exemplar(anchor.trace_id, _lasted_s(longest), end_s))
             if segment.end is SegmentEnd.STEP and segment.number == 0:
                 seconds = (segment.end_ns - segment.start_ns) / 1e9
@@ -233,7 +211,7 @@ class RankMetrics:
                 rank=self._tape.identity.rank,
                 up=self._up,
                 operations=self._snapshot_operations(now_ns),
-                groups=tuple(group.snapshot for group in self._groups.values()),
+                groups=tuple(group.snapshot for group in self._series.groups.values()),
                 steps=self._steps.copy(),
                 communicating_s=self._shares.communicating.total_ns / 1e9,
                 blocked_s=self._shares.blocked.total_ns / 1e9,
@@ -241,7 +219,7 @@ class RankMetrics:
                 records_lost=self._records_lost,
                 names_dropped=self._status.names_dropped,
                 totals=self._totals.copy(),
-                groups_folded=len(self._folded),
+                groups_folded=len(self._series.folded),
                 kernel=self._tape.identity.kernel,
                 torch=label_value(self._tape.identity.torch),
                 checkpoints=self._checkpoints.counts,
@@ -265,7 +243,7 @@ class RankMetrics:
         self._publish_durations()
 
     def _count_entered(self, operation: Operation) -> None:
-        series, _ = self._target(operation)
+        series, _ = self._series.target(operation)
         series.entered += 1
         series.message_bytes += operation.message_bytes
         if operation.numerics is not None:
@@ -286,7 +264,7 @@ class RankMetrics:
 
     def _count_begun(self, operation: Operation) -> None:
         """Count that this rank has reached an operation: it was entered, or on a device it was begun."""
-        _, group = self._target(operation)
+        _, group = self._series.target(operation)
         if group is None or int(operation.flags) & _POINT_TO_POINT:
             return
         if group.started is None or operation.sequence > group.started:
@@ -298,26 +276,17 @@ class RankMetrics:
         self._totals.count_ended(operation)
         if operation.completed_ns is None or operation.how not in _ENDS_WELL:
             return
-        series, group = self._target(operation)
+        series, group = self._series.target(operation)
         if group is not None and not int(operation.flags) & _POINT_TO_POINT:
             group.completed = max(group.completed or 0, operation.sequence)
         if not operation.is_timed:
             return
         seconds = _lasted_s(operation)
-        size, timed = self._timed(series, operation.message_bytes)
+        size, timed = self._series.timed(series, operation.message_bytes)
         timed.observe(seconds, operation.message_bytes)
         if self._listeners:
             labels = (series.group, series.operation, size)
             self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
-
-    def _timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
-        """Return the label of a message size, and where operations of that size are timed."""
-        size = size_class(message_bytes)
-        timed = series.sizes.get(size)
-        if timed is None:
-            size = self.labels.size((series.group, series.operation), size)
-            timed = series.sizes.setdefault(size, TimedMessages())
-        return size, timed
 
     def _count_step(self, mark: StepMark) -> None:
         self._totals.count_step(mark)
@@ -328,52 +297,6 @@ class RankMetrics:
         self._steps.observe(seconds)
         if self._listeners:
             self._unpublished.append(Duration(semconv.STEP_DURATION, (), seconds))
-
-    def _target(self, operation: Operation) -> Target:
-        # A rendezvous has no signature; no name has the id -1.
-        signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
-        target = self._targets.get((operation.group, signature))
-        if target is not None:
-            return target
-        if len(self._targets) == MAX_CACHED_TARGETS:
-            self._targets.clear()
-        target = self._find_target(operation)
-        self._targets[operation.group, signature] = target
-        return target
-
-    def _find_target(self, operation: Operation) -> Target:
-        group = self._group(operation.group)
-        labels = self.labels.pair(group.label if group else OTHER, self._operation_name(operation))
-        series = self._counters.get(labels)
-        if series is None:
-            series = self._counters[labels] = Series(*labels)
-        in_order = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
-        return Target(series, group if in_order else None)
-
-    def _operation_name(self, operation: Operation) -> str:
-        if operation.kind is RecordKind.RENDEZVOUS:
-            return semconv.RENDEZVOUS
-        signature = self._tape.names.signature(operation.signature)
-        return signature.operation if signature else OTHER
-
-    def _group(self, name_id: int) -> GroupProgress | None:
-        """Return the group with this name id; None if it is not known or has no series of its own."""
-        group = self._groups_by_id.get(name_id)
-        if group is not None:
-            return group
-        name = self._tape.names.group(name_id)
-        if name is None:
-            return None
-        label = self.labels.group(name.key)
-        if label == OTHER:
-            self._folded.add(name_id)
-            return None
-        group = self._groups.get(label)
-        if group is None:
-            info = GroupInfo(label_value(name.description), len(name.ranks))
-            group = self._groups[label] = GroupProgress(label, info, name.aligned)
-        self._groups_by_id[name_id] = group
-        return group
 
     def _snapshot_operations(self, now_ns: int) -> tuple[OperationSnapshot, ...]:
         in_flight: dict[int, int] = {}
@@ -394,7 +317,7 @@ class RankMetrics:
                 sizes=dict(series.timed),
                 values=series.values,
             )
-            for series in self._counters.values()
+            for series in self._series.counters.values()
         )
 
     def _publish_durations(self) -> None:

@@ -1,0 +1,154 @@
+"""Stalls and findings, whether ranks are alive, and which of them comes last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist import semconv
+from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
+from otel_torchdist.telemetry.metrics.definitions.series import BY_GROUP, BY_RANK, of_rank
+from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
+
+
+def stalled(node: NodeSnapshot) -> Numbers:
+    """For each group of each run, whether its operation holds up the run."""
+    for label, run in node.runs.items():
+        cause = run.stall.group if run.stall else None
+        for group in sorted({*run.groups, *run.stalled_groups}):
+            yield (label, group), int(group == cause)
+
+
+def stall_info(node: NodeSnapshot) -> Numbers:
+    """The verdict on each stalled run."""
+    for label, run in node.runs.items():
+        if run.stall:
+            stall = run.stall
+            yield (
+                (label, stall.group, stall.operation, stall.verdict, stall.ranks, stall.coverage, stall.trace_id),
+                1,
+            )
+
+
+def finding_info(node: NodeSnapshot) -> Numbers:
+    """Findings in each run that are not stalls, each once."""
+    for label, run in node.runs.items():
+        for found in dict.fromkeys(run.findings):
+            yield (label, found.group, found.operation, found.verdict, found.ranks, found.trace_id), 1
+
+
+def arrivals(node: NodeSnapshot) -> Numbers:
+    """Calls of each group whose arrivals have been compared."""
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            yield (label, group), counts.calls
+
+
+def last_arrivals(node: NodeSnapshot) -> Numbers:
+    """Number of compared calls of each group in which each rank came last."""
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            for rank, number in counts.last.items():
+                yield (label, str(rank), group), number
+
+
+def lateness(node: NodeSnapshot) -> Numbers:
+    """Seconds for which the others waited for each rank alone, by group."""
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            for rank, seconds in counts.late_s.items():
+                yield (label, str(rank), group), seconds
+
+
+def waited(node: NodeSnapshot) -> Numbers:
+    """Seconds for which a rank waited on average for the last one, in the compared calls of each group."""
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            yield (label, group), counts.waited_s
+
+
+STALL_METRICS: Final = (
+    NumberMetric(
+        semconv.UP,
+        Kind.GAUGE,
+        Unit.NONE,
+        "1 while the rank's process is alive, 0 after it has failed or died, no series after it has finished.",
+        BY_RANK,
+        of_rank(lambda rank: None if rank.up is None else int(rank.up)),
+    ),
+    NumberMetric(
+        semconv.STALLED_METRIC,
+        Kind.GAUGE,
+        Unit.NONE,
+        "1 while the run is stalled and this group's operation is the cause, else 0.",
+        (LABEL_RUN, LABEL_GROUP),
+        stalled,
+    ),
+    NumberMetric(
+        semconv.STALL_INFO,
+        Kind.INFO,
+        Unit.NONE,
+        "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
+        (
+            LABEL_RUN,
+            LABEL_GROUP,
+            LABEL_OPERATION,
+            semconv.LABEL_VERDICT,
+            semconv.LABEL_RANKS,
+            semconv.LABEL_COVERAGE,
+            semconv.LABEL_TRACE_ID,
+        ),
+        stall_info,
+    ),
+    NumberMetric(
+        semconv.FINDING_INFO,
+        Kind.INFO,
+        Unit.NONE,
+        "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
+        "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage); values that "
+        "are not finite (non_finite), and results that differ where they must be equal (diverged); checkpoints that "
+        "could not be saved (checkpoint_failed), and groups that two threads use at the same time (shared_group); "
+        "remote procedure calls that cannot go on (starved, frozen, dead, of operation rpc).",
+        (
+            LABEL_RUN,
+            LABEL_GROUP,
+            LABEL_OPERATION,
+            semconv.LABEL_VERDICT,
+            semconv.LABEL_RANKS,
+            semconv.LABEL_TRACE_ID,
+        ),
+        finding_info,
+    ),
+    NumberMetric(
+        semconv.ARRIVALS,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "Collectives of the group for which the arrival times of the node's ranks were compared.",
+        (LABEL_RUN, LABEL_GROUP),
+        arrivals,
+    ),
+    NumberMetric(
+        semconv.LAST_ARRIVALS,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "Compared collectives at which the rank arrived last.",
+        BY_GROUP,
+        last_arrivals,
+    ),
+    NumberMetric(
+        semconv.LATENESS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Time that the other ranks of the node waited in compared collectives for this rank alone.",
+        BY_GROUP,
+        lateness,
+    ),
+    NumberMetric(
+        semconv.WAITED_SECONDS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
+        (LABEL_RUN, LABEL_GROUP),
+        waited,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Counts what the tape of one rank reports."""

@@ -1,0 +1,167 @@
+"""The series of one rank, and which of them an operation is counted in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_torchdist import semconv
+from otel_torchdist.semconv import OTHER
+from otel_torchdist.size_classes import size_class
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.records.numerics import Numerics
+from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.telemetry.metrics.durations import TimedMessages
+from otel_torchdist.telemetry.metrics.labels import SeriesLabels, label_value
+from otel_torchdist.telemetry.metrics.rank.state import GroupState, SeriesState
+from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
+
+MAX_CACHED_TARGETS: Final = 16_384
+
+
+@dataclass(slots=True, eq=False)
+class Series:
+    """Counters of one group and operation, with timed operations by message size, and the newest statistics."""
+
+    group: str
+    operation: str
+    entered: int = 0
+    message_bytes: int = 0
+    sizes: dict[str, TimedMessages] = field(default_factory=dict[str, TimedMessages])
+    values: Numerics | None = None
+
+    @property
+    def timed(self) -> tuple[tuple[str, TimedMessages], ...]:
+        """The current timed operations, as copies."""
+        return tuple((size, timed.copy()) for size, timed in self.sizes.items())
+
+
+@dataclass(slots=True, eq=False)
+class GroupProgress:
+    """A group's label and the progress of its collectives."""
+
+    label: str
+    info: GroupInfo
+    aligned: bool
+    started: int | None = None
+    completed: int | None = None
+
+    @property
+    def snapshot(self) -> GroupSnapshot:
+        """The current state of the group."""
+        return GroupSnapshot(self.label, self.info, self.started, self.completed)
+
+
+class Target(NamedTuple):
+    """Where an operation is counted; no progress if its sequence number is not comparable across ranks."""
+
+    series: Series
+    progress: GroupProgress | None
+
+
+class RankSeries:
+    """The series of one rank. Not thread-safe.
+
+    Attributes:
+        counters: By the labels of group and operation.
+        groups: Groups with a series of their own, by their label.
+        folded: Name ids of groups without one.
+    """
+
+    def __init__(self, names: NamesReader, labels: SeriesLabels) -> None:
+        """Start with none.
+
+        Args:
+            names: The dictionary of the rank's tape.
+            labels: Shared by all ranks of the job.
+        """
+        self.counters: dict[tuple[str, str], Series] = {}
+        self.groups: dict[str, GroupProgress] = {}
+        self.folded: set[int] = set()
+        self._names = names
+        self._labels = labels
+        self._by_id: dict[int, GroupProgress] = {}
+        self._targets: dict[tuple[int, int], Target] = {}
+
+    @property
+    def states(self) -> tuple[SeriesState, ...]:
+        """What has been counted, by group and operation."""
+        series = self.counters.values()
+        return tuple(SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series)
+
+    @property
+    def group_states(self) -> tuple[GroupState, ...]:
+        """How far each group has come."""
+        groups = self.groups.values()
+        return tuple(GroupState(one.label, one.info, one.aligned, one.started, one.completed) for one in groups)
+
+    def resume(self, series: Iterable[SeriesState], groups: Iterable[GroupState], folded: Iterable[int]) -> None:
+        """Continue from what another reader has counted."""
+        for one in series:
+            labels = self._labels.pair(label_value(one.group), one.operation)
+            counted = self.counters[labels] = Series(*labels, one.entered, one.message_bytes)
+            for size, timed in one.sizes:
+                counted.sizes.setdefault(self._labels.size(labels, size), TimedMessages()).add(timed)
+        for group in groups:
+            label = self._labels.group(label_value(group.label))
+            info = GroupInfo(label_value(group.info.description), group.info.size)
+            self.groups[label] = GroupProgress(label, info, group.aligned, group.started, group.completed)
+        self.folded = set(folded)
+
+    def target(self, operation: Operation) -> Target:
+        """Return where an operation is counted."""
+        # A rendezvous has no signature; no name has the id -1.
+        signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
+        target = self._targets.get((operation.group, signature))
+        if target is not None:
+            return target
+        if len(self._targets) == MAX_CACHED_TARGETS:
+            self._targets.clear()
+        target = self._find_target(operation)
+        self._targets[operation.group, signature] = target
+        return target
+
+    def _find_target(self, operation: Operation) -> Target:
+        group = self._group(operation.group)
+        labels = self._labels.pair(group.label if group else OTHER, self._operation_name(operation))
+        series = self.counters.get(labels)
+        if series is None:
+            series = self.counters[labels] = Series(*labels)
+        in_order = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
+        return Target(series, group if in_order else None)
+
+    def _operation_name(self, operation: Operation) -> str:
+        if operation.kind is RecordKind.RENDEZVOUS:
+            return semconv.RENDEZVOUS
+        signature = self._names.signature(operation.signature)
+        return signature.operation if signature else OTHER
+
+    def _group(self, name_id: int) -> GroupProgress | None:
+        """Return the group with this name id; None if it is not known or has no series of its own."""
+        group = self._by_id.get(name_id)
+        if group is not None:
+            return group
+        name = self._names.group(name_id)
+        if name is None:
+            return None
+        label = self._labels.group(name.key)
+        if label == OTHER:
+            self.folded.add(name_id)
+            return None
+        group = self.groups.get(label)
+        if group is None:
+            info = GroupInfo(label_value(name.description), len(name.ranks))
+            group = self.groups[label] = GroupProgress(label, info, name.aligned)
+        self._by_id[name_id] = group
+        return group
+
+    def timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
+        """Return the label of a message size, and where operations of that size are timed."""
+        size = size_class(message_bytes)
+        timed = series.sizes.get(size)
+        if timed is None:
+            size = self._labels.size((series.group, series.operation), size)
+            timed = series.sizes.setdefault(size, TimedMessages())
+        return size, timed
