@@ -11,6 +11,7 @@ import yaml
 
 from otel_torchdist import environment_variables, semconv
 from otel_torchdist.cli.export.tables import TABLES
+from otel_torchdist.semconv import attributes, spans, stalls
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from reference.constants import Constant, constants
@@ -19,6 +20,7 @@ TABLES_BEGIN: Final = "<!-- Made from otel_torchdist/cli/export/tables.py by `ma
 TABLES_END: Final = "<!-- Until here. -->"
 OURS: Final = "OTEL_PYTHON_TORCHDIST_"
 FOR_TESTS: Final = frozenset({environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL})
+NAMES: Final = (spans, attributes, stalls)
 SPANS: Final = "spans"
 EVENTS: Final = "events (OpenTelemetry log records)"
 ATTRIBUTES: Final = (
@@ -69,10 +71,10 @@ def metrics_page() -> str:
 
 def spans_page() -> str:
     """Every name in traces and log events, from `semconv`."""
-    found = [one for one in constants(semconv) if isinstance(one.value, str)]
+    found = [one for module in NAMES for one in constants(module) if isinstance(one.value, str)]
     return _page(
         "Spans and events",
-        "otel_torchdist/semconv.py",
+        "otel_torchdist/semconv",
         _paragraph((semconv.__doc__ or "").partition("\n\n")[2]),
         "## Spans",
         _names(one for one in found if one.section == SPANS),

@@ -24,7 +24,7 @@ from otel_torchdist.files.others import is_passing, reason
 from otel_torchdist.job.live_jobs import live_jobs
 from otel_torchdist.job.tapes import TOO_FEW
 from otel_torchdist.naming import readable
-from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.this_process.stop_signals import StopSignals
 
 MEMORY: Final = Path("/dev/shm")
 SEARCH_S: Final = 1.0

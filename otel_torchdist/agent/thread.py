@@ -23,13 +23,13 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDIN
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.live.site import live_feed, live_site
-from otel_torchdist.process_end import ProcessEnd, starts_threads
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+from otel_torchdist.this_process.end import ProcessEnd, starts_threads
 from otel_torchdist.verdict.rules import StallRules
 
 STOP_S = 10.0

@@ -49,8 +49,8 @@ from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests import FAILURE
 from otel_torchdist.native.library import Library
-from otel_torchdist.process_end import ProcessEnd, uncaught_error
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.observers.choice import Observing

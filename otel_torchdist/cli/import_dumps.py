@@ -22,7 +22,6 @@ from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.history import history_of
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.imported.findings import Findings, Judgement, Provenance
 from otel_torchdist.imported.recording import Recording, recording_of
 from otel_torchdist.imported.selection import Selection, choose
@@ -32,6 +31,7 @@ from otel_torchdist.telemetry.export.delivery import Delivery, file_delivery, ot
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 from otel_torchdist.verdict.rules import StallRules
 
 _ENDPOINT: Final = "--otlp-endpoint"

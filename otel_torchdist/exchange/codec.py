@@ -14,7 +14,8 @@ from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.tape.records.checkpoints import RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress, Window
-from otel_torchdist.world.model import OutputChecksum, RankValues, RankView, WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.rank_values import OutputChecksum, RankValues
 
 MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""

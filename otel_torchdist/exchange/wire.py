@@ -21,7 +21,8 @@ from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoi
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
-from otel_torchdist.world.model import NO_VALUES, ChildWait, RankValues, Stacks
+from otel_torchdist.world.model import ChildWait, Stacks
+from otel_torchdist.world.rank_values import NO_VALUES, RankValues
 from otel_torchdist.world.remote_calls import WorkerView
 from otel_torchdist.world.shared_groups import SharedGroup
 

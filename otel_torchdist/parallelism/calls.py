@@ -13,10 +13,10 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.parallelism.families import Members
 from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.parallelism.sent_bytes import sent_bytes
-from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.units import item_bytes
 from otel_torchdist.world.calls import GroupView, OperationView
 
 FIRST_STEADY: Final = 2

@@ -11,11 +11,11 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.positions import Positions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
-from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.records.splits import MAX_LISTED, Splits
+from otel_torchdist.units import item_bytes
 from otel_torchdist.world.calls import UNREAD, Channel, GroupView, OperationId, OperationView
 
 MAX_TENSORS: Final = 8

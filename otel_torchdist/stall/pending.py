@@ -9,7 +9,7 @@ from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.events import Occasion
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.follower import DYING_NS
+from otel_torchdist.world.following.follower import DYING_NS
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 STACKS_DUE_NS: Final = 1_500_000_000

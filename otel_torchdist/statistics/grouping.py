@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from otel_torchdist.size_classes import size_class
 from otel_torchdist.tape.layout import Phase
 from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.units import size_class
 
 
 class Part(Enum):
@@ -57,7 +57,7 @@ class RowKey(NamedTuple):
     Attributes:
         operation: `all_reduce`, `send`, …
         group: The group's key; never its name, which may differ between its members.
-        size_class: See `size_classes`; `none` for what moves no data, `unknown` for unknown sizes.
+        size_class: See `units.size_class`; `none` for what moves no data, `unknown` for unknown sizes.
         site: Function, file and line; ('', '', 0) if no call site is known.
         rank: Global rank.
         phase: `backward`, `outside_backward` or `unknown`.

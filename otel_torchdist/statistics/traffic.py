@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.size_classes import item_bytes
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.units import item_bytes
 from otel_torchdist.world.calls import OperationView
 
 

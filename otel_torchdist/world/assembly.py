@@ -14,7 +14,7 @@ from otel_torchdist.job.membership import Member, RunKey, has_outlived_parent, s
 from otel_torchdist.naming import run_id_of_claim
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.job.lives import RankLife
@@ -14,10 +13,10 @@ from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
+from otel_torchdist.world.rank_values import NO_VALUES, RankValues
 from otel_torchdist.world.remote_calls import WorkerView
 from otel_torchdist.world.shared_groups import SharedGroup
 
@@ -35,115 +34,6 @@ class Stacks:
     asked_ns: int
     threads: tuple[ThreadStack, ...] | None
     by_signal: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NonFiniteInput:
-    """An operation with an input that is infinite or not a number.
-
-    Attributes:
-        operation_id: Its id, the same on all members.
-        operation: Its name.
-        step: The rank's step.
-        at_ns: When it was entered.
-        is_nan: Whether an input is not a number; else one is infinite.
-        call_site: Where it was called.
-        onset: The step with the first one of a series without a calm; see `CALM_STEPS`.
-        label: What it is for; see `OperationView`.
-    """
-
-    operation_id: OperationId
-    operation: str
-    step: int
-    at_ns: int
-    is_nan: bool
-    call_site: CallSiteName | None
-    onset: int
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedParameters:
-    """Which parameters a checksum is of.
-
-    Attributes:
-        count: How many.
-        sums: Shows which of them differ; see `tape.records.parameters`.
-        names: Their names, by their place, as far as they are known; not sent to other agents.
-    """
-
-    count: int
-    sums: tuple[int, ...]
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownInput:
-    """An operation of which it is not known whether all inputs are finite.
-
-    Attributes:
-        operation_id: Its id.
-        step: The rank's step.
-        is_pending: Whether a device may still report it.
-    """
-
-    operation_id: OperationId
-    step: int
-    is_pending: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OutputChecksum:
-    """The outputs of an operation that must be equal on all members.
-
-    Attributes:
-        operation_id: Its id.
-        operation: Its name.
-        step: The rank's step.
-        checksum: Checksum of their bits.
-        parameters: Which parameters it is of; None if it is of outputs.
-        label: What it is for; see `OperationView`.
-    """
-
-    operation_id: OperationId
-    operation: str
-    step: int
-    checksum: int
-    parameters: ComparedParameters | None = None
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RankValues:
-    """What is known of a rank's values.
-
-    Attributes:
-        are_all_checked: Whether all inputs are checked, so that those of an operation without an entry are finite.
-        non_finite: Operations with inputs that are not finite, the oldest ones since the last that were.
-        outputs: The newest checksums of outputs, oldest first.
-        skipped: The newest steps that a gradient scaler has left out.
-        unknown: The newest operations of which it is not known, or not yet.
-        unknown_until: The newest step with further such operations, or with records that were lost; -1 for none.
-    """
-
-    are_all_checked: bool = False
-    non_finite: tuple[NonFiniteInput, ...] = ()
-    outputs: tuple[OutputChecksum, ...] = ()
-    skipped: tuple[int, ...] = ()
-    unknown: tuple[UnknownInput, ...] = ()
-    unknown_until: int = -1
-
-    def are_known_in(self, step: int) -> bool:
-        """Whether it is known of all inputs, in a step and in the one before, whether they are finite."""
-        least = max(step - 1, 0)
-        return self.are_all_checked and self.unknown_until < least and all(one.step < least for one in self.unknown)
-
-    def awaits(self, step: int) -> bool:
-        """Whether a device may still report what came up to a step."""
-        return any(one.is_pending and one.step <= step for one in self.unknown)
-
-
-NO_VALUES: Final = RankValues()
 
 
 @dataclass(frozen=True, slots=True)

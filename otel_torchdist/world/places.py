@@ -123,8 +123,8 @@ _OWNERS: Final = (
     (
         FrameOwner.OTEL_TORCHDIST,
         re.compile(
-            r"/otel_torchdist/((actions|agent|capture|exchange|files|job|processes|serving|stall|tape|telemetry|verdict"
-            r"|world)/|(autoload|first_group|guard|instrumentor|process_end)\.py$)"
+            r"/otel_torchdist/((actions|agent|capture|exchange|files|job|processes|serving|stall|tape|telemetry"
+            r"|this_process|verdict|world)/|(autoload|first_group|guard|instrumentor)\.py$)"
         ),
     ),
     (FrameOwner.TORCH, re.compile(r"/(site|dist)-packages/(torch|torchgen|functorch)/|/pytorch/torch/")),

@@ -9,7 +9,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.fake_tape import SECOND, ClockedTape
 
 THRESHOLD_S = 5.0

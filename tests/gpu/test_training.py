@@ -20,7 +20,7 @@ from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from tests.gpu.world import DEVICE, World
 from tests.support.recorded import read_tapes
 from tests.support.repository import REPOSITORY

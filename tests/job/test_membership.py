@@ -18,7 +18,7 @@ from otel_torchdist.tape.layout import LiveWord, RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 
 FIRST, SECOND = 0x1A << 120, 0x1B << 120
 S = 1_000_000_000

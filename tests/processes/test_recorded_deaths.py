@@ -17,7 +17,7 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.follower import DYING_NS, TapeFollower
+from otel_torchdist.world.following.follower import DYING_NS, TapeFollower
 from tests.support.fake_tape import SECOND, ClockedTape, FakeTape
 
 KILLED = int(signal.SIGKILL)

@@ -16,7 +16,7 @@ from otel_torchdist.tape.records.activities import prepare_activity
 from otel_torchdist.tape.records.splits import pack_splits
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView
 
 RUN_ID: Final = 0x1234ABCD_0000_4000_8000_000000000001

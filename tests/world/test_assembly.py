@@ -11,7 +11,7 @@ from otel_torchdist.naming import run_id_of_claim
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView
 from tests.support.fake_tape import RUN_ID, SECOND, FollowedTape
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.fake_tape import ClockedTape
 
 

@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.shared_groups import SharedGroup
 from tests.support.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 

@@ -16,10 +16,10 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
-from otel_torchdist.world import channel_progress
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.calls import Channel
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following import channel_progress
+from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape
 from tests.support.repository import REPOSITORY
 

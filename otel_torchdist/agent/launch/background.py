@@ -21,8 +21,8 @@ from otel_torchdist.config import Config
 from otel_torchdist.job.description import job_in
 from otel_torchdist.job.directory import clean_up
 from otel_torchdist.serving.scrape_target import withdraw_stale
-from otel_torchdist.stop_signals import StopSignals
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
+from otel_torchdist.this_process.stop_signals import StopSignals
 
 LOG_BYTES: Final = 512 * 1024
 LINE: Final = "%(asctime)s %(levelname)s %(message)s"

@@ -20,9 +20,9 @@ from otel_torchdist.cli.terminal import print_lines
 from otel_torchdist.cli.text import fail
 from otel_torchdist.critical_path.analysis import PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.parallelism.calls import CallCounter
 from otel_torchdist.parallelism.graph import graph_of
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 
 SCHEMA: Final = 1
 

@@ -16,7 +16,7 @@ from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.cli.terminal import print_lines
 from otel_torchdist.cli.text import fail
 from otel_torchdist.critical_path.analysis import MOST_CALLS, critical_path_of
-from otel_torchdist.garbage import without_collecting_garbage
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 
 
 def critical_path(

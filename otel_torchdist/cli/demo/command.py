@@ -30,7 +30,7 @@ from otel_torchdist.job.directory import base_directory, job_directories
 from otel_torchdist.job.runs import index_of
 from otel_torchdist.report.build import Choice
 from otel_torchdist.report.page import MARKER
-from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 
 _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}" for fault in Fault)

@@ -16,8 +16,8 @@ from otel_torchdist.cli.demo.views import Screen, View
 from otel_torchdist.cli.rank_table import Doing, RankRow, rank_rows
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.job.directory import job_directories
-from otel_torchdist.stop_signals import StopSignals
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 
 TURN_S: Final = 0.1

@@ -25,8 +25,8 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import as_finished
 from otel_torchdist.world.calls import OperationView
-from otel_torchdist.world.child_waits import ChildWaits
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.child_waits import ChildWaits
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView, life_in
 from otel_torchdist.world.places import Place, Source, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks

@@ -14,8 +14,8 @@ from otel_torchdist.verdict.deadline import backend_of, known_timeout
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.sentence import describe_frame
-from otel_torchdist.world.baselines import LONG_NS
 from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.following.baselines import LONG_NS
 
 _INSIDE_THE_BACKEND = (VerdictKind.DEVICE, VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN)
 """Kinds on which NCCL's own record may say more."""

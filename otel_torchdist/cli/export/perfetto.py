@@ -15,8 +15,8 @@ from otel_torchdist.cli.targets import Target, warn, without_calls
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import name_ranks
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 from otel_torchdist.timeline.model import RankTimeline, Selection
 from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import MARK, TraceWriter

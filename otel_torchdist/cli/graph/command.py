@@ -15,9 +15,9 @@ from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
 from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.cli.terminal import print_lines
 from otel_torchdist.cli.text import fail
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import graph_of
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 
 
 def graph(

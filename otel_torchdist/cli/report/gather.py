@@ -19,7 +19,6 @@ from otel_torchdist.cli.stats.report import describe_difference
 from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.profiles.reading.reader import kinds_in
@@ -31,6 +30,7 @@ from otel_torchdist.report.model import Conclusion, Heading, Report
 from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.counts import CountDifference
 from otel_torchdist.statistics.model import Statistics
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 from otel_torchdist.verdict.rules import StallRules
 
 _MOST_SKEWS: Final = 200

@@ -21,11 +21,11 @@ from otel_torchdist.cli.stats.spreadsheet import csv_of
 from otel_torchdist.cli.targets import ranks_of, target_of, warn, without_calls
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import index_of
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
 from otel_torchdist.statistics.model import Statistics
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 
 PIPE_WIDTH: Final = 200
 """Width if there is no terminal."""

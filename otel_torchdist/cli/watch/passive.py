@@ -24,7 +24,7 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.recorded_stacks import RecordedStacks
 

@@ -18,7 +18,7 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.world.model import RankView, WorldSnapshot, life_in

@@ -15,8 +15,8 @@ from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import name_ranks
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 
 MAX_LINES: Final = 10
 """Files of one kind of fault that are reported one by one."""

@@ -13,7 +13,6 @@ from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.reader import shortened
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
-from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.profiles.profile import DecodedTrace, RankProfile, TraceKind
 from otel_torchdist.profiles.reading.chakra import decode_chakra
@@ -24,8 +23,9 @@ from otel_torchdist.profiles.reading.document import (
     open_document,
     unpacked,
 )
-from otel_torchdist.profiles.reading.execution_trace import decode_execution_trace
 from otel_torchdist.profiles.reading.kineto import decode_profile
+from otel_torchdist.profiles.reading.trace_nodes import decode_execution_trace
+from otel_torchdist.this_process.garbage import without_collecting_garbage
 
 LARGE_BYTES: Final = 64 << 20
 

@@ -20,7 +20,7 @@ from otel_torchdist.profiles.profile import (
     RankProfile,
     TraceKind,
 )
-from otel_torchdist.profiles.reading.document import MAX_REASON, TraceError, decoded
+from otel_torchdist.profiles.reading.document import MAX_REASON, TraceDocument, TraceError, decoded, items_of
 from otel_torchdist.profiles.reading.groups import MAX_MEMBERS, MAX_NAME, configured_groups, described, names_by_id
 from otel_torchdist.profiles.reading.host_calls import INPUT_IS_SECOND
 from otel_torchdist.profiles.reading.shapes import shapes_at
@@ -255,3 +255,27 @@ def _integer(value: Any, otherwise: Any) -> Any:
     if type(value) is int and abs(value) < 1 << 62:
         return value
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 19 else otherwise
+
+
+class _Name(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+_NAMES: Final = msgspec.json.Decoder(_Name)
+_NODES: Final = msgspec.json.Decoder(Node, strict=False)
+
+
+def decode_execution_trace(document: TraceDocument, path: str, rank: int | None) -> DecodedTrace:
+    """Decode a trace; the arguments are those of `decode_profile`.
+
+    Raises:
+        TraceError: It does not show of which rank it is.
+    """
+    nodes = Nodes()
+    for part in items_of(document.nodes):
+        try:
+            if matters(_NAMES.decode(part).name):
+                nodes.add(_NODES.decode(part))
+        except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+            nodes.leave_out(error)
+    return nodes.trace(path, rank, decoded(document.pid, int, 0))

@@ -14,8 +14,9 @@ from typing import Final
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.parameters import Places, differing_places
 from otel_torchdist.world.calls import GroupView, OperationId
-from otel_torchdist.world.model import NonFiniteInput, OutputChecksum, RankView, WorldSnapshot
-from otel_torchdist.world.values import CALM_STEPS, PARAMETERS
+from otel_torchdist.world.following.values import CALM_STEPS, PARAMETERS
+from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.rank_values import NonFiniteInput, OutputChecksum
 
 PASSES_APART_NS: Final = 1_000_000_000
 SETTLED_NS: Final = 5_000_000_000

@@ -15,7 +15,6 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.job.description import JobDescription
-from otel_torchdist.process_end import starts_threads
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,
@@ -28,6 +27,7 @@ from otel_torchdist.telemetry.export.providers import (
     build_meter_provider_from_environment,
 )
 from otel_torchdist.telemetry.spans.model import LinkTarget, SpanSink
+from otel_torchdist.this_process.end import starts_threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from otel_torchdist.stall.findings.silent_mismatch import PASSES_APART_NS, Silen
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.mismatch import Field, Mismatch
 from tests.support.jobs import Job, Jobs
 

@@ -16,7 +16,7 @@ from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.stuck import TRAIL_NS
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
 from tests.support.simulated_device import MS
 

@@ -11,7 +11,7 @@ from otel_torchdist.capture.observers.numerics import is_chosen
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.numerics import NumericsFlag
-from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.jobs import Job, Jobs
 from tests.support.warm_python import WarmPython

@@ -11,8 +11,8 @@ from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import SignatureName
-from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.calls import Arrival
+from otel_torchdist.world.following.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import SECOND, FakeWorld

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.world.call_history import LENGTH, ArrivalLog
 from otel_torchdist.world.calls import Channel
+from otel_torchdist.world.following.call_history import LENGTH, ArrivalLog
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import SECOND, START_NS, FakeWorld
 from tests.support.watched_world import EVERYBODY

@@ -11,15 +11,15 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.parameters import mixed, summed
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import (
+from otel_torchdist.world.following.values import PARAMETERS
+from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.world.rank_values import (
     ComparedParameters,
     NonFiniteInput,
     OutputChecksum,
     RankValues,
     UnknownInput,
-    WorldSnapshot,
 )
-from otel_torchdist.world.values import PARAMETERS
 from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 GROUP = group_of(0, 1, 2, 3, description="default_pg")

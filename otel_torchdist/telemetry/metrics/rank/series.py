@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.size_classes import size_class
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.numerics import Numerics
@@ -17,6 +16,7 @@ from otel_torchdist.telemetry.metrics.durations import TimedMessages
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.state import GroupState, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
+from otel_torchdist.units import size_class
 
 MAX_CACHED_TARGETS: Final = 16_384
 

@@ -12,7 +12,13 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.world.calls import Channel, OperationId
-from otel_torchdist.world.model import ComparedParameters, NonFiniteInput, OutputChecksum, RankValues, UnknownInput
+from otel_torchdist.world.rank_values import (
+    ComparedParameters,
+    NonFiniteInput,
+    OutputChecksum,
+    RankValues,
+    UnknownInput,
+)
 from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_NON_FINITE: Final = 32

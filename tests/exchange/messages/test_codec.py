@@ -23,14 +23,8 @@ from otel_torchdist.tape.records.checkpoints import CheckpointView, FailedCheckp
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView, Progress, Window
-from otel_torchdist.world.model import (
-    ComparedParameters,
-    OutputChecksum,
-    RankValues,
-    RankView,
-    Stacks,
-    WorldSnapshot,
-)
+from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
+from otel_torchdist.world.rank_values import ComparedParameters, OutputChecksum, RankValues
 from otel_torchdist.world.shared_groups import SharedGroup
 from tests.support.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict

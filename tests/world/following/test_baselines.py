@@ -7,7 +7,7 @@ import pytest
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.baselines import MOST_ADDED_NS, MOST_ONCE_NS, Baselines
+from otel_torchdist.world.following.baselines import MOST_ADDED_NS, MOST_ONCE_NS, Baselines
 
 SECOND = 1_000_000_000
 NO_FLAGS = Flag(0)

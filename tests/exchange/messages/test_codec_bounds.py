@@ -10,7 +10,7 @@ from otel_torchdist.exchange.codec import MAX_CHANNELS, MAX_OPEN
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.calls import Channel, OperationId, Progress
 from otel_torchdist.world.model import WorldSnapshot
-from tests.exchange.test_codec import EVERYBODY, PAIR, sent
+from tests.exchange.messages.test_codec import EVERYBODY, PAIR, sent
 from tests.support.fake_world import RUN, FakeWorld
 
 

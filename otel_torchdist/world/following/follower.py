@@ -18,16 +18,16 @@ from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.baselines import Baselines
-from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
-from otel_torchdist.world.channel_progress import ChannelProgress
-from otel_torchdist.world.child_waits import ChildWaits
+from otel_torchdist.world.following.baselines import Baselines
+from otel_torchdist.world.following.call_history import RankLogs
+from otel_torchdist.world.following.channel_progress import ChannelProgress
+from otel_torchdist.world.following.child_waits import ChildWaits
+from otel_torchdist.world.following.values import ValueLog
 from otel_torchdist.world.model import RankView, Stacks
 from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
 from otel_torchdist.world.shared_groups import SharedGroups
-from otel_torchdist.world.values import ValueLog
 
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)

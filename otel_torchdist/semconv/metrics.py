@@ -1,0 +1,195 @@
+"""Names of metrics: in Prometheus, and in OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+# --- metrics: their Prometheus names -------------------------------------------------------------------------------
+OPERATIONS_IN_FLIGHT: Final = "torchdist_operations_in_flight"
+OPERATION_OLDEST_AGE: Final = "torchdist_operation_oldest_age_seconds"
+OPERATIONS: Final = "torchdist_operations_total"
+OPERATION_DURATION: Final = "torchdist_operation_duration_seconds"
+TIMED_OPERATIONS: Final = "torchdist_timed_operations_total"
+TIMED_OPERATION_SECONDS: Final = "torchdist_timed_operation_seconds_total"
+MESSAGE_BYTES: Final = "torchdist_message_bytes_total"
+TIMED_MESSAGE_BYTES: Final = "torchdist_timed_message_bytes_total"
+BLOCKED_SECONDS: Final = "torchdist_blocked_seconds_total"
+COMMUNICATION_SECONDS: Final = "torchdist_communication_seconds_total"
+LAST_STARTED_SEQUENCE: Final = "torchdist_last_started_sequence"
+LAST_COMPLETED_SEQUENCE: Final = "torchdist_last_completed_sequence"
+STEP_DURATION: Final = "torchdist_step_duration_seconds"
+TIMED_STEPS: Final = "torchdist_timed_steps_total"
+TIMED_STEP_SECONDS: Final = "torchdist_timed_step_seconds_total"
+DATA_WAIT_SECONDS: Final = "torchdist_data_wait_seconds_total"
+BATCHES: Final = "torchdist_batches_total"
+BACKWARD_SECONDS: Final = "torchdist_backward_seconds_total"
+OPTIMIZER_SECONDS: Final = "torchdist_optimizer_seconds_total"
+SAMPLES: Final = "torchdist_samples_total"
+TOKENS: Final = "torchdist_tokens_total"
+FLOPS: Final = "torchdist_flops_total"
+GRADIENT_SYNC_SECONDS: Final = "torchdist_gradient_sync_seconds"
+GRADIENT_SYNC_EXPOSED_SECONDS: Final = "torchdist_gradient_sync_exposed_seconds"
+STALLED_METRIC: Final = "torchdist_stalled"
+STALL_INFO: Final = "torchdist_stall_info"
+FINDING_INFO: Final = "torchdist_finding_info"
+ARRIVALS: Final = "torchdist_arrivals_compared_total"
+LAST_ARRIVALS: Final = "torchdist_last_arrivals_total"
+LATENESS: Final = "torchdist_lateness_seconds_total"
+WAITED_SECONDS: Final = "torchdist_waited_seconds_total"
+GROUP_INFO: Final = "torchdist_group_info"
+GROUP_MEMBERS: Final = "torchdist_group_members"
+GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
+CAPTURE_INFO: Final = "torchdist_capture_info"
+OVERHEAD: Final = "torchdist_overhead_seconds_total"
+RECORDS_LOST: Final = "torchdist_records_lost_total"
+NAMES_DROPPED: Final = "torchdist_names_dropped_total"
+OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
+OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
+SAMPLED_OPERATIONS: Final = "torchdist_sampled_operations_total"
+NON_FINITE_OPERATIONS: Final = "torchdist_non_finite_operations_total"
+UNSEEN_OPERATIONS: Final = "torchdist_unseen_operations_total"
+AMP_SKIPPED_STEPS: Final = "torchdist_amp_skipped_steps_total"
+AMP_SCALE: Final = "torchdist_amp_scale"
+PARAMETERS_COMPARED: Final = "torchdist_parameter_checksums_total"
+REPLICAS_LEFT_OUT: Final = "torchdist_replicas_left_out"
+INPUT_NORM_METRIC: Final = "torchdist_input_norm"
+INPUT_ABSMAX_METRIC: Final = "torchdist_input_absmax"
+INPUT_HEADROOM_METRIC: Final = "torchdist_input_headroom"
+CHECKPOINTS: Final = "torchdist_checkpoints_total"
+CHECKPOINT_SECONDS: Final = "torchdist_checkpoint_seconds_total"
+CHECKPOINT_BYTES: Final = "torchdist_checkpoint_size_bytes_total"
+CHECKPOINT_FILE_COUNT: Final = "torchdist_checkpoint_files_total"
+CHECKPOINT_FAILURES: Final = "torchdist_checkpoint_failures_total"
+CHECKPOINT_AGE: Final = "torchdist_checkpoint_age_seconds"
+CHECKPOINT_INTERVAL: Final = "torchdist_checkpoint_interval_seconds"
+SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
+ARCHIVE_DROPPED: Final = "torchdist_archive_operations_dropped_total"
+PATH_SECONDS: Final = "torchdist_critical_path_seconds"
+PATH_RANK_SECONDS: Final = "torchdist_critical_path_rank_seconds"
+PATH_GAIN_SECONDS: Final = "torchdist_critical_path_gain_seconds"
+RPC_CLIENT_DURATION: Final = "rpc_client_call_duration_seconds"
+RPC_SERVER_DURATION: Final = "rpc_server_call_duration_seconds"
+UP: Final = "torchdist_up"
+RANK_INFO: Final = "torchdist_rank_info"
+JOB_INFO: Final = "torchdist_job_info"
+PROCESS_MEMORY: Final = "process_memory_usage_bytes"
+PROCESS_VIRTUAL: Final = "process_memory_virtual_bytes"
+PROCESS_CPU: Final = "process_cpu_time_seconds_total"
+PROCESS_THREADS: Final = "process_thread_count"
+CONTAINER_MEMORY: Final = "container_memory_usage_bytes"
+CGROUP_MEMORY_LIMIT: Final = "torchdist_cgroup_memory_limit_bytes"
+CGROUP_PRESSURE: Final = "torchdist_cgroup_pressure_seconds_total"
+PRESSURE: Final = "torchdist_pressure_seconds_total"
+SYSTEM_MEMORY_LIMIT: Final = "system_memory_limit_bytes"
+SYSTEM_MEMORY: Final = "system_memory_usage_bytes"
+SYSTEM_MEMORY_AVAILABLE: Final = "system_memory_linux_available_bytes"
+SYSTEM_SWAP: Final = "system_paging_usage_bytes"
+SYSTEM_CPU: Final = "system_cpu_time_seconds_total"
+SYSTEM_NETWORK: Final = "system_network_io_bytes_total"
+SYSTEM_NETWORK_ERRORS: Final = "system_network_errors_total"
+SYSTEM_NETWORK_DROPPED: Final = "system_network_packet_dropped_total"
+HW_NETWORK: Final = "hw_network_io_bytes_total"
+HW_NETWORK_LIMIT: Final = "hw_network_bandwidth_limit_bytes_per_second"
+HW_ERRORS: Final = "hw_errors_total"
+GPU_LOST: Final = "torchdist_gpu_lost"
+GPU_MEMORY: Final = "hw_gpu_memory_usage_bytes"
+GPU_MEMORY_LIMIT: Final = "hw_gpu_memory_limit_bytes"
+GPU_IO: Final = "hw_gpu_io_bytes_total"
+HW_POWER: Final = "hw_power_watts"
+GPU_THROTTLED: Final = "torchdist_gpu_clocks_throttled"
+OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
+    OPERATIONS_IN_FLIGHT: "torchdist.operations.in_flight",
+    OPERATION_OLDEST_AGE: "torchdist.operation.oldest_age",
+    OPERATIONS: "torchdist.operations",
+    OPERATION_DURATION: "torchdist.operation.duration",
+    TIMED_OPERATIONS: "torchdist.timed_operations",
+    TIMED_OPERATION_SECONDS: "torchdist.timed_operation",
+    MESSAGE_BYTES: "torchdist.message",
+    TIMED_MESSAGE_BYTES: "torchdist.timed_message",
+    BLOCKED_SECONDS: "torchdist.blocked",
+    COMMUNICATION_SECONDS: "torchdist.communication",
+    LAST_STARTED_SEQUENCE: "torchdist.last_started_sequence",
+    LAST_COMPLETED_SEQUENCE: "torchdist.last_completed_sequence",
+    STEP_DURATION: "torchdist.step.duration",
+    TIMED_STEPS: "torchdist.timed_steps",
+    TIMED_STEP_SECONDS: "torchdist.timed_step",
+    DATA_WAIT_SECONDS: "torchdist.data_wait",
+    BATCHES: "torchdist.batches",
+    BACKWARD_SECONDS: "torchdist.backward",
+    OPTIMIZER_SECONDS: "torchdist.optimizer",
+    SAMPLES: "torchdist.samples",
+    TOKENS: "torchdist.tokens",
+    FLOPS: "torchdist.flops",
+    GRADIENT_SYNC_SECONDS: "torchdist.gradient_sync",
+    GRADIENT_SYNC_EXPOSED_SECONDS: "torchdist.gradient_sync.exposed",
+    STALLED_METRIC: "torchdist.stalled",
+    STALL_INFO: "torchdist.stall.info",
+    FINDING_INFO: "torchdist.finding.info",
+    ARRIVALS: "torchdist.arrivals_compared",
+    LAST_ARRIVALS: "torchdist.last_arrivals",
+    LATENESS: "torchdist.lateness",
+    WAITED_SECONDS: "torchdist.waited",
+    GROUP_INFO: "torchdist.group.info",
+    GROUP_MEMBERS: "torchdist.group.members",
+    GROUPS_FOLDED: "torchdist.groups.folded",
+    CAPTURE_INFO: "torchdist.capture.info",
+    OVERHEAD: "torchdist.overhead",
+    RECORDS_LOST: "torchdist.records.lost",
+    NAMES_DROPPED: "torchdist.names.dropped",
+    OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
+    OPERATIONS_FAILED: "torchdist.operations.failed",
+    SAMPLED_OPERATIONS: "torchdist.sampled_operations",
+    NON_FINITE_OPERATIONS: "torchdist.non_finite_operations",
+    UNSEEN_OPERATIONS: "torchdist.unseen_operations",
+    AMP_SKIPPED_STEPS: "torchdist.amp.skipped_steps",
+    AMP_SCALE: "torchdist.amp.scale",
+    PARAMETERS_COMPARED: "torchdist.parameter_checksums",
+    REPLICAS_LEFT_OUT: "torchdist.replicas.left_out",
+    INPUT_NORM_METRIC: "torchdist.input.norm",
+    INPUT_ABSMAX_METRIC: "torchdist.input.absmax",
+    INPUT_HEADROOM_METRIC: "torchdist.input.headroom",
+    CHECKPOINTS: "torchdist.checkpoints",
+    CHECKPOINT_SECONDS: "torchdist.checkpoint",
+    CHECKPOINT_BYTES: "torchdist.checkpoint.size",
+    CHECKPOINT_FILE_COUNT: "torchdist.checkpoint.files",
+    CHECKPOINT_FAILURES: "torchdist.checkpoint.failures",
+    CHECKPOINT_AGE: "torchdist.checkpoint.age",
+    CHECKPOINT_INTERVAL: "torchdist.checkpoint.interval",
+    SPANS_DROPPED: "torchdist.spans.dropped",
+    ARCHIVE_DROPPED: "torchdist.archive.operations.dropped",
+    PATH_SECONDS: "torchdist.critical_path",
+    PATH_RANK_SECONDS: "torchdist.critical_path.rank",
+    PATH_GAIN_SECONDS: "torchdist.critical_path.gain",
+    RPC_CLIENT_DURATION: "rpc.client.call.duration",
+    RPC_SERVER_DURATION: "rpc.server.call.duration",
+    UP: "torchdist.up",
+    RANK_INFO: "torchdist.rank.info",
+    JOB_INFO: "torchdist.job.info",
+    PROCESS_MEMORY: "process.memory.usage",
+    PROCESS_VIRTUAL: "process.memory.virtual",
+    PROCESS_CPU: "process.cpu.time",
+    PROCESS_THREADS: "process.thread.count",
+    CONTAINER_MEMORY: "container.memory.usage",
+    CGROUP_MEMORY_LIMIT: "torchdist.cgroup.memory.limit",
+    CGROUP_PRESSURE: "torchdist.cgroup.pressure",
+    PRESSURE: "torchdist.pressure",
+    SYSTEM_MEMORY_LIMIT: "system.memory.limit",
+    SYSTEM_MEMORY: "system.memory.usage",
+    SYSTEM_MEMORY_AVAILABLE: "system.memory.linux.available",
+    SYSTEM_SWAP: "system.paging.usage",
+    SYSTEM_CPU: "system.cpu.time",
+    SYSTEM_NETWORK: "system.network.io",
+    SYSTEM_NETWORK_ERRORS: "system.network.errors",
+    SYSTEM_NETWORK_DROPPED: "system.network.packet.dropped",
+    HW_NETWORK: "hw.network.io",
+    HW_NETWORK_LIMIT: "hw.network.bandwidth.limit",
+    HW_ERRORS: "hw.errors",
+    GPU_LOST: "torchdist.gpu.lost",
+    GPU_MEMORY: "hw.gpu.memory.usage",
+    GPU_MEMORY_LIMIT: "hw.gpu.memory.limit",
+    GPU_IO: "hw.gpu.io",
+    HW_POWER: "hw.power",
+    GPU_THROTTLED: "torchdist.gpu.clocks_throttled",
+}
+"""Without unit and `_total`: OpenTelemetry's rules for Prometheus turn these into the names above."""

@@ -1,0 +1,1 @@
+"""The process that this code runs in: its end, its signals, its garbage."""
