@@ -20,7 +20,7 @@ from otel_torchdist.stall.findings.shared_groups import GroupShared, SharedGroup
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.verdict.judge import ended_well
+from otel_torchdist.verdict.judging.judge import ended_well
 from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot

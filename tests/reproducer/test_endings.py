@@ -11,7 +11,7 @@ from otel_torchdist.job.deaths import Death
 from otel_torchdist.reproducer.endings import end_of, is_assumed, statements_of
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import stalled_verdict
+from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from tests.reproducer.test_planning import NOW_S, RecordedWorld, all_ranks
 from tests.support.fake_world import THRESHOLD_NS

@@ -11,7 +11,7 @@ from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.verdict.post_mortem import stalled_verdict
+from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView, OperationView
 from tests.reproducer.rehearsal import verdict_on

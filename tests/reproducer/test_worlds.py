@@ -13,7 +13,7 @@ from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import VerdictKind
-from otel_torchdist.verdict.post_mortem import examine
+from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from tests.jobs.faults.worlds import World, random_world
 from tests.reproducer.recorded import history_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.calls import OperationId

@@ -13,7 +13,7 @@ from otel_torchdist.job.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world import channel_progress

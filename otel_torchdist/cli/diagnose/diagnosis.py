@@ -19,8 +19,8 @@ from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_cal
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.last_moment import LastMoment
-from otel_torchdist.verdict.post_mortem import PostMortem, examine
+from otel_torchdist.verdict.past.last_moment import LastMoment
+from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import as_finished

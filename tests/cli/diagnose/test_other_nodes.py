@@ -21,7 +21,7 @@ from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.tape.layout import How, RecordKind, TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.post_mortem import examine
+from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import Channel, OperationId
 from tests.cli.asking import ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.calls import Channel, GroupView, OperationId
 from otel_torchdist.world.model import WorldSnapshot

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.verdict.judging.stuck import TRAIL_NS
 from otel_torchdist.verdict.model import VerdictKind
-from otel_torchdist.verdict.stuck import TRAIL_NS
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.fake_world import RUN, SECOND, START_NS, FakeRank, group_of

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_torchdist.tape.layout import Flag, TapeState
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of

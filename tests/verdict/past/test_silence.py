@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import judge
+from otel_torchdist.verdict.past.last_moment import last_moment
+from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView

@@ -8,9 +8,9 @@ import pytest
 
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import judge
+from otel_torchdist.verdict.past.last_moment import last_moment
+from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import Stacks

@@ -11,7 +11,7 @@ from otel_torchdist.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.timeouts import AtTimeout
 from otel_torchdist.verdict.model import Verdict, locate
-from otel_torchdist.verdict.post_mortem import examine
+from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot

@@ -19,9 +19,9 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
-from otel_torchdist.verdict.judge import Judge
-from otel_torchdist.verdict.last_moment import LastMoment, last_moment
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate, urgency
+from otel_torchdist.verdict.past.last_moment import LastMoment, last_moment
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
 from otel_torchdist.verdict.standing import verdict_of_all_nodes

@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.calls import Channel, OperationId
 from tests.support.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict
-from tests.verdict.stuck_worlds import (
+from tests.verdict.judging.stuck.stuck_worlds import (
     EVERYBODY,
     NAMED,
     NOW_S,

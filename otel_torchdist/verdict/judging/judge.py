@@ -17,14 +17,14 @@ from typing import Final
 
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.verdict.circles import Hop, judge_circle
-from otel_torchdist.verdict.creations import other_creation
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
+from otel_torchdist.verdict.judging.circles import Hop, judge_circle
+from otel_torchdist.verdict.judging.creations import other_creation
+from otel_torchdist.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
-from otel_torchdist.verdict.stuck import stuck_ranks
 from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.model import RankView, WorldSnapshot

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.verdict.creations import other_call
+from otel_torchdist.verdict.judging.creations import other_call
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall
 from otel_torchdist.world.calls import OperationView

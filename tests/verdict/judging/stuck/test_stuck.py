@@ -8,16 +8,16 @@ import pytest
 
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.verdict.judge import Judge
-from otel_torchdist.verdict.last_moment import LastMoment
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import VerdictKind, locate
-from otel_torchdist.verdict.post_mortem import judge, roots_of, stalled_verdict
+from otel_torchdist.verdict.past.last_moment import LastMoment
+from otel_torchdist.verdict.past.post_mortem import judge, roots_of, stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import Channel, OperationId
 from tests.support.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict
-from tests.verdict.stuck_worlds import (
+from tests.verdict.judging.stuck.stuck_worlds import (
     EVERYBODY,
     NAMED,
     NOW_S,

@@ -1,7 +1,7 @@
 """The verdict on a collective: which rank is absent or dead, and when it is the transport."""
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import sentence

@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.waits import waits_of
