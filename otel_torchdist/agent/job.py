@@ -12,8 +12,8 @@ from otel_torchdist.agent.checkpoint import Checkpoint
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.files.others import reason
-from otel_torchdist.job.membership import Member, of_living_runs
-from otel_torchdist.job.runs import member_of
+from otel_torchdist.job.runs.membership import Member, of_living_runs
+from otel_torchdist.job.runs.runs import member_of
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.tape.reading.reader import TapeReader
 

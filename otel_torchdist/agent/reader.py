@@ -20,7 +20,7 @@ from otel_torchdist.agent.stall_metrics import show
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch

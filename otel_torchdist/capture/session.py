@@ -47,7 +47,7 @@ from otel_torchdist.capture.torch_api import Patches, backend_and_store, default
 from otel_torchdist.capture.training.steps import WINDOW, StepSource
 from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.requests import FAILURE
+from otel_torchdist.job.requests.abort import FAILURE
 from otel_torchdist.native.library import Library
 from otel_torchdist.process_end import ProcessEnd, uncaught_error
 from otel_torchdist.tape.layout import TapeState

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.text import shown_callers
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.lives import RankLife, life_of
+from otel_torchdist.job.runs.lives import RankLife, life_of
 from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.names import Names
 from otel_torchdist.tape.reading.reader import TapeReader

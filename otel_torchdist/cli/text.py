@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.records import TapeIdentity

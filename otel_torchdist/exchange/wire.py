@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.job.requests import FAILURE as ABORTED
+from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.stall.ages import WaitAges
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import CallsGoOn, CallsStuck, Event, Incident, MarkerDue, Ruling, VerdictGiven

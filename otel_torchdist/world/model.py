@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from otel_torchdist.job.deaths import Death
-from otel_torchdist.job.lives import RankLife
-from otel_torchdist.job.membership import Lifetime
-from otel_torchdist.job.requests import GIVEN_UP
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.abort import GIVEN_UP
+from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.job.runs.membership import Lifetime
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints

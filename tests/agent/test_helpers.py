@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.processes import silent_ends
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.requests.preemption import PreemptionWatch
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.fates import describe_way
 from tests.support.quiet import QUIET

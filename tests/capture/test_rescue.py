@@ -13,7 +13,7 @@ import torch
 
 from otel_torchdist.capture.requests import rescue
 from otel_torchdist.capture.requests.rescue import RescuePlan, Rescuer, StalledRank
-from otel_torchdist.job.rescue_request import RescueRequest, request_rescue, rescue_path
+from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue, rescue_path
 from otel_torchdist.tape.rescue import Rescue, RescueState
 from tests.support.device_rank import DeviceRank, device_rank
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from otel_torchdist.exchange.wire import (
     decode_answer,
     encode,
 )
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
 from otel_torchdist.tape.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState

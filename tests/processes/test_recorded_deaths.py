@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.watch.passive import PassiveWatch
-from otel_torchdist.job.deaths import Death, write_death
+from otel_torchdist.job.runs.deaths import Death, write_death
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven

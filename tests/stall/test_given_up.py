@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from otel_torchdist.job.requests import GIVEN_UP
+from otel_torchdist.job.requests.abort import GIVEN_UP
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.tape.layout import TapeState

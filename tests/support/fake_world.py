@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Gauge
 
 from otel_torchdist.config import Config, PageAccess
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.live.model import AgentFacts, Bar, LiveRun, LiveSnapshot, Sample
 from otel_torchdist.live.site import live_feed, live_site
 from otel_torchdist.serving.metrics_page import MetricsServer

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from otel_torchdist.job.ancestry import parent_tape
-from otel_torchdist.job.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, RecordKind, RunIdState, TapeState

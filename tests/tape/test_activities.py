@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.lives import waits
+from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.activities import Activity, prepare_activity
 from otel_torchdist.tape.layout import ActivityKind, How, RecordKind

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.compiling import is_compiling
 from tests.support.fake_world import FakeWorld

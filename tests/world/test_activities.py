@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from otel_torchdist.job.lives import waits
+from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.layout import ActivityKind, How

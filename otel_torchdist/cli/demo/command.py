@@ -27,7 +27,7 @@ from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.outputs import OutputError, check_output
 from otel_torchdist.job.directory import base_directory, job_directories
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.report.build import Choice
 from otel_torchdist.report.page import MARKER
 from otel_torchdist.stop_signals import StopSignals

@@ -30,7 +30,7 @@ from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import Run, whole_index
+from otel_torchdist.job.runs.runs import Run, whole_index
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.verdict.rules import StallRules
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import read_agents_verdict
-from otel_torchdist.job.deaths import read_death
-from otel_torchdist.job.lives import RankLife
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.deaths import read_death
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_calls

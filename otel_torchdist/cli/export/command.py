@@ -27,7 +27,7 @@ from otel_torchdist.flight.export.pickles import pickled
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import readable
 
 

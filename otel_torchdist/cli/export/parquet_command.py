@@ -19,7 +19,7 @@ from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.garbage import without_collecting_garbage
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import readable
 
 

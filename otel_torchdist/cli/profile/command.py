@@ -21,7 +21,7 @@ from otel_torchdist.cli.targets import chosen_run
 from otel_torchdist.cli.terminal import print_lines
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
-from otel_torchdist.job.profile_file import ProfileError
+from otel_torchdist.job.requests.profile_file import ProfileError
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.tape.identity import shares_pids
 from otel_torchdist.tape.layout import MAX_PROFILE_RATE, MAX_PROFILE_S

@@ -20,7 +20,7 @@ from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.garbage import without_collecting_garbage
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.profiles.reading.reader import kinds_in
 from otel_torchdist.report.build import Choice, Findings, findings_of, windows_of

@@ -22,7 +22,7 @@ from otel_torchdist.cli.targets import ranks_of, target_of, warn, without_calls
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.garbage import without_collecting_garbage
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
 from otel_torchdist.statistics.model import Statistics

@@ -28,7 +28,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import job_directory, tapes_in
 from otel_torchdist.job.live_jobs import newest_live_job
-from otel_torchdist.job.runs import SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.job.runs.runs import SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 

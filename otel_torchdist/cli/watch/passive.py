@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.job.membership import Kin, helped_runs
+from otel_torchdist.job.runs.membership import Kin, helped_runs
 from otel_torchdist.job.tapes import LocalTapes
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven

@@ -14,7 +14,7 @@ from otel_torchdist.cli.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.verdict.first_death import interrupted_operation
 from otel_torchdist.world.model import RankView, WorldSnapshot, life_in

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from otel_torchdist.job.agents_verdict import AgentsVerdict
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.compiling import CompileExcuses

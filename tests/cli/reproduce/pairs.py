@@ -18,7 +18,7 @@ from otel_torchdist.cli.reproduce.evidence import diagnosis_and_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.reproducer.model import Script
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan

@@ -25,7 +25,7 @@ from typing import Any
 from otel_torchdist import semconv
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.rules import StallRules
 from tests.cli.running import processes_of
 from tests.support.launch import Torchrun

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.records import TapeIdentity

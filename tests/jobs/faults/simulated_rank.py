@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from otel_torchdist.job.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState

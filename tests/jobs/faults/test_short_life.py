@@ -15,7 +15,7 @@ import pytest
 
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.config import Config
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from tests.cli.running import SCRIPT

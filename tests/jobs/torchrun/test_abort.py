@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests import EXIT_CODE
+from otel_torchdist.job.requests.abort import EXIT_CODE
 from tests.cli.running import processes_of
 from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
 from tests.support.launch import Torchrun

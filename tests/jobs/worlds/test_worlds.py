@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs import Run, index_of
+from otel_torchdist.job.runs.runs import Run, index_of
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
 from tests.support.jobs import Jobs

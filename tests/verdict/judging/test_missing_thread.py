@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.model import Stacks, WorldSnapshot

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Collection
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.deaths import Death
-from otel_torchdist.job.membership import has_outlived_parent
+from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.job.runs.membership import has_outlived_parent
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.job.membership import Kin, Lifetime, Member, helped_runs, of_living_runs, sort_into_runs
-from otel_torchdist.job.runs import index_of, member_of
+from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, of_living_runs, sort_into_runs
+from otel_torchdist.job.runs.runs import index_of, member_of
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import LiveWord, RunIdState

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.lives import RankLife
-from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, index_of, select
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from tests.cli.asking import ask
 from tests.support.fake_tape import FakeTape

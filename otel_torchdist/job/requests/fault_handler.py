@@ -1,16 +1,11 @@
-"""An agent's requests to a rank, in small files beside its tape: to end itself, or to write a stack.
+"""How the stack of a rank is got while native code holds the GIL: `faulthandler` writes it when a signal arrives.
 
-A rank checks once a second whether it should end. It ends itself if it can, so that it can report why to its launcher.
-
-If native code holds the GIL, `faulthandler` writes the stack of one thread when a signal arrives. The file for it
-exists from when the handler is ready until the tape ends: it shows that the signal does not kill this process. Its
-first line states the signal, and the process's descriptor to which stacks are written.
+The file for it exists from when the handler is ready until the tape ends: it shows that the signal does not kill this
+process. Its first line states the signal, and the process's descriptor to which stacks are written.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,28 +14,6 @@ from typing import Final
 from otel_torchdist.files.others import read_part
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.records import CallSiteName
-
-MAX_BYTES: Final = 16_384
-EXIT_CODE: Final = 75
-"""EX_TEMPFAIL of sysexits.h: a retry may succeed."""
-FAILURE: Final = "StallAborted"
-"""The failure recorded on the tape of a rank that ended itself on request."""
-GIVEN_UP: Final = "BackendGaveUp"
-"""The failure recorded by a rank whose backend has given up waiting for the others, and may end the process."""
-_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def abort_path(tape: Path) -> Path:
-    """Return the path of the abort request for the writer of a tape."""
-    return tape.with_suffix(".abort")
-
-
-def abort_reason(tape: Path) -> str:
-    """Read why the writer of a tape should end itself; '' when it should not."""
-    with contextlib.suppress(OSError), open(os.open(abort_path(tape), _FLAGS), "rb") as stream:
-        return stream.read(MAX_BYTES).decode(errors="replace")
-    return ""
-
 
 _HEAD: Final = re.compile(rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n")
 _TITLE: Final = re.compile(r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f]+.*) \(most recent call first\):$")

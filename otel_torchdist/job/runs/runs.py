@@ -11,10 +11,10 @@ from pathlib import Path
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError, TorchDistError
-from otel_torchdist.job.deaths import read_death
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
-from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, life_of
-from otel_torchdist.job.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
+from otel_torchdist.job.runs.deaths import read_death
+from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_of
+from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader

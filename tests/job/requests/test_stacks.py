@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.stacks import ThreadStack, read_stacks, stacks_path, write_stacks
+from otel_torchdist.job.requests.stacks import ThreadStack, read_stacks, stacks_path, write_stacks
 from otel_torchdist.tape.records import CallSiteName
 
 STACKS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests import SignalOffer, decode_offer, last_stack, offer_path, parse_stack
+from otel_torchdist.job.requests.fault_handler import SignalOffer, decode_offer, last_stack, offer_path, parse_stack
 from otel_torchdist.tape.records import CallSiteName
 
 STACK = """\
