@@ -27,7 +27,7 @@ from otel_torchdist.report.build import Choice, Findings, findings_of, windows_o
 from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_in
 from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.report.matrix import matrix_of
-from otel_torchdist.report.model import Conclusion, Heading, Report
+from otel_torchdist.report.model.report import Conclusion, Heading, Report
 from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.counts import CountDifference
 from otel_torchdist.statistics.model import Statistics

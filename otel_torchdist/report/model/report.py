@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.report.figure_model import Calls, RankColumns, Skew, Steps
-from otel_torchdist.report.path_model import Hint, Path
-from otel_torchdist.report.window_model import Window
+from otel_torchdist.report.model.figures import Calls, RankColumns, Skew, Steps
+from otel_torchdist.report.model.path import Hint, Path
+from otel_torchdist.report.model.windows import Window
 
 SCHEMA: Final = 1
 
