@@ -18,7 +18,7 @@ from typing import Final
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
 from benchmarks.busy_tape import CALLS_PER_STEP, BusyTape
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.environment import environment_resource

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from benchmarks.fast_ranks import CAPACITY, fast_ranks
 from benchmarks.recorded import insist
 from benchmarks.sections import Section
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader

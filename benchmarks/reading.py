@@ -18,7 +18,7 @@ from benchmarks.busy_tape import CALLS_PER_STEP, BusyTape
 from benchmarks.sections import Section
 from benchmarks.spread import Spread
 from benchmarks.stopwatch import time_of
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -10,7 +10,7 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS
-from tests.agent.test_life import check_once_without_orphans
+from tests.agent.life.test_life import check_once_without_orphans
 from tests.agent.training import page_of
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks

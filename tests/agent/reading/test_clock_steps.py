@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_life import check_once_without_orphans, recorded
+from tests.agent.life.test_life import check_once_without_orphans, recorded
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan

@@ -11,8 +11,8 @@ import pytest
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent import reader as reader_module
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading import reader as reader_module
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.files import owned as owned_files
 from otel_torchdist.job.requests.stacks import stacks_path

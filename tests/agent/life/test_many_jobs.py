@@ -12,7 +12,7 @@ from tests.support.warm_python import WarmPython
 
 JOBS = 8
 KEPT = 3
-WORKER = Path(__file__).parent / "workers" / "short.py"
+WORKER = Path(__file__).parents[1] / "workers" / "short.py"
 
 
 def test_many_jobs_leave_nothing(warm_python: WarmPython, memory: Path) -> None:

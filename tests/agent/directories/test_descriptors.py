@@ -14,11 +14,12 @@ import pytest
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent import checkpoint, node
+from otel_torchdist.agent import node
 from otel_torchdist.agent.agent import Agent
-from otel_torchdist.agent.checkpoint import Checkpoint
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
+from otel_torchdist.agent.reading import checkpoint
+from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.config import Config
 from otel_torchdist.files.owned import open_or_create
 from otel_torchdist.job import tapes as election

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from otel_torchdist.agent.followed_rank import RankState
+from otel_torchdist.agent.reading.followed_rank import RankState
 from otel_torchdist.files.others import is_passing, read_regular, reason
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.job.directory import list_tapes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from tests.agent.test_life import check_once_without_orphans, count_on, recorded, up_on
+from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded, up_on
 from tests.agent.training import page_of
 from tests.cli.gloo_jobs import GlooJobs
 from tests.cli.running import processes_of

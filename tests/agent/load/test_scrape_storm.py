@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from otel_torchdist.serving.clients import MAX_CLIENTS
-from tests.agent.test_life import count_on
+from tests.agent.life.test_life import count_on
 from tests.agent.training import page_of, target_in
 from tests.cli.running import Running
 from tests.support.core_waits import waited_for_a_core_s

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.checkpoint import FILE_NAME
+from otel_torchdist.agent.reading.checkpoint import FILE_NAME
 from tests.agent.conftest import JOB
 from tests.agent.training import WORKERS, environment
 from tests.cli.running import Running

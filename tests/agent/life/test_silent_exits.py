@@ -14,7 +14,7 @@ from tests.agent.training import page_of
 from tests.cli.running import Running
 from tests.support.waiting import until
 
-RANK = Path(__file__).parents[1] / "processes" / "dying_rank.py"
+RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
 
 
 @pytest.mark.parametrize(("code", "fate"), [(0, "has ended"), (3, "is dead: its process is gone")])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_life import check_once_without_orphans, count_on, recorded
+from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded
 from tests.agent.training import RANKS, Training, environment, page_of
 from tests.cli.running import SCRIPT, processes_of
 from tests.support.otlp_receiver import OtlpReceiver
@@ -118,7 +118,7 @@ def test_group_that_is_killed(train: Callable[..., Training]) -> None:
 @pytest.mark.skipif(not NAMESPACES, reason="this user cannot make PID namespaces")
 def test_pid_namespace(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
     """In a container whose first process is the training, the agent ends with it, and the tapes stay readable."""
-    script = Path(__file__).parent / "workers" / "alone.py"
+    script = Path(__file__).parents[1] / "workers" / "alone.py"
     gate = tmp_path / "gate"
     gate.touch()
     command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, str(script), str(gate)]

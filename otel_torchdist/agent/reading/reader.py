@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.followed_rank import FollowedRank, RankState
-from otel_torchdist.agent.stall_metrics import show
+from otel_torchdist.agent.reading.followed_rank import FollowedRank, RankState
+from otel_torchdist.agent.reading.stall_metrics import show
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
