@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records import TapeStatus
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from otel_torchdist.telemetry.metrics.state import MetricsState
 from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
@@ -51,6 +52,11 @@ class FollowedRank:
     has_been_read: bool = False
 
     @property
+    def spans_dropped(self) -> int:
+        """How many of its spans were lost because they could not be handed on."""
+        return self.spans.dropped if self.spans is not None else 0
+
+    @property
     def state(self) -> RankState | None:
         """How far it has been read; None if another process exports it."""
         if self.spans is None or self.metrics is None:
@@ -70,3 +76,28 @@ class FollowedRank:
         elif self.spans is not None:
             self.spans.consume(past, self.tape.status(), time.monotonic_ns())
         return past
+
+    def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
+        """Pass what has been read on to all outputs."""
+        if self.metrics is not None:  # before the spans, which add exemplars to what has been counted
+            self.metrics.consume(batch, status, now_ns)
+        if self.spans is not None:
+            self.spans.consume(batch, status, now_ns)
+        if self.archive is not None:
+            self.archive.consume(batch, status, now_ns)
+
+    def end(self, at_ns: int) -> None:
+        """End what is open: nothing more comes."""
+        if self.archive is not None:
+            self.archive.close()
+        if self.spans is not None:
+            self.spans.close(at_ns)
+
+    def leave(self, now_ns: int) -> None:
+        """Stop; the spans of a rank that is alive are left to the next reader."""
+        if self.spans is not None and self.tape.is_alive():
+            self.spans.pause(now_ns)
+        elif self.spans is not None:
+            self.spans.close(now_ns)
+        if self.archive is not None:
+            self.archive.close()

@@ -122,7 +122,7 @@ class Reader:
 
     def spans_dropped(self) -> int:
         """Spans lost because they could not be handed on or held back any longer."""
-        held = sum(rank.spans.dropped for rank in tuple(self._ranks.values()) if rank.spans)
+        held = sum(rank.spans_dropped for rank in tuple(self._ranks.values()))
         return self._spans_dropped + held + self._outputs.sink.dropped
 
     def follow(self, tape: TapeReader, exported: bool = True, before: RankState | None = None) -> None:
@@ -275,21 +275,13 @@ class Reader:
         self._watch.observe(nonce, batch)
         if self._live is not None and self._live.is_watched:
             self._live.observe(rank.tape, batch)
-        if rank.metrics is not None:  # before the spans, which add exemplars to what has been counted
-            rank.metrics.consume(batch, status, now_ns)
-        if rank.spans is not None:
-            rank.spans.consume(batch, status, now_ns)
-        if rank.archive is not None:
-            rank.archive.consume(batch, status, now_ns)
+        rank.consume(batch, status, now_ns)
         is_over = not alive or status.state is not TapeState.RUNNING
         if is_over and not alive and self._may_be_ending(rank, status.state):
             return
         if is_over and batch.is_empty:
             rank.ended_at = time.monotonic()
-            if rank.archive is not None:
-                rank.archive.close()
-            if rank.spans is not None:
-                rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
+            rank.end(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
     def _note_losses(self, rank: FollowedRank, batch: Batch) -> None:
         """Warn once if records are lost while a tape is read; what was overwritten before that is no surprise."""
@@ -321,11 +313,8 @@ class Reader:
     def _forget(self, nonce: int) -> None:
         rank = self._ranks.pop(nonce)
         self._watch.forget(nonce)
-        if rank.archive is not None:
-            rank.archive.close()
-        if rank.spans is not None:
-            rank.spans.close(time.monotonic_ns())
-            self._spans_dropped += rank.spans.dropped
+        rank.end(time.monotonic_ns())
+        self._spans_dropped += rank.spans_dropped
         if rank.metrics is not None:
             self.metrics.forget(nonce)
         rank.tape.close()
@@ -349,12 +338,7 @@ class Reader:
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             with guard.guarded("the end of a tape"):
-                if rank.spans is not None and rank.tape.is_alive():
-                    rank.spans.pause(now_ns)
-                elif rank.spans is not None:
-                    rank.spans.close(now_ns)
-                if rank.archive is not None:
-                    rank.archive.close()
+                rank.leave(now_ns)
         if self._archive is not None:
             self._archive.close(ARCHIVE_FLUSH_S)
         self._outputs.sink.shutdown(FLUSH_S)
