@@ -13,8 +13,8 @@ import typer
 
 from otel_torchdist.archive.reading import ArchivedRun, is_archive, runs_in
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.cli.switched_off import with_reasons
-from otel_torchdist.cli.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agent.training import Training, environment
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython

@@ -11,7 +11,7 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.cli.running import is_agent, processes_of
+from tests.support.commands.running import is_agent, processes_of
 from tests.support.launch import Torchrun
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.gloo_jobs import GlooJobs
-from tests.cli.running import Running, processes_of
+from tests.support.commands.running import Running, processes_of
 from tests.support.memory import memory_directory
 from tests.support.warm_python import WarmPython
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import GRPC, OtlpReceiver
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import Answer, ask
 from tests.cli.dumps import write_dumps
-from tests.cli.running import Running
+from tests.support.commands.asking import Answer, ask
+from tests.support.commands.running import Running
 from tests.support.otlp_receiver import HTTP, OtlpReceiver
 from tests.support.waiting import until
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from tests.cli.running import SCRIPT, environment
 from tests.flight.made_dumps import late_rank, write
+from tests.support.commands.running import SCRIPT, environment
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.pages import block_after, commands_of, page
 from tests.support.repository import REPOSITORY

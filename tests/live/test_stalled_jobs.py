@@ -18,10 +18,10 @@ import pytest
 
 from tests.agent.training import target_in
 from tests.cli.gloo_jobs import LOADING_LINE, GlooJobs
-from tests.cli.running import Running, processes_of
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.serving.test_site import NOBODY, asked_by
 from tests.support.browser import Browser, running_browser
+from tests.support.commands.running import Running, processes_of
 from tests.support.job_ranks import RANK_PROCESS, Ranks
 from tests.support.memory import memory_directory
 from tests.support.nodes import nodes, why_not

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from otel_torchdist.native.library import library_name
-from tests.cli.running import SCRIPT
+from tests.support.commands.running import SCRIPT
 from tests.support.native_library import native_cache
 
 NAME = library_name(torch.__version__)

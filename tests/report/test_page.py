@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from otel_torchdist.tape.records import CallSiteName
-from tests.cli.asking import Answer, ask
 from tests.support.browser import Browser, Seen, running_browser
+from tests.support.commands.asking import Answer, ask
 from tests.support.memory import memory_directory
 from tests.support.written_world import WrittenWorld
 

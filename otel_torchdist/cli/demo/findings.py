@@ -9,10 +9,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from otel_torchdist import semconv
-from otel_torchdist.cli.alarm import alarm
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, passes, story
 from otel_torchdist.cli.demo.views import View
-from otel_torchdist.cli.text import shown
+from otel_torchdist.cli.output.alarm import alarm
+from otel_torchdist.cli.output.text import shown
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, ValuesFound, VerdictGiven

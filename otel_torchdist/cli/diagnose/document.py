@@ -69,7 +69,7 @@ from otel_torchdist.cli.diagnose.document_parts import (
     verdict_document,
     worker_document,
 )
-from otel_torchdist.cli.text import alike_in_capture, iso_time
+from otel_torchdist.cli.output.text import alike_in_capture, iso_time
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.job.runs.runs import Run

@@ -12,12 +12,12 @@ from typing import Final
 from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
+from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.report.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.report.path import hints_in, path_section
 from otel_torchdist.cli.report.world import world_of
 from otel_torchdist.cli.stats.report import describe_difference
 from otel_torchdist.cli.targets import Target, chosen_run
-from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs.runs import Run

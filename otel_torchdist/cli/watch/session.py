@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.alarm import Alarm, alarm
-from otel_torchdist.cli.text import captured, fates
+from otel_torchdist.cli.output.alarm import Alarm, alarm
+from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict

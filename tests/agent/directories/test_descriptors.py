@@ -25,7 +25,7 @@ from otel_torchdist.files.owned import open_or_create
 from otel_torchdist.job import tapes as election
 from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.memory_sink import MemorySink
 from tests.support.tapes import open_descriptors

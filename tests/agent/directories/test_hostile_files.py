@@ -28,7 +28,7 @@ from otel_torchdist.tape.layout import IDENTITY_SIZE
 from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.memory_sink import MemorySink
 

@@ -15,7 +15,7 @@ from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.tapes import LOCK_NAME
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of
-from tests.cli.running import SCRIPT, Running, environment
+from tests.support.commands.running import SCRIPT, Running, environment
 from tests.support.job_ranks import Ranks
 from tests.support.waiting import until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.conftest import JOB
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 
 

@@ -16,8 +16,8 @@ from otel_torchdist.processes import silent_ends
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB
-from tests.cli.asking import ask
-from tests.cli.running import Running
+from tests.support.commands.asking import ask
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.waiting import until
 

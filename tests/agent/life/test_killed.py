@@ -15,7 +15,7 @@ import pytest
 
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded
 from tests.agent.training import RANKS, Training, environment, page_of
-from tests.cli.running import SCRIPT, processes_of
+from tests.support.commands.running import SCRIPT, processes_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.recorded import read_tapes
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from otel_torchdist import semconv
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded, up_on
 from tests.agent.training import page_of
 from tests.cli.gloo_jobs import GlooJobs
-from tests.cli.running import processes_of
+from tests.support.commands.running import processes_of
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.recorded import read_tapes
 from tests.support.waiting import until

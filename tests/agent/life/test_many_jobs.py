@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.cli.running import processes_of
+from tests.support.commands.running import processes_of
 from tests.support.quiet import QUIET
 from tests.support.waiting import until
 from tests.support.warm_python import WarmPython

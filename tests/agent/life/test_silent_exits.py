@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.waiting import until
 
 RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"

@@ -12,7 +12,7 @@ from otel_torchdist import semconv
 from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS
 from tests.agent.life.test_life import check_once_without_orphans
 from tests.agent.training import page_of
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.priority import NICE
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 
 THRESHOLD_S = 2.0

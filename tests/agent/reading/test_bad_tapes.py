@@ -12,7 +12,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded, up_on
 from tests.agent.training import page_of
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.life.test_life import check_once_without_orphans, recorded
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until

@@ -12,9 +12,9 @@ from pathlib import Path
 from otel_torchdist.job.description import JobDescription, RankDescription, read_description, write_description
 from otel_torchdist.tape.identity import decode_identity
 from tests.agent.training import RANKS, WORKERS, Training
-from tests.cli.running import Running
 from tests.machine.conftest import FAKE_NVML
 from tests.machine.fake_nvml.pynvml import UUIDS
+from tests.support.commands.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import Running, processes_of
 from tests.support.browser import running_browser
+from tests.support.commands.running import Running, processes_of
 from tests.support.forked_ranks import with_forked_ranks
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 

@@ -14,9 +14,9 @@ from otel_torchdist.cli.demo.findings import Findings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import is_hopeless
 from otel_torchdist.cli.demo.views import PlainView
-from otel_torchdist.cli.rank_table import Doing, RankRow
+from otel_torchdist.cli.output.rank_table import Doing, RankRow
 from otel_torchdist.verdict.model import VerdictKind
-from tests.cli.running import Running, processes_of
+from tests.support.commands.running import Running, processes_of
 from tests.support.forked_ranks import with_forked_ranks
 from tests.support.watched_world import Watching, stalled
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
-from tests.cli.asking import Answer, ask, ask_as_people_do
+from tests.support.commands.asking import Answer, ask, ask_as_people_do
 from tests.support.fake_tape import FakeTape
 
 RANKS = 40

@@ -24,8 +24,8 @@ from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import Channel, OperationId
-from tests.cli.asking import ask
-from tests.cli.running import Running
+from tests.support.commands.asking import ask
+from tests.support.commands.running import Running
 from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.fake_world import RUN, START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.fake_world import FakeRank as WorldRank

@@ -14,7 +14,7 @@ from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
-from tests.cli.asking import ask
+from tests.support.commands.asking import ask
 from tests.support.fake_tape import FakeTape
 
 SIZE = 5

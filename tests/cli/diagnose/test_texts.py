@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import ask
 from tests.cli.small_dumps import dump_of
 from tests.evidence import quoted
 from tests.evidence.reading import DATA
+from tests.support.commands.asking import ask
 from tests.support.launch import Torchrun
 from tests.support.warm_python import WarmPython
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import Answer, ask
 from tests.cli.export.torchfrtrace import analyse, why_not
+from tests.support.commands.asking import Answer, ask
 from tests.support.quiet import QUIET
 from tests.support.warm_python import WarmPython
 

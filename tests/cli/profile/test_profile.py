@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.evidence.live.py_spy import program
-from tests.cli.asking import ask
+from tests.support.commands.asking import ask
 from tests.support.waiting import until
 from tests.support.warm_python import WarmPython
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.asking import ask
+from tests.support.commands.asking import ask
 from tests.support.fake_tape import FakeTape
 from tests.support.memory import memory_directory
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from otel_torchdist import semconv
-from tests.cli.running import is_agent, processes_of
+from tests.support.commands.running import is_agent, processes_of
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET

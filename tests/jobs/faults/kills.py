@@ -27,7 +27,7 @@ from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.rules import StallRules
-from tests.cli.running import processes_of
+from tests.support.commands.running import processes_of
 from tests.support.launch import Torchrun
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan

@@ -15,10 +15,10 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.job.peers import peers_files, read_peers
-from tests.cli.running import processes_of
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe, observe_finding
 from tests.jobs.faults.rows import DUE_S, NODE_ROWS, FindingRow, Row, why_not_here
+from tests.support.commands.running import processes_of
 from tests.support.memory import memory_directory
 from tests.support.nodes import Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver

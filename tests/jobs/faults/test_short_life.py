@@ -18,7 +18,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from tests.cli.running import SCRIPT
+from tests.support.commands.running import SCRIPT
 from tests.support.memory import memory_directory
 from tests.support.quiet import QUIET
 from tests.support.warm_python import WarmPython

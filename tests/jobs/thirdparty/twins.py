@@ -21,8 +21,8 @@ from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
-from tests.cli.running import processes_of
 from tests.jobs.thirdparty.issued import REPORTS
+from tests.support.commands.running import processes_of
 from tests.support.forked_ranks import ORDINARY_END
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.ports import free_port

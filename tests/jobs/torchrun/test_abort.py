@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.requests.abort import EXIT_CODE
-from tests.cli.running import processes_of
 from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
+from tests.support.commands.running import processes_of
 from tests.support.launch import Torchrun
 from tests.support.recorded import read_tapes
 from tests.support.warm_python import WarmPython

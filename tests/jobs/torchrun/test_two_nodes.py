@@ -13,7 +13,7 @@ from types import MappingProxyType
 import pytest
 
 from otel_torchdist import semconv
-from tests.cli.running import processes_of
+from tests.support.commands.running import processes_of
 from tests.support.launch import Torchrun
 from tests.support.memory import memory_directory
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not

@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.cli.text import shown
+from otel_torchdist.cli.output.text import shown
 from otel_torchdist.naming import readable
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.verdict.wording.sentence import sentence

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from otel_torchdist.cli.alarm import Alarm
+from otel_torchdist.cli.output.alarm import Alarm
 
 
 class CommandConsole(Console):

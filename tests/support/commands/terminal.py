@@ -14,7 +14,7 @@ import termios
 import time
 from pathlib import Path
 
-from tests.cli.running import SCRIPT, environment
+from tests.support.commands.running import SCRIPT, environment
 
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

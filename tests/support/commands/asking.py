@@ -12,7 +12,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from otel_torchdist.cli.app import app
-from tests.cli.running import SCRIPT, environment
+from tests.support.commands.running import SCRIPT, environment
 
 
 @dataclass(frozen=True)

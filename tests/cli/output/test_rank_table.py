@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.cli.rank_table import Doing, RankRow, rank_rows
+from otel_torchdist.cli.output.rank_table import Doing, RankRow, rank_rows
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate

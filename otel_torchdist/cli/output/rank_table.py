@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from otel_torchdist.cli.text import shown_callers
+from otel_torchdist.cli.output.text import shown_callers
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.lives import RankLife, life_of
 from otel_torchdist.tape.call_paths import shown_path
