@@ -14,9 +14,9 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
-from tests.support.memory import memory_directory
+from tests.support.launch.warm_python import WarmPython
 from tests.support.repository import REPOSITORY
-from tests.support.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 WITH_PROCESSES: Final = (
     *("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "native", "processes", "servers", "wheels"),

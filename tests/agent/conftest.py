@@ -12,9 +12,9 @@ import pytest
 
 from tests.agent.training import Training, environment
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 
 JOB = "job-0123456789abcdef"
 

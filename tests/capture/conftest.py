@@ -11,9 +11,9 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from otel_torchdist.capture import peer_discovery as discovery_module
 from tests.capture.announcements import HOST
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 
 WORKERS = Path(__file__).parent / "workers"
 

@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.requests.abort import HOOK, AbortHooks
 from otel_torchdist.job.requests.abort import GIVEN_UP
 from otel_torchdist.tape.layout import TapeState
-from tests.support.device_rank import DeviceRank, device_rank
+from tests.support.devices.device_rank import DeviceRank, device_rank
 
 
 class Aborting(ProcessGroup):

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.tape.call_paths import shown_path
 from otel_torchdist.tape.names import MAX_FRAMES, NamesReader
-from tests.support.jobs import Job, Jobs
+from tests.support.launch.jobs import Job, Jobs
 
 SCRIPT = "called_from.py"
 MODULE = f"{SCRIPT} <module>"

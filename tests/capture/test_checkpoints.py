@@ -32,12 +32,12 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.capture.conftest import WORKERS
-from tests.support.jobs import Jobs
-from tests.support.memory_sink import MemorySink
-from tests.support.native_library import environ_of
-from tests.support.own_tape import OwnTape
-from tests.support.recorded import RecordedTape
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.tapes.own_tape import OwnTape
+from tests.support.tapes.recorded import RecordedTape
 
 QUIET = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:TypedStorage is")
 """What torch warns of where there is no group, and 2.8 whenever it saves."""

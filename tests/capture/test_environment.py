@@ -13,10 +13,10 @@ import pytest
 
 from otel_torchdist.tape.layout import TapeState
 from tests.capture.conftest import WORKERS
-from tests.support.jobs import Job, Jobs
-from tests.support.quiet import QUIET
-from tests.support.recorded import read_tapes
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.quiet import QUIET
 from tests.support.repository import REPOSITORY
+from tests.support.tapes.recorded import read_tapes
 
 RESULT = [1.0, 1.0, 1.0]
 

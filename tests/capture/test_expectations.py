@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import Job, Jobs
+from tests.support.launch.jobs import Job, Jobs
 
 
 @pytest.fixture(scope="module")

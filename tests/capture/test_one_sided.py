@@ -14,9 +14,9 @@ from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, symmetri
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.records import BESIDE
-from tests.support.device_rank import DeviceRank, device_rank
-from tests.support.jobs import Job, Jobs
-from tests.support.recorded import Recorded, read_tape
+from tests.support.devices.device_rank import DeviceRank, device_rank
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.tapes.recorded import Recorded, read_tape
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
-from tests.support.jobs import Jobs
-from tests.support.memory_sink import MemorySink
-from tests.support.own_tape import OwnTape
-from tests.support.recorded import RecordedTape
+from tests.support.launch.jobs import Jobs
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.tapes.own_tape import OwnTape
+from tests.support.tapes.recorded import RecordedTape
 
 
 def steps_of(tape: RecordedTape) -> list[tuple[Activity, str]]:

@@ -19,7 +19,7 @@ from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.job.peers import peers_files, read_listening
 from tests.capture.announcements import HOST, LOCAL, RUN, announced, peers_in, say_port
-from tests.support.tapes import WriterProcess
+from tests.support.tapes.tapes import WriterProcess
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("short_pauses")

@@ -17,8 +17,8 @@ from otel_torchdist.capture.requests.preemption import PreemptionWatch
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.fates import describe_way
-from tests.support.quiet import QUIET
-from tests.support.recorded import read_tapes
+from tests.support.launch.quiet import QUIET
+from tests.support.tapes.recorded import read_tapes
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "preempted.py"

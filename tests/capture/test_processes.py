@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from otel_torchdist.tape.layout import RunIdState, TapeState
-from tests.support.jobs import Jobs
-from tests.support.quiet import QUIET
-from tests.support.stderr import comparable
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.stderr import comparable
 
 ENDS = [
     ("returns", 0, TapeState.FINISHED, ""),

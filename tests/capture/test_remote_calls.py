@@ -22,9 +22,9 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.capture.conftest import WORKERS
-from tests.support.jobs import Job, Jobs
-from tests.support.recorded import RecordedTape
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.recorded import RecordedTape
 
 _OF_TORCH = ("_gather_to_leader", "_broadcast_to_followers", "_rref_typeof_on_owner")
 

@@ -15,7 +15,7 @@ from otel_torchdist.capture.requests import rescue
 from otel_torchdist.capture.requests.rescue import RescuePlan, Rescuer, StalledRank
 from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue, rescue_path
 from otel_torchdist.tape.rescue import Rescue, RescueState
-from tests.support.device_rank import DeviceRank, device_rank
+from tests.support.devices.device_rank import DeviceRank, device_rank
 from tests.support.waiting import until
 
 REQUEST = RescueRequest("ab" * 16, "cd" * 16, "absent", "1", "rank 1 has not entered all_reduce")

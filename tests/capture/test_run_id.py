@@ -22,7 +22,7 @@ from otel_torchdist.job.peers import peers_files, read_peers
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.capture.announcements import HOST, announced, say_port
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("short_pauses")

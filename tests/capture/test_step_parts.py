@@ -23,8 +23,8 @@ from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.figures import FigureWord, StepFigures, read_figures
 from otel_torchdist.tape.layout import ActivityKind, How
-from tests.support.jobs import Jobs
-from tests.support.own_tape import OwnTape
+from tests.support.launch.jobs import Jobs
+from tests.support.tapes.own_tape import OwnTape
 
 
 def test_shares_are_those_of_a_run_that_is_timed_by_hand(jobs: Jobs) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import Jobs
+from tests.support.launch.jobs import Jobs
 
 SCALES = {
     "scaled": [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],

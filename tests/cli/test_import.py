@@ -14,7 +14,7 @@ import pytest
 from tests.cli.dumps import write_dumps
 from tests.support.commands.asking import Answer, ask
 from tests.support.commands.running import Running
-from tests.support.otlp_receiver import HTTP, OtlpReceiver
+from tests.support.receivers.otlp_receiver import HTTP, OtlpReceiver
 from tests.support.waiting import until
 
 ABSENT = 2

@@ -32,8 +32,8 @@ from otel_torchdist.world.model import (
     WorldSnapshot,
 )
 from otel_torchdist.world.shared_groups import SharedGroup
-from tests.support.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
-from tests.support.judging import the_verdict
+from tests.support.worlds.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 PAIR = group_of(1, 2, nth=1)

@@ -14,8 +14,8 @@ from otel_torchdist.stall.peer_agents import Follows
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Channel, OperationId
 from tests.exchange.peer_agents import Agents, exchange_of
-from tests.support.fake_world import RUN, group_of
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3)
 SITE = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 2)

@@ -21,7 +21,7 @@ from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Channel, OperationId
 from tests.exchange.test_codec import EVERYBODY, eventful_world, snapshot
-from tests.support.fake_world import RUN
+from tests.support.worlds.fake_world import RUN
 
 
 def decode_all(body: bytes) -> None:

@@ -21,7 +21,7 @@ from otel_torchdist.tape.identity import decode_identity, encode_identity, ident
 from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName
-from tests.support.tapes import WriterProcess, new_writer, open_descriptors
+from tests.support.tapes.tapes import WriterProcess, new_writer, open_descriptors
 
 TIB_4 = 1 << 42
 

@@ -17,7 +17,7 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView, OperationView
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
+from tests.support.worlds.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
 
 MEETING_S = 0.001
 

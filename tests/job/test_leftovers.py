@@ -25,7 +25,7 @@ from otel_torchdist.job.requests.rescue import rescue_path
 from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.runs.deaths import death_path
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors, start
+from tests.support.tapes.tapes import WriterProcess, begin, new_writer, open_descriptors, start
 from tests.support.waiting import until
 
 PLENTY = 1 << 40

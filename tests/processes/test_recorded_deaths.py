@@ -18,7 +18,7 @@ from otel_torchdist.tape.records import GroupName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.follower import DYING_NS, TapeFollower
-from tests.support.fake_tape import SECOND, ClockedTape, FakeTape
+from tests.support.tapes.fake_tape import SECOND, ClockedTape, FakeTape
 
 KILLED = int(signal.SIGKILL)
 

@@ -12,8 +12,8 @@ import pytest
 from otel_torchdist.tape.records import CallSiteName
 from tests.support.browser import Browser, Seen, running_browser
 from tests.support.commands.asking import Answer, ask
-from tests.support.memory import memory_directory
-from tests.support.written_world import WrittenWorld
+from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.written_world import WrittenWorld
 
 pytestmark = pytest.mark.process
 Opened = tuple[Any, Seen]

@@ -15,7 +15,7 @@ from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView, OperationView
 from tests.reproducer.rehearsal import verdict_on
-from tests.support.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
 
 NOW_S: Final = 100.0
 

@@ -18,7 +18,7 @@ from otel_torchdist.verdict.rules import StallRules
 from tests.jobs.faults.worlds import World, random_world
 from tests.reproducer.recorded import history_of
 from tests.reproducer.rehearsal import verdict_on
-from tests.support.fake_world import RUN, THRESHOLD_NS
+from tests.support.worlds.fake_world import RUN, THRESHOLD_NS
 
 SEEDS: Final = 40
 NOT_BY_A_SCRIPT: Final = (VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN, VerdictKind.UNREACHABLE)

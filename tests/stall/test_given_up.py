@@ -10,7 +10,7 @@ from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 ALL = group_of(0, 1, 2)
 

@@ -13,7 +13,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import base_directory, clean_up, job_directories, job_directory
 from otel_torchdist.tape.names import OTHER, NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import begin, new_writer, open_descriptors
+from tests.support.tapes.tapes import begin, new_writer, open_descriptors
 
 
 def fill(path: Path) -> None:

@@ -15,7 +15,7 @@ from otel_torchdist.tape.operations import operation_of
 from otel_torchdist.tape.reading.abandoned import GRACE_NS
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import begin, new_writer
+from tests.support.tapes.tapes import begin, new_writer
 
 pytestmark = pytest.mark.usefixtures("memory")
 

@@ -9,7 +9,7 @@ import pytest
 from otel_torchdist.tape.checkpoint_log import MAX_FAILED, CheckpointLog
 from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
-from tests.support.fake_tape import SECOND, ClockedTape
+from tests.support.tapes.fake_tape import SECOND, ClockedTape
 
 SAVE, STAGE = ActivityKind.CHECKPOINT_SAVE, ActivityKind.CHECKPOINT_STAGE
 

@@ -29,7 +29,7 @@ from otel_torchdist.tape.records import (
     TapeStatus,
 )
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 
 CAPACITY = 8
 SECTOR = 512

@@ -35,7 +35,7 @@ from otel_torchdist.tape.records import (
     ParameterNames,
     SignatureName,
 )
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 
 _Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | LabelName | SignatureName)
 _TEXT = st.text(max_size=40)

@@ -18,7 +18,7 @@ from otel_torchdist.tape.operations import operation_of
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.splits import MAX_BYTES, MAX_LISTED, PendingSplits, Splits, pack_splits
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import WriterProcess, begin, new_writer
+from tests.support.tapes.tapes import WriterProcess, begin, new_writer
 
 pytestmark = pytest.mark.usefixtures("memory")
 

@@ -28,7 +28,7 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeSt
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import begin, new_writer, open_descriptors
+from tests.support.tapes.tapes import begin, new_writer, open_descriptors
 from tests.support.waiting import until
 
 SECOND = 1_000_000_000

@@ -15,7 +15,7 @@ from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import GroupName
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import RankView
-from tests.support.fake_tape import SECOND, FollowedTape
+from tests.support.tapes.fake_tape import SECOND, FollowedTape
 
 PAIR = GroupName("1", "mesh_dp", (0, 1), 1, "gloo", True)
 

@@ -20,8 +20,8 @@ from otel_torchdist.world import channel_progress
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.follower import TapeFollower
-from tests.support.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape
 from tests.support.repository import REPOSITORY
+from tests.support.tapes.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape
 
 LEAVE_A_TAPE = """
 import os, sys

@@ -26,9 +26,9 @@ from otel_torchdist.job import tapes as election
 from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.memory_sink import MemorySink
-from tests.support.tapes import open_descriptors
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.tapes.tapes import open_descriptors
 
 STRANGER = 12345
 OTHER_JOB = "job-00000000000000bb"

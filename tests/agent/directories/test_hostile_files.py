@@ -29,8 +29,8 @@ from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.memory_sink import MemorySink
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.memory_sink import MemorySink
 
 STRANGER = 12345
 THEIR_JOB = "job-00000000000000ee"

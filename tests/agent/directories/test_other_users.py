@@ -16,7 +16,7 @@ from otel_torchdist.job.tapes import LOCK_NAME
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of
 from tests.support.commands.running import SCRIPT, Running, environment
-from tests.support.job_ranks import Ranks
+from tests.support.ranks.job_ranks import Ranks
 from tests.support.waiting import until
 
 NOBODY = 65534

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent.conftest import JOB
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
+from tests.support.ranks.job_ranks import Ranks
 
 
 @pytest.mark.parametrize("options", [("--run-dir", JOB), ("--watch", "--keep", "1")], ids=["job", "node"])

@@ -20,8 +20,8 @@ from otel_torchdist.job.live_jobs import live_jobs
 from otel_torchdist.job.tapes import LocalTapes
 from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
-from tests.support.job_ranks import Ranks
-from tests.support.memory_sink import MemorySink
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.memory_sink import MemorySink
 
 FULL_JOB = "job-00000000000000ff"
 

@@ -18,7 +18,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
+from tests.support.ranks.job_ranks import Ranks
 from tests.support.waiting import until
 
 MAIN, HELPERS = f"{0xBEEF:032x}", f"{0xCAFE << 112:032x}"

@@ -16,8 +16,8 @@ import pytest
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded
 from tests.agent.training import RANKS, Training, environment, page_of
 from tests.support.commands.running import SCRIPT, processes_of
-from tests.support.otlp_receiver import OtlpReceiver
-from tests.support.recorded import read_tapes
+from tests.support.receivers.otlp_receiver import OtlpReceiver
+from tests.support.tapes.recorded import read_tapes
 from tests.support.waiting import until
 
 NAMESPACES = shutil.which("unshare") and not subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode

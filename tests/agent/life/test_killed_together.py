@@ -12,10 +12,10 @@ from tests.agent.life.test_life import check_once_without_orphans, count_on, rec
 from tests.agent.training import page_of
 from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.running import processes_of
-from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.recorded import read_tapes
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
+from tests.support.tapes.recorded import read_tapes
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 RANKS = 4
 WAITING = {0, 1, 3}

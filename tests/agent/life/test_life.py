@@ -9,9 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.agent.training import RANKS, Training
-from tests.support.core_waits import waited_for_a_core_s
-from tests.support.otlp_receiver import ReceivedSpan
-from tests.support.waiting import until
+from tests.support.receivers.otlp_receiver import ReceivedSpan
+from tests.support.waiting import until, waited_for_a_core_s
 
 PROMISE_S = 2.0
 """From the process group to the first page of `/metrics`; time in which the agent waits for a core comes on top."""

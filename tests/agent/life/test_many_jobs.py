@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from tests.support.commands.running import processes_of
-from tests.support.quiet import QUIET
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 JOBS = 8
 KEPT = 3

@@ -15,8 +15,8 @@ from otel_torchdist.agent.reading.checkpoint import FILE_NAME
 from tests.agent.conftest import JOB
 from tests.agent.training import WORKERS, environment
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
 

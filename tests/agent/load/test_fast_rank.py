@@ -19,9 +19,9 @@ from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import RankSnapshot
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.verdict.rules import StallRules
-from tests.support import fast_rank
-from tests.support.native_library import native_cache
-from tests.support.tapes import start
+from tests.support.native.native_library import native_cache
+from tests.support.ranks import fast_rank
+from tests.support.tapes.tapes import start
 
 CAPACITY = 16_384
 """The ring's default size."""

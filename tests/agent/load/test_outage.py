@@ -13,8 +13,8 @@ from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS
 from tests.agent.life.test_life import check_once_without_orphans
 from tests.agent.training import page_of
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until
 
 STEPS = 10_000

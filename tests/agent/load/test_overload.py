@@ -20,8 +20,8 @@ from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import StallSnapshot
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.fake_tape import FakeTape, signature
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.receivers.otlp_receiver import OtlpReceiver
+from tests.support.tapes.fake_tape import FakeTape, signature
 
 STALL_S = 0.3
 OPERATIONS = 30

@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist.agent.priority import NICE
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
+from tests.support.ranks.job_ranks import Ranks
 
 THRESHOLD_S = 2.0
 PROMISE_S = 2.0

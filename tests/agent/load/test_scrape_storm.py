@@ -15,9 +15,8 @@ from otel_torchdist.serving.clients import MAX_CLIENTS
 from tests.agent.life.test_life import count_on
 from tests.agent.training import page_of, target_in
 from tests.support.commands.running import Running
-from tests.support.core_waits import waited_for_a_core_s
-from tests.support.job_ranks import Ranks
-from tests.support.waiting import until
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.waiting import until, waited_for_a_core_s
 
 SLOW = 300
 SCRAPES = 400

@@ -13,8 +13,8 @@ from tests.agent.conftest import JOB
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded, up_on
 from tests.agent.training import page_of
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
 MEETINGS = 5

@@ -13,8 +13,8 @@ import pytest
 
 from tests.agent.life.test_life import check_once_without_orphans, recorded
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until
 
 STEPS_S = (900.0, -600.0, 0.0)

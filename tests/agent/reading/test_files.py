@@ -33,7 +33,7 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState
 from otel_torchdist.telemetry.spans.segments import CutterState
 from otel_torchdist.telemetry.spans.steps import SpansState
-from tests.support.memory_sink import MemorySink
+from tests.support.receivers.memory_sink import MemorySink
 
 
 def full_checkpoint() -> Checkpoint:

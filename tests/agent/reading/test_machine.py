@@ -15,8 +15,8 @@ from tests.agent.training import RANKS, WORKERS, Training
 from tests.machine.conftest import FAKE_NVML
 from tests.machine.fake_nvml.pynvml import UUIDS
 from tests.support.commands.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
 

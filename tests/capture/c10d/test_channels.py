@@ -13,8 +13,8 @@ import torch.testing._internal.distributed.fake_pg  # registers the backend `fak
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.tape.layout import Flag
-from tests.support.device_rank import DeviceRank, device_tensor
-from tests.support.recorded import Recorded, read_tapes
+from tests.support.devices.device_rank import DeviceRank, device_tensor
+from tests.support.tapes.recorded import Recorded, read_tapes
 
 CPU, CUDA = "cpu", "cuda"
 

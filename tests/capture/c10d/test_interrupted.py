@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import Jobs
+from tests.support.launch.jobs import Jobs
 
 TIMES = 400
 

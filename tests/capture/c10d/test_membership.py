@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from otel_torchdist.capture.c10d.groups.membership import Membership, find_membership
-from tests.support.jobs import Jobs
+from tests.support.launch.jobs import Jobs
 
 FIRST, SECOND = 1 << 40, (1 << 40) + 1
 WORLD = (0, 1, 2, 3)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_torchdist.tape.layout import Flag
-from tests.support.jobs import Jobs
-from tests.support.rank import SHOWS_REDUCE_OP
+from tests.support.launch.jobs import Jobs
+from tests.support.ranks.rank import SHOWS_REDUCE_OP
 
 
 def test_shapes_that_never_repeat(jobs: Jobs) -> None:

@@ -13,7 +13,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.mismatch import Field, Mismatch
-from tests.support.jobs import Job, Jobs
+from tests.support.launch.jobs import Job, Jobs
 
 CALLS_PER_PASS = 16
 

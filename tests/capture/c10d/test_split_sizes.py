@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.splits import Splits
-from tests.support.jobs import Job, Jobs
+from tests.support.launch.jobs import Job, Jobs
 
 
 @pytest.fixture(scope="module")

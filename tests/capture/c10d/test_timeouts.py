@@ -7,8 +7,8 @@ import pytest
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.timeouts import AtTimeout
-from tests.support.jobs import Jobs
-from tests.support.recorded import RecordedTape
+from tests.support.launch.jobs import Jobs
+from tests.support.tapes.recorded import RecordedTape
 
 
 def timeouts(tape: RecordedTape) -> list[tuple[str, int]]:

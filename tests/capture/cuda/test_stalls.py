@@ -17,8 +17,8 @@ from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
-from tests.support.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
-from tests.support.simulated_device import MS
+from tests.support.devices.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
+from tests.support.devices.simulated_device import MS
 
 THRESHOLD_S = 0.6
 DEADLINE_S = 20.0

@@ -15,8 +15,8 @@ from otel_torchdist.capture.observers.eligible import sort
 from otel_torchdist.capture.observers.float8 import FLOAT8, extremes_of_float8, histogram_of
 from otel_torchdist.capture.observers.statistics import extremes_of, format_of, moments_of
 from otel_torchdist.tape.number_formats import LARGEST, NumberFormat
-from tests.support.jobs import Jobs
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
 
 DTYPES = sorted(FLOAT8, key=str)
 

@@ -17,8 +17,8 @@ from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
 from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.records import GroupName
-from tests.support.jobs import Job, Jobs
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
 
 WORKERS = Path(__file__).parents[1] / "workers"
 

@@ -13,8 +13,8 @@ from otel_torchdist.tape.numerics import NumericsFlag
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from tests.support.jobs import Job, Jobs
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
 
 WORKERS = Path(__file__).parents[1] / "workers"
 RANKS = 3

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from otel_torchdist.tape.numerics import Unseen
-from tests.support.jobs import Jobs
-from tests.support.native_library import simulated_library
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import simulated_library
 
 SLOTS = 6
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from otel_torchdist import mark_step
-from tests.support.rank import join, start_capture
+from tests.support.ranks.rank import join, start_capture
 
 warnings.simplefilter("ignore")
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._dynamo.utils import counters
 
-from tests.support.rank import join, say, start_capture
+from tests.support.ranks.rank import join, say, start_capture
 
 
 def with_function(x: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.capture import run_id
-from tests.support.rank import own_tape, say, start_capture
+from tests.support.ranks.rank import own_tape, say, start_capture
 
 WAITS_S = 20.0
 

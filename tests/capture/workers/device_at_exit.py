@@ -5,8 +5,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.support.device_rank import DeviceRank
-from tests.support.rank import TAPES
+from tests.support.devices.device_rank import DeviceRank
+from tests.support.ranks.rank import TAPES
 
 rank = DeviceRank(Path(os.environ[TAPES]))
 stuck, behind = rank.run(None), rank.start(None)

@@ -15,7 +15,7 @@ import torch.distributed._functional_collectives as functional
 
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.rank import SHOWS_REDUCE_OP, join, own_tape, rank, say, start_capture
+from tests.support.ranks.rank import SHOWS_REDUCE_OP, join, own_tape, rank, say, start_capture
 from tests.support.waiting import until
 
 

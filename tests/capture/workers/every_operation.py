@@ -17,7 +17,7 @@ from torch.distributed import P2POp, ReduceOp
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.profiler import ProfilerActivity, profile
 
-from tests.support.rank import GATHERS_INTO_TENSOR, SHOWS_REDUCE_OP, join, rank, say, start_capture, world_size
+from tests.support.ranks.rank import GATHERS_INTO_TENSOR, SHOWS_REDUCE_OP, join, rank, say, start_capture, world_size
 
 ANY = None
 """Sizes that depend on a pickle."""

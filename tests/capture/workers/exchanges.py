@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.support.rank import join, rank, say, start_capture, world_size
+from tests.support.ranks.rank import join, rank, say, start_capture, world_size
 
 WIDTH = 3
 ROW = 4 * WIDTH

@@ -8,7 +8,7 @@ import time
 import torch.distributed as dist
 
 from otel_torchdist import expect_wait
-from tests.support.rank import join, own_tape, say, start_capture
+from tests.support.ranks.rank import join, own_tape, say, start_capture
 
 before = expect_wait(500)  # switched off, it does nothing
 capture = start_capture()

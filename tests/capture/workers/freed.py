@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, rank, say, start_capture
 from tests.support.waiting import until
 
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import Hooks, OperationCall
 from otel_torchdist.capture.observers.choice import Observing
-from tests.support.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, rank, say, start_capture
 
 seen: list[dict[str, Any]] = []
 acts: dict[str, Callable[[OperationCall], object]] = {}

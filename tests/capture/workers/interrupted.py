@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import own_tape, say, start_capture
+from tests.support.ranks.rank import own_tape, say, start_capture
 
 LONGEST_S = 0.0004
 ATTEMPTS_S = 5.0

@@ -16,7 +16,7 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.groups import creation
-from tests.support.rank import own_tape, say, start_capture
+from tests.support.ranks.rank import own_tape, say, start_capture
 
 TRACED = {creation.__file__, guard.__file__, contextlib.__file__}
 MOST = 500

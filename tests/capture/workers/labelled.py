@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import mark_step
-from tests.support.rank import join, say, start_capture
+from tests.support.ranks.rank import join, say, start_capture
 
 warnings.filterwarnings("ignore")
 STEPS = 3

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from tests.support.rank import join, say
+from tests.support.ranks.rank import join, say
 
 
 class TrainingError(Exception):

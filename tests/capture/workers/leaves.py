@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import STORE, join, rank, start_capture
+from tests.support.ranks.rank import STORE, join, rank, start_capture
 from tests.support.waiting import until
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-from tests.support.rank import join, say, start_capture
+from tests.support.ranks.rank import join, say, start_capture
 from tests.support.waiting import until
 
 

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 
 del torch._C._current_graph_task_id
-for name in [name for name in sys.modules if name.startswith(("otel_torchdist.capture", "tests.support.rank"))]:
+for name in [name for name in sys.modules if name.startswith(("otel_torchdist.capture", "tests.support.ranks.rank"))]:
     del sys.modules[name]  # what has found it
 
-from tests.support.rank import join, start_capture  # noqa: E402
+from tests.support.ranks.rank import join, start_capture  # noqa: E402
 
 start_capture()
 join()

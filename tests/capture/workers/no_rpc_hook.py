@@ -6,7 +6,7 @@ import os
 
 from torch.distributed import rpc
 
-from tests.support import rank as own
+from tests.support.ranks import rank as own
 
 del rpc.internal.RPCExecMode
 

@@ -26,7 +26,7 @@ from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.capture.workers.hooked import trained
-from tests.support.rank import join, rank, say, start_capture, world_size
+from tests.support.ranks.rank import join, rank, say, start_capture, world_size
 
 WIDTH = 12
 STEPS, BAD_STEP = 6, 3

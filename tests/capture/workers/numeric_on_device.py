@@ -20,8 +20,8 @@ from otel_torchdist.capture.training.steps import mark_step
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.tape.numerics import checksum_word
 from otel_torchdist.tape.parameters import mixed, summed
-from tests.support.rank import own_tape, say, start_capture
-from tests.support.simulated_cuda import MAIN_STREAM, SimulatedCuda
+from tests.support.devices.simulated_cuda import MAIN_STREAM, SimulatedCuda
+from tests.support.ranks.rank import own_tape, say, start_capture
 from tests.support.waiting import until
 
 SLOTS = 6

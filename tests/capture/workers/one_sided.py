@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.one_sided.symmetric_memory import symmetric_schemas
-from tests.support.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, rank, say, start_capture
 
 seen: list[str] = []
 

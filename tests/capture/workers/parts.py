@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from otel_torchdist import data_wait, mark_step
 from otel_torchdist.tape.figures import read_figures
-from tests.support.rank import join, own_tape, rank, say, start_capture
+from tests.support.ranks.rank import join, own_tape, rank, say, start_capture
 
 STEPS = 24
 WIDTH = 512

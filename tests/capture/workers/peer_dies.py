@@ -7,7 +7,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, own_tape, rank, say, start_capture
+from tests.support.ranks.rank import join, own_tape, rank, say, start_capture
 from tests.support.waiting import until
 
 capture = start_capture()

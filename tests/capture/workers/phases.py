@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.rank import join, rank, say, start_capture, world_size
+from tests.support.ranks.rank import join, rank, say, start_capture, world_size
 
 WIDTH = 8
 DEEP = 70

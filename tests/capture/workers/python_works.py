@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.distributed import HashStore, Work  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from tests.support.rank import say, start_capture
+from tests.support.ranks.rank import say, start_capture
 from tests.support.waiting import until
 
 CALLS = 6

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from otel_torchdist.tape.names import MAX_NAMES, OTHER, SPARE_OF_SHAPES
 from otel_torchdist.tape.records import SignatureName
-from tests.support.rank import join, own_tape, say, start_capture
+from tests.support.ranks.rank import join, own_tape, say, start_capture
 from tests.support.waiting import until
 
 capture = start_capture()

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import STORE, rank, say, start_capture, world_size
+from tests.support.ranks.rank import STORE, rank, say, start_capture, world_size
 from tests.support.waiting import until
 
 FIRST, SECOND = 1 << 40, (1 << 40) + 1

@@ -10,7 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import SHOWS_REDUCE_OP, join, rank, say, start_capture
+from tests.support.ranks.rank import SHOWS_REDUCE_OP, join, rank, say, start_capture
 
 STEPS = 200
 

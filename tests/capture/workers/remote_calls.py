@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import rpc
 from torch.futures import Future
 
-from tests.support import rank as own
+from tests.support.ranks import rank as own
 
 rank = own.rank()
 

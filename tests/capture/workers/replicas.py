@@ -15,7 +15,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist.capture.observers.choice import Observing
-from tests.support.rank import join, rank, start_capture
+from tests.support.ranks.rank import join, rank, start_capture
 
 WIDTH = 12
 STEPS, FLIPPED_AFTER = 9, 3

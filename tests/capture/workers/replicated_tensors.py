@@ -18,7 +18,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from otel_torchdist.capture.observers.choice import Observing
-from tests.support.rank import join, rank, start_capture, world_size
+from tests.support.ranks.rank import join, rank, start_capture, world_size
 
 WIDTH = 16
 STEPS, FLIPPED_AFTER = 7, 3

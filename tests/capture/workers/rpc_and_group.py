@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 
-from tests.support import rank as own
+from tests.support.ranks import rank as own
 
 worker = own.rank()
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
-from tests.support.rank import join, rank, start_capture
+from tests.support.ranks.rank import join, rank, start_capture
 
 
 def main() -> None:

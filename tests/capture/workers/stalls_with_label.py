@@ -14,8 +14,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.rank import TAPES, join, own_tape, rank, say, start_capture
-from tests.support.tape_watch import Lookout, tapes_of_all_ranks
+from tests.support.ranks.rank import TAPES, join, own_tape, rank, say, start_capture
+from tests.support.tapes.tape_watch import Lookout, tapes_of_all_ranks
 
 warnings.filterwarnings("ignore")
 

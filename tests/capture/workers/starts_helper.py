@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from tests.support.rank import join
+from tests.support.ranks.rank import join
 
 
 def serve() -> None:

@@ -17,7 +17,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from otel_torchdist import mark_step
 from otel_torchdist.capture.training.steps import TAKES_OVER_AFTER
-from tests.support.rank import join, start_capture
+from tests.support.ranks.rank import join, start_capture
 
 STEPS = 5
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, rank, start_capture
+from tests.support.ranks.rank import join, rank, start_capture
 
 GIVEN = timedelta(seconds=2)
 

@@ -17,8 +17,8 @@ from otel_torchdist.cli.demo.views import PlainView
 from otel_torchdist.cli.output.rank_table import Doing, RankRow
 from otel_torchdist.verdict.model import VerdictKind
 from tests.support.commands.running import Running, processes_of
-from tests.support.forked_ranks import with_forked_ranks
-from tests.support.watched_world import Watching, stalled
+from tests.support.launch.forked_ranks import with_forked_ranks
+from tests.support.worlds.watched_world import Watching, stalled
 
 THRESHOLD_S = 1.5
 BLOCK_S = 6.0

@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from tests.support.commands.asking import Answer, ask, ask_as_people_do
-from tests.support.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import FakeTape
 
 RANKS = 40
 LATE = 17

@@ -26,9 +26,9 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import Channel, OperationId
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
-from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
-from tests.support.fake_world import RUN, START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.fake_world import FakeRank as WorldRank
+from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.worlds.fake_world import RUN, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import FakeRank as WorldRank
 
 TERM, RAISED, KILL = int(signal.SIGTERM), 1 << 8, int(signal.SIGKILL)
 EVERYBODY = group_of(0, 1, 2, 3)

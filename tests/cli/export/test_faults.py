@@ -13,7 +13,7 @@ import pytest
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
 from tests.support.commands.asking import Answer, ask
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
 
 
 @dataclass(frozen=True)

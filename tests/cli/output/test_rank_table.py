@@ -10,7 +10,7 @@ from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
-from tests.support.fake_tape import SECOND, ClockedTape
+from tests.support.tapes.fake_tape import SECOND, ClockedTape
 
 THRESHOLD_S = 5.0
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.commands.asking import ask
-from tests.support.fake_tape import FakeTape
-from tests.support.memory import memory_directory
+from tests.support.tapes.fake_tape import FakeTape
+from tests.support.tapes.memory import memory_directory
 
 CREATED_NS = 1_760_000_000_000_000_000
 MS = 1_000_000

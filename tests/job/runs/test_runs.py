@@ -13,7 +13,7 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from tests.support.commands.asking import ask
-from tests.support.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import FakeTape
 
 FIRST, SECOND = 0x1A << 120, 0x1B << 120
 

@@ -19,9 +19,9 @@ from tests.jobs.faults.healthy import ALL_ROUTINES, STEPS_OF_A_JOB, run_jobs, sh
 from tests.jobs.faults.outcome import Outcome, observe, observe_finding
 from tests.jobs.faults.rows import FINDING_ROWS, NODE_ROWS, ROWS, FindingRow, Row
 from tests.jobs.faults.worlds import Score
-from tests.support.nodes import Nodes, nodes, why_not
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.warm_python import WarmPython
+from tests.support.launch.nodes import Nodes, nodes, why_not
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 
 WORLDS: Final = 1_000
 HEALTHY_JOBS: Final = len(ALL_ROUTINES)

@@ -13,9 +13,9 @@ from typing import Final
 from otel_torchdist import semconv
 from tests.jobs.faults.kills import RANKS, THRESHOLD_S, LaunchedJob, kill_one, launched, problems
 from tests.jobs.faults.outcome import Outcome
-from tests.support.nodes import Nodes
+from tests.support.launch.nodes import Nodes
+from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 ODD_ONE: Final = 2
 HANGS: Final = ("late", "gil", "stop")

@@ -28,13 +28,13 @@ from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.commands.running import processes_of
-from tests.support.launch import Torchrun
-from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
-from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
-from tests.support.quiet import QUIET
+from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "endings.py"
 THRESHOLD_S = 2.0

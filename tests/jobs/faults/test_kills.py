@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.faults.endings import ENDINGS, Ending, observe_ending, observe_kill
-from tests.support.nodes import nodes, why_not
-from tests.support.warm_python import WarmPython
+from tests.support.launch.nodes import nodes, why_not
+from tests.support.launch.warm_python import WarmPython
 
 
 def test_rank_is_killed(warm_python: WarmPython) -> None:

@@ -22,7 +22,7 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from tests.support.fake_world import RUN, SECOND, START_NS
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0
 MAX_RANKS = 4_096

@@ -16,7 +16,7 @@ from otel_torchdist.reproducer.source import source_of
 from tests.jobs.recorded.recorded_jobs import RecordedFault, RecordedJobs
 from tests.reproducer.rehearsal import verdict_on
 from tests.support.commands.asking import Answer, ask
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
 
 FAULTS: Final = (
     RecordedFault("late", "absent", (2,), (2,)),

@@ -23,14 +23,14 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from tests.jobs.thirdparty.issued import REPORTS
 from tests.support.commands.running import processes_of
-from tests.support.forked_ranks import ORDINARY_END
-from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.ports import free_port
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.ports import free_port
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.stderr import comparable
+from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.profiled import names_of
-from tests.support.quiet import QUIET
-from tests.support.recorded import RecordedTape, read_tapes
-from tests.support.stderr import comparable
-from tests.support.warm_python import Done, WarmPython
+from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
+from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 WORKERS = Path(__file__).parent / "workers"
 THRESHOLD_S = 5.0

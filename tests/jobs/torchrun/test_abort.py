@@ -15,9 +15,9 @@ import pytest
 from otel_torchdist.job.requests.abort import EXIT_CODE
 from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
 from tests.support.commands.running import processes_of
-from tests.support.launch import Torchrun
-from tests.support.recorded import read_tapes
-from tests.support.warm_python import WarmPython
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.recorded import read_tapes
 
 FAILURE = "StallAborted"
 TWO_RANKS = ("--standalone", "--nproc-per-node=2")

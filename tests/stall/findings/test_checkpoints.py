@@ -8,7 +8,7 @@ from otel_torchdist.stall.findings.checkpoints import MAX_REPORTED, SETTLED_NS, 
 from otel_torchdist.stall.problem_wording import describe_problem
 from otel_torchdist.tape.checkpoints import FailedCheckpoint, RankCheckpoints
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import SECOND, START_NS, FakeWorld
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 
 SETTLED_S = SETTLED_NS / SECOND
 

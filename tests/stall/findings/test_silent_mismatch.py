@@ -15,8 +15,8 @@ from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.calls import Arrival
 from otel_torchdist.world.mismatch import Field
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import SECOND, FakeWorld
-from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
+from tests.support.worlds.fake_world import SECOND, FakeWorld
+from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
 MAX = dataclasses.replace(SUM, reduce_op="max")

@@ -20,7 +20,7 @@ from otel_torchdist.world.model import (
     WorldSnapshot,
 )
 from otel_torchdist.world.values import PARAMETERS
-from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 GROUP = group_of(0, 1, 2, 3, description="default_pg")
 CHANNEL = Channel(RecordKind.OPERATION, GROUP.key)

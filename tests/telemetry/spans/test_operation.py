@@ -13,7 +13,7 @@ from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState, Word, pack_label
 from otel_torchdist.tape.names import OTHER
 from otel_torchdist.tape.records import CallPathName, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
-from tests.support.fake_tape import RUN, SECOND, ClockedTape
+from tests.support.tapes.fake_tape import RUN, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
 _OF_LABELS = {

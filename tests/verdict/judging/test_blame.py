@@ -9,9 +9,9 @@ from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.mismatch import Field
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.sentences import spoken, the_verdict
-from tests.support.watched_world import Watching
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.sentences import spoken, the_verdict
+from tests.support.worlds.watched_world import Watching
 
 P2P = Flag.POINT_TO_POINT
 THREE = group_of(0, 1, 2, description="default_pg")

@@ -3,8 +3,8 @@
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.sentences import the_verdict
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.sentences import the_verdict
 
 
 def test_circle_names_all_ranks_and_where_each_waits() -> None:

@@ -12,7 +12,7 @@ from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import Channel, GroupView, OperationId
-from tests.support.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, description="default_pg")
 PAIR = group_of(0, 1, description="mesh_dp")

@@ -2,8 +2,8 @@
 
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.sentences import late_world, the_verdict
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.sentences import late_world, the_verdict
 
 
 def test_other_nodes_do_not_report() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.sentences import late_world, spoken, the_verdict
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.sentences import late_world, spoken, the_verdict
 
 
 @pytest.mark.parametrize(("state", "how"), [("T", "stopped by a signal"), ("t", "held by a debugger")])

@@ -6,9 +6,9 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import OperationId
-from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of
-from tests.support.judging import verdicts
-from tests.support.sentences import EVERYBODY, late_world, operation_id_of, spoken, the_verdict
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.judging import verdicts
+from tests.support.worlds.sentences import EVERYBODY, late_world, operation_id_of, spoken, the_verdict
 
 
 def test_absent_rank_is_named_with_where_it_was_last() -> None:

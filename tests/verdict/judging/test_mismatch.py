@@ -12,8 +12,8 @@ from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import Arrival, Channel, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch, compare
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import FakeRank, FakeWorld, group_of
-from tests.support.judging import the_verdict
+from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 

@@ -4,9 +4,9 @@ from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
-from tests.support.fake_world import FakeWorld
-from tests.support.judging import the_verdict
-from tests.support.watched_world import EVERYBODY, Watching
+from tests.support.worlds.fake_world import FakeWorld
+from tests.support.worlds.judging import the_verdict
+from tests.support.worlds.watched_world import EVERYBODY, Watching
 
 
 def metric_step(world: FakeWorld, at_s: float) -> None:

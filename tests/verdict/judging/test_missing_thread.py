@@ -8,8 +8,8 @@ from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.model import Stacks, WorldSnapshot
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.judging import the_verdict
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
 
 DEFAULT = group_of(0, 1, description="default_pg")
 CHECKPOINT = group_of(0, 1, nth=1, description="checkpoint")

@@ -6,8 +6,8 @@ import pytest
 
 from otel_torchdist.verdict.model import VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.judging import the_verdict
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
 
 WORLD = group_of(*range(6), description="default_pg")
 

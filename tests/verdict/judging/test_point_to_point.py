@@ -6,8 +6,8 @@ from otel_torchdist.tape.layout import Flag, TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of
-from tests.support.sentences import EVERYBODY, operation_id_of, the_verdict
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.sentences import EVERYBODY, operation_id_of, the_verdict
 
 P2P = Flag.POINT_TO_POINT
 

@@ -10,10 +10,10 @@ from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.detector_with_peers import LOCAL, Accompanied, with_others
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.judging import the_verdict
-from tests.support.watched_world import stalled
+from tests.support.worlds.detector_with_peers import LOCAL, Accompanied, with_others
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
+from tests.support.worlds.watched_world import stalled
 
 
 def cut_off(world: FakeWorld, visible: tuple[int, ...], **hosts: int) -> WorldSnapshot:

@@ -14,8 +14,8 @@ from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import Stacks
-from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
-from tests.support.watched_world import STACK
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
+from tests.support.worlds.watched_world import STACK
 
 RULES = StallRules(THRESHOLD_NS)
 LATER_NS = START_NS + 1_000_000 * SECOND

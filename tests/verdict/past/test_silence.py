@@ -8,7 +8,7 @@ from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView
-from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 NOW_S = 30.0
 LATER_NS = START_NS + 1_000_000 * SECOND

@@ -10,9 +10,9 @@ from otel_torchdist.tape.checkpoints import CheckpointView, RankCheckpoints
 from otel_torchdist.verdict.checkpoints import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.verdict.model import VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.fake_world import SECOND, START_NS, FakeWorld
-from tests.support.judging import the_verdict
-from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
+from tests.support.worlds.judging import the_verdict
+from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 MAIN, OTHER = 100, 200
 """Threads."""

@@ -15,8 +15,8 @@ from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.sentences import spoken, the_verdict
+from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.sentences import spoken, the_verdict
 
 SENTENCE = (
     "rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.0 s; 2 of 3 ranks wait; "

@@ -9,8 +9,8 @@ from otel_torchdist.tape.records import LabelKind, LabelName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.sentences import EVERYBODY, spoken, the_verdict
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.sentences import EVERYBODY, spoken, the_verdict
 
 UNIT = LabelName(LabelKind.FSDP, unit="layers.3").text()
 P2P = Flag.POINT_TO_POINT

@@ -15,9 +15,9 @@ from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.machine import describe_machine, describe_slow
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
-from tests.support.sentences import EVERYBODY, the_verdict
-from tests.support.watched_world import stalled
+from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
+from tests.support.worlds.sentences import EVERYBODY, the_verdict
+from tests.support.worlds.watched_world import stalled
 
 SINCE_S = 5.0
 XID = SymptomKind.XID

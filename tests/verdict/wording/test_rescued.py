@@ -6,7 +6,7 @@ import dataclasses
 
 from otel_torchdist.tape.rescue import Rescue, RescueState
 from otel_torchdist.verdict.wording.rescued import describe_rescue
-from tests.support.fake_world import FakeWorld
+from tests.support.worlds.fake_world import FakeWorld
 
 
 def described(*rescues: Rescue | None) -> str:

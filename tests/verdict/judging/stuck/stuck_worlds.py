@@ -9,7 +9,7 @@ from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.calls import Channel, GroupView, OperationId
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 PAIR = group_of(2, 3, description="mesh_tp")

@@ -15,8 +15,8 @@ from otel_torchdist.verdict.past.post_mortem import judge, roots_of, stalled_ver
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import Channel, OperationId
-from tests.support.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.judging import the_verdict
+from tests.support.worlds.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
 from tests.verdict.judging.stuck.stuck_worlds import (
     EVERYBODY,
     NAMED,

@@ -10,8 +10,8 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.calls import Channel, OperationId
-from tests.support.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.judging import the_verdict
+from tests.support.worlds.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
 from tests.verdict.judging.stuck.stuck_worlds import (
     EVERYBODY,
     NAMED,

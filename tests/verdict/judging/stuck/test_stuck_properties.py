@@ -16,8 +16,8 @@ from otel_torchdist.verdict.judging.stuck import TRAIL_NS
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import RUN, SECOND, START_NS, FakeRank, group_of
-from tests.support.judging import verdicts
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeRank, group_of
+from tests.support.worlds.judging import verdicts
 
 SIZE = 4
 NEVER_S = 1e6

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from torch.profiler import ProfilerActivity, profile
 
 from otel_torchdist.capture.training.steps import mark_step
-from tests.support.rank import say, start_capture
+from tests.support.ranks.rank import say, start_capture
 
 RECORDED = "recorded"
 ALONE = "alone"

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.rank_process import RUN
+from tests.support.ranks.rank_process import RUN
 
 RANK_PROCESS = Path(__file__).with_name("rank_process.py")
 
 
 class Ranks:
-    """The ranks of one job, each a process that obeys commands; see `tests.support.rank_process`."""
+    """The ranks of one job, each a process that obeys commands; see `tests.support.ranks.rank_process`."""
 
     def __init__(self, directory: Path, size: int, capacity: int = 64, run: int = RUN) -> None:
         """Start the ranks.

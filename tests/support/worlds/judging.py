@@ -7,7 +7,7 @@ from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.calls import OperationId
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import THRESHOLD_NS
+from tests.support.worlds.fake_world import THRESHOLD_NS
 
 
 def verdicts(world: WorldSnapshot) -> dict[OperationId, Verdict | None]:

@@ -11,7 +11,7 @@ from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, RecordKind, RunIdState
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.fake_tape import RUN_ID
+from tests.support.tapes.fake_tape import RUN_ID
 
 MS: Final = 1_000_000
 MIB: Final = 1 << 20

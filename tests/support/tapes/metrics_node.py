@@ -12,7 +12,7 @@ from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
-from tests.support.fake_tape import RUN_ID, SECOND, FakeTape
+from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape
 
 METRICS: Final = {metric.name: metric for metric in NUMBER_METRICS}
 

@@ -27,7 +27,7 @@ from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation
-from tests.support.simulated_device import Item, SimulatedDevice
+from tests.support.devices.simulated_device import Item, SimulatedDevice
 
 MAIN_STREAM, NCCL_STREAM, OTHER_STREAM = 7, 8, 9
 WATCHDOG_S = 0.1

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.forked_ranks import ORDINARY_END
-from tests.support.recorded import RecordedTape, read_tapes
-from tests.support.warm_python import Done, WarmPython
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.warm_python import Done, WarmPython
+from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 
 @dataclass(frozen=True)

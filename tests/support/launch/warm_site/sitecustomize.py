@@ -3,6 +3,6 @@
 import sys
 
 if any(argument.endswith(("torch.distributed.run", "/torchrun")) for argument in sys.orig_argv):
-    from tests.support.forked_ranks import fork_ranks
+    from tests.support.launch.forked_ranks import fork_ranks
 
     fork_ranks()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.support.warm_python import Done, WarmPython
+from tests.support.launch.warm_python import Done, WarmPython
 
 TORCHRUN: Final = Path(__file__).with_name("warm_torchrun.py")
 LONGEST_S: Final = 170.0

@@ -6,7 +6,7 @@ import sys
 
 from torch.distributed import run
 
-from tests.support.forked_ranks import fork_ranks
+from tests.support.launch.forked_ranks import fork_ranks
 
 if __name__ == "__main__":
     fork_ranks()

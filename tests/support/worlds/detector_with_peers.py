@@ -11,8 +11,8 @@ from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import RUN, SECOND, START_NS, FakeWorld
-from tests.support.watched_world import RULES, Watching, stalled
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld
+from tests.support.worlds.watched_world import RULES, Watching, stalled
 
 LOCAL = (0, 1)
 """Ranks on the node whose detector is tested, if there are other nodes."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.forked_ranks import PADDING, ROOM
+from tests.support.launch.forked_ranks import PADDING, ROOM
+from tests.support.launch.stderr import without_leak_report
 from tests.support.repository import REPOSITORY
-from tests.support.stderr import without_leak_report
 
 FORKER = Path(__file__).with_name("warm_interpreter.py")
 ANSWERED_S = 60.0

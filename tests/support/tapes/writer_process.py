@@ -9,7 +9,7 @@ from otel_torchdist.job.directory import clean_up
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.splits import pack_splits
-from tests.support.tapes import begin, new_writer
+from tests.support.tapes.tapes import begin, new_writer
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
-from tests.support.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
 
 FACTS = AgentFacts("an instance", "node-1", os.geteuid(), THRESHOLD_NS / SECOND)
 RANKS_OF_A_NODE = 8

@@ -4,8 +4,8 @@ from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import OperationId
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support import judging
-from tests.support.fake_world import FakeWorld, group_of
+from tests.support.worlds import judging
+from tests.support.worlds.fake_world import FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 

@@ -18,7 +18,7 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.compiling import find_compiler
 from otel_torchdist.native.library import library_cache
 
-_SIMULATED: Final = Path(__file__).parents[1] / "native" / "simulated" / "device.cc"
+_SIMULATED: Final = Path(__file__).parents[2] / "native" / "simulated" / "device.cc"
 
 KERNELS: Final = ("python", "native")
 _BUILT: Final = library_cache().with_name("native-tests")

@@ -11,7 +11,7 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Stacks, WorldSnapshot
-from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 THRESHOLD_S = 10.0

@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.forked_ranks import IMPORTED, ORDINARY_END, end, show_as
+from tests.support.launch.forked_ranks import IMPORTED, ORDINARY_END, end, show_as
 
 POLL_S = 0.05
 """Launchers poll for processes that have ended; until they have seen one, its exit code can be read from outside."""
@@ -76,7 +76,7 @@ class Job:
 
 def main() -> list[str] | None:
     """Serve jobs until the input ends; in a forked child, return what it has to run."""
-    for name in (*IMPORTED, "tests.support.rank", *sys.argv[1:]):
+    for name in (*IMPORTED, "tests.support.ranks.rank", *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no child writes to the objects they all share, or cleans them up at its end

@@ -22,7 +22,7 @@ from otel_torchdist.capture.cuda.operations import CudaOperations
 from otel_torchdist.capture.cuda.readings import SLOTS
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.native.devices import CudaFunctions, NativeDevices, NativeWake
-from tests.support.simulated_device import Item, SimulatedDevice
+from tests.support.devices.simulated_device import Item, SimulatedDevice
 
 MAIN_STREAM, NCCL_STREAM = 7, 8
 WATCHDOG_S: Final = 0.02
