@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture.c10d.ragged import RAGGED_AFTER
+from otel_torchdist.capture.c10d.calls.ragged import RAGGED_AFTER
 from otel_torchdist.tape.layout import Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.warm_python import WarmPython

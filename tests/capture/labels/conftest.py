@@ -16,7 +16,7 @@ from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.tapes.recorded import Recorded, RecordedTape
 
 RANKS = 4
-WORKERS = Path(__file__).parents[1] / "workers"
+WORKERS = Path(__file__).parent / "workers"
 PARTS = ("fsdp2", "fsdp1", "ddp", "pipelines", "meshes")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.c10d.call import GroupState
-from otel_torchdist.capture.c10d.schemas import collective_schemas
+from otel_torchdist.capture.c10d.calls.call import GroupState
+from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
 from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
@@ -20,7 +20,7 @@ from otel_torchdist.tape.records import GroupName
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.warm_python import WarmPython
 
-WORKERS = Path(__file__).parents[1] / "workers"
+WORKERS = Path(__file__).parent / "workers"
 
 
 @pytest.fixture(scope="module")

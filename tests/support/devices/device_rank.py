@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, Work
 
-from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.calls.call import Call
+from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
 from otel_torchdist.capture.c10d.dispatcher import make_wait_tensor, make_wait_tensors
 from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.capture.c10d.hot_path import HotPath
-from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.cuda.operations import CudaOperations
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.thread_labels import ThreadLabels
