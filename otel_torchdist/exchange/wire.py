@@ -14,7 +14,8 @@ from otel_torchdist.errors import TorchDistError
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.stall.events import Incident, Ruling
+from otel_torchdist.stall.events import Ruling
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
+from otel_torchdist.stall.events import OngoingStall, Ruling
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.calls import Channel, OperationId

@@ -9,7 +9,8 @@ import pytest
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode, wire_ruling
-from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.peer_agents import Follows
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Channel, OperationId

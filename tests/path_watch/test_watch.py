@@ -22,7 +22,8 @@ from otel_torchdist.path_watch.watch import (
     RunToWatch,
     StepsOnRequest,
 )
-from otel_torchdist.stall.events import Event, PathMeasured, SlowFound, SlowGone
+from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.findings.events import PathMeasured, SlowFound, SlowGone
 from otel_torchdist.world.model import WorldSnapshot
 from tests.path_watch.written import write
 from tests.support.tapes.written_world import WrittenWorld

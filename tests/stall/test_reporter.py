@@ -13,7 +13,7 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 from otel_torchdist import semconv
 from otel_torchdist.naming import anchor_span_id, operation_span_id, run_label, trace_id_of_step
 from otel_torchdist.stall.events import TimeoutShort
-from otel_torchdist.stall.reporter import StallReporter
+from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.timeouts import AtTimeout
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.model import WorldSnapshot

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.stall.attributes import resolution
+from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.support.worlds.fake_world import FakeRank, FakeWorld

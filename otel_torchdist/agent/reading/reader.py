@@ -26,8 +26,9 @@ from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
-from otel_torchdist.stall.events import FINDINGS, Event, Finding, OngoingStall
-from otel_torchdist.stall.reporter import StallReporter
+from otel_torchdist.stall.events import Event, OngoingStall
+from otel_torchdist.stall.findings.events import FINDINGS, Finding
+from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState

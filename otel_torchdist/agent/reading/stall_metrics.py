@@ -6,16 +6,14 @@ from collections import Counter
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.stall.attributes import describe_finding
-from otel_torchdist.stall.events import (
+from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, VerdictGiven
+from otel_torchdist.stall.findings.checkpoints import SaveFailed
+from otel_torchdist.stall.findings.events import (
     FINDINGS,
     ArrivalsCompared,
     CallsGoOn,
     CallsStuck,
-    Event,
     Finding,
-    IncidentHandedOver,
-    IncidentResolved,
     MismatchFound,
     PathMeasured,
     ProblemFound,
@@ -23,11 +21,10 @@ from otel_torchdist.stall.events import (
     StragglerFound,
     StragglerGone,
     ValuesFound,
-    VerdictGiven,
 )
-from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.slow import PathLengths
 from otel_torchdist.stall.findings.values import NonFinite
+from otel_torchdist.stall.reporting.attributes import describe_finding
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot

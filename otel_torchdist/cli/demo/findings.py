@@ -14,9 +14,10 @@ from otel_torchdist.cli.demo.views import View
 from otel_torchdist.cli.output.alarm import alarm
 from otel_torchdist.cli.output.text import shown
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.stall.attributes import describe_finding, resolution
-from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, ValuesFound, VerdictGiven
+from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.stall.findings.events import ValuesFound
 from otel_torchdist.stall.findings.values import NonFinite
+from otel_torchdist.stall.reporting.attributes import describe_finding, resolution
 from otel_torchdist.verdict.model import Verdict
 
 

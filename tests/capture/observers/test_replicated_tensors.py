@@ -12,7 +12,7 @@ import torch
 from otel_torchdist.capture.observers import replica_sets
 from otel_torchdist.capture.observers.replica_sets import ReplicatedTensors
 from otel_torchdist.stall.findings.values import Diverged
-from otel_torchdist.stall.value_wording import describe_values
+from otel_torchdist.stall.findings.wording import describe_values
 from tests.capture.observers.values.test_numerics import findings, world_of
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython

@@ -20,7 +20,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from otel_torchdist.stall.events import Event, MismatchFound, Occasion, StragglerFound, VerdictGiven
+from otel_torchdist.stall.events import Event, Occasion, VerdictGiven
+from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.watch import CHECK_S
 from tests.jobs.faults.larger_routines import LARGER_ROUTINES
 from tests.jobs.faults.routines import ROUTINES, Routine

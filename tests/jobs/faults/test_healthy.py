@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.events import ArrivalsCompared, StragglerFound, VerdictGiven
+from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.stall.findings.events import ArrivalsCompared, StragglerFound
 from otel_torchdist.verdict.model import VerdictKind
 from tests.jobs.faults.healthy import Tally, run_job, watch_job
 from tests.jobs.faults.larger_routines import LARGER_ROUTINES

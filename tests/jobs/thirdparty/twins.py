@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.events import Event, MismatchFound, StragglerFound, VerdictGiven
+from otel_torchdist.stall.events import Event, VerdictGiven
+from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.stall.attributes import describe_finding
-from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches
+from otel_torchdist.stall.reporting.attributes import describe_finding
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.world.call_history import LENGTH, CallLog, Digests

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.stall.value_wording import describe_values
+from otel_torchdist.stall.findings.wording import describe_values
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.parameters import mixed, summed
 from otel_torchdist.tape.records import CallSiteName

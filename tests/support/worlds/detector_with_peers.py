@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.world.calls import Channel

@@ -1,6 +1,6 @@
 """Mismatches that ended well do not cause a later stall, unless a rank has been out of step since."""
 
-from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field

@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
-from otel_torchdist.stall.attributes import of_verdict
+from otel_torchdist.stall.reporting.attributes import of_verdict
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.machine import describe_machine, describe_slow

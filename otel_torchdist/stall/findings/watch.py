@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.stall.events import (
+from otel_torchdist.stall.findings.checkpoints import FailedSaves, SaveFailed
+from otel_torchdist.stall.findings.events import (
     ArrivalsCompared,
-    Event,
-    Incident,
+    FindingEvent,
     MismatchFound,
     ProblemFound,
     StragglerFound,
     StragglerGone,
     ValuesFound,
 )
-from otel_torchdist.stall.findings.checkpoints import FailedSaves, SaveFailed
 from otel_torchdist.stall.findings.shared_groups import GroupShared, SharedGroupFinder
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.verdict.judging.judge import ended_well
 from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.mismatch import Mismatch
@@ -64,7 +64,7 @@ class FindingWatch:
             return False
         return not self._is_concluded and local.taken_ns - self._over_ns < CONCLUDED_AFTER_NS
 
-    def compare(self, world: WorldSnapshot, run: int, agent_id: int, cause: Mismatch | None) -> list[Event]:
+    def compare(self, world: WorldSnapshot, run: int, agent_id: int, cause: Mismatch | None) -> list[FindingEvent]:
         """Process a snapshot.
 
         Args:
@@ -77,7 +77,7 @@ class FindingWatch:
             return self.find_stragglers(world, run, agent_id)
         if cause is not None:
             self._silent.mark_reported(cause)
-        found: list[Event] = [_mismatch(found, world, run, agent_id) for found in self._silent.find(world)]
+        found: list[FindingEvent] = [_mismatch(found, world, run, agent_id) for found in self._silent.find(world)]
         found += _values(self._values.find(world), world, run, agent_id)
         found += self._problems(world, run, agent_id)
         self._all_over_ns = _over_since(world, self._all_over_ns)
@@ -89,7 +89,7 @@ class FindingWatch:
             self._is_concluded = not self._silent.wanted
         return found + self.find_stragglers(world, run, agent_id)
 
-    def conclude(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = True) -> list[Event]:
+    def conclude(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = True) -> list[FindingEvent]:
         """Finish the comparisons; arguments as for `compare`. Operations that are not over may yet become a stall."""
         if self._is_left_to_another:
             return []
@@ -104,7 +104,7 @@ class FindingWatch:
             )
         ]
 
-    def _problems(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = False) -> list[Event]:
+    def _problems(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = False) -> list[FindingEvent]:
         found = [*self._failed_saves.find(world, is_last), *self._shared_groups.find(world, is_last)]
         return [ProblemFound(Incident(run, _name_of(one, world), agent_id), one, world) for one in found]
 
@@ -115,9 +115,9 @@ class FindingWatch:
         """
         self._is_left_to_another = _over_since(local, None) is not None
 
-    def find_stragglers(self, world: WorldSnapshot, run: int, agent_id: int) -> list[Event]:
+    def find_stragglers(self, world: WorldSnapshot, run: int, agent_id: int) -> list[FindingEvent]:
         """Look for stragglers only, as while another agent compares the calls; arguments as for `compare`."""
-        found: list[Event] = []
+        found: list[FindingEvent] = []
         for straggler in self._stragglers.find(world):
             if self._reported < MAX_STRAGGLERS:
                 self._reported += 1
@@ -157,8 +157,8 @@ def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, agent_id: int) ->
     return MismatchFound(Incident(run, name, agent_id), found, world.group(found.operation_id.channel.group), world)
 
 
-def _values(found: Iterable[NonFinite | Diverged], world: WorldSnapshot, run: int, agent_id: int) -> list[Event]:
-    events: list[Event] = []
+def _values(found: Iterable[NonFinite | Diverged], world: WorldSnapshot, run: int, agent_id: int) -> list[FindingEvent]:
+    events: list[FindingEvent] = []
     for one in found:
         kind = "finite" if isinstance(one, NonFinite) else "equal"
         name = f"values {kind} {incident_name(one.operation_id)} {world.taken_ns}"

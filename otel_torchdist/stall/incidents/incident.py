@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.naming import lone_run_id
-from otel_torchdist.stall.attributes import ruling_of
 from otel_torchdist.stall.events import (
     Event,
-    Incident,
     IncidentHandedOver,
     IncidentResolved,
     Occasion,
@@ -22,9 +20,11 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.finding_watch import incident_name
-from otel_torchdist.stall.numbering import Numbering, next_doubling
-from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
+from otel_torchdist.stall.findings.watch import incident_name
+from otel_torchdist.stall.incident_id import Incident
+from otel_torchdist.stall.incidents.numbering import Numbering, next_doubling
+from otel_torchdist.stall.incidents.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
+from otel_torchdist.stall.reporting.attributes import ruling_of
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.standing import outcome_of
 from otel_torchdist.verdict.waits import Wait

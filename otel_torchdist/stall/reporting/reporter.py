@@ -15,23 +15,12 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
 )
 from otel_torchdist.naming import run_label
-from otel_torchdist.stall import attributes
-from otel_torchdist.stall.attributes import resolution
-from otel_torchdist.stall.events import (
-    FINDINGS,
-    CallsStuck,
-    Event,
-    Finding,
-    Incident,
-    IncidentResolved,
-    MarkerDue,
-    MismatchFound,
-    ProblemFound,
-    TimeoutShort,
-    ValuesFound,
-    VerdictGiven,
-)
-from otel_torchdist.stall.spans import finding_span, incident_spans, marker_span, resolution_spans
+from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, TimeoutShort, VerdictGiven
+from otel_torchdist.stall.findings.events import FINDINGS, CallsStuck, Finding, MismatchFound, ProblemFound, ValuesFound
+from otel_torchdist.stall.incident_id import Incident
+from otel_torchdist.stall.reporting import attributes
+from otel_torchdist.stall.reporting.attributes import resolution
+from otel_torchdist.stall.reporting.spans import finding_span, incident_spans, marker_span, resolution_spans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.verdict.model import Outcome
 from otel_torchdist.verdict.wording.deadlines import span_of_time

@@ -6,22 +6,21 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks, run_label
-from otel_torchdist.stall import attributes
-from otel_torchdist.stall.events import (
+from otel_torchdist.stall.events import Ruling
+from otel_torchdist.stall.findings.checkpoints import SaveFailed
+from otel_torchdist.stall.findings.events import (
     CallsStuck,
     Finding,
-    Incident,
     MismatchFound,
     ProblemFound,
-    Ruling,
     SlowFound,
     StragglerFound,
     ValuesFound,
 )
-from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
-from otel_torchdist.stall.problem_wording import describe_problem
-from otel_torchdist.stall.value_wording import describe_values
+from otel_torchdist.stall.findings.wording import describe_problem, describe_values
+from otel_torchdist.stall.incident_id import Incident
+from otel_torchdist.stall.reporting import attributes
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
