@@ -9,7 +9,7 @@ from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
-from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck, FindingEvent
+from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.stall.findings.watch import FindingWatch
 from otel_torchdist.stall.incident_id import Incident
@@ -119,9 +119,9 @@ class RunWatch:
         self._local = local or self._local
         return self._rules.compares_calls and self._local is not None and self._findings.is_concluding(self._local)
 
-    def conclude(self, world: WorldSnapshot) -> list[FindingEvent]:
+    def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Make the last pass: compare what can be compared, and report what was found."""
-        return self._findings.conclude(world, run_of(world), self.agent_id) if self._rules.compares_calls else []
+        return [*self._findings.conclude(world, run_of(world), self.agent_id)] if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.

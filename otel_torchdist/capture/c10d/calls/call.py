@@ -1,37 +1,25 @@
-"""Operations in flight, how they are recorded, and their process groups. The classes refer to each other.
-
-A channel counts a group's operations. Ranks compare their progress by these numbers, so operations have to be counted
-in the order in which the backend runs them. A group with a backend for each device type (`cpu:gloo,cuda:nccl`) has two
-independent orders: while one thread trains on CUDA, another gathers a checkpoint's plan on the CPU, at a different
-moment on each rank.
-"""
+"""Operations in flight, how they are recorded, and their process groups. The classes refer to each other."""
 
 from __future__ import annotations
 
-import dataclasses
-import weakref
-from collections.abc import Callable, MutableSequence
+from collections.abc import MutableSequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from torch.distributed import ProcessGroup
-
-from otel_torchdist.capture.c10d.backends import Backends, has_several_backends
+from otel_torchdist.capture.c10d.calls.channels import Channel, GroupChannels
 from otel_torchdist.capture.c10d.calls.ragged import RaggedLines
 from otel_torchdist.capture.c10d.calls.signatures import Signatures
-from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names import MAX_DIMENSIONS, SPARE_OF_GROUPS
-from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
     from types import CodeType
 
+    from torch.distributed import ProcessGroup
+
     from otel_torchdist.capture.c10d.calls.buckets import Buckets
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.tape.records import GroupName
 
-MAX_TIMEOUTS: Final = 16
-"""Changes of a group's timeout that are recorded. Each may take a name with all ranks; later ones are unknown."""
 SOMETIMES: Final = 1
 ALWAYS: Final = 2
 
@@ -40,52 +28,10 @@ _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED)
 PlanKey: TypeAlias = tuple[Any, ...]
 
 
-class Channel:
-    """The operations of one group that run on one backend.
+class GroupState(GroupChannels):
+    """A process group of this rank, and how its calls are recorded.
 
     Attributes:
-        name_id: The group's id in the name dictionary.
-        rank: This rank's global rank.
-        counter: Holds one number, of the collectives issued so far; the native kernel counts in the same place.
-    """
-
-    __slots__ = ("_messages", "_new_counter", "counter", "name_id", "rank")
-
-    def __init__(self, name_id: int, rank: int, new_counter: Callable[[], MutableSequence[int]]) -> None:
-        """Initialize a channel on which nothing has been issued.
-
-        Args:
-            name_id: See above.
-            rank: See above.
-            new_counter: Returns a place for one number.
-        """
-        self.name_id = name_id
-        self.rank = rank
-        self.counter = new_counter()
-        self._new_counter = new_counter
-        self._messages: dict[tuple[int, int, int], MutableSequence[int]] = {}
-
-    @property
-    def sequence(self) -> int:
-        """Collectives issued so far."""
-        return self.counter[0]
-
-    def messages(self, is_send: bool, peer: int, tag: int) -> MutableSequence[int]:
-        """The number, like `counter`, of point-to-point operations with the same source, destination and tag."""
-        key = (self.rank, peer, tag) if is_send else (peer, self.rank, tag)
-        counter = self._messages.get(key)
-        if counter is None:
-            counter = self._messages.setdefault(key, self._new_counter())
-        return counter
-
-
-class GroupState(Channel):
-    """A process group of this rank; its operations form a single channel, unless it has several backends.
-
-    Attributes:
-        recorder: Recorder of its operations.
-        name: Its entry in the name dictionary.
-        backend_on: Returns the name of the backend for a device type; '' if the group has none.
         coalescing: Operations issued since `_start_coalescing`; None outside.
         has_been_asked: Whether it is known if its Works can report completion.
         synchronized: Whether such a collective was recorded in Python; see `is_synchronized`.
@@ -98,52 +44,31 @@ class GroupState(Channel):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_channels",
-        "_timeouts_left",
-        "backend_on",
         "buckets",
         "coalescing",
-        "group_rank",
         "has_been_asked",
         "is_default",
         "is_over",
-        "name",
         "native",
         "plans",
         "ragged",
-        "recorder",
-        "reference",
         "signatures",
         "synchronized",
     )
 
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
         """Initialize the state of a new group, in which this rank has rank `group_rank`."""
-        rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
-        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank, recorder.new_counter)
-        self.group_rank = group_rank
-        self.recorder = recorder
-        self.name = name
-        self._channels: dict[str, Channel] | None = {} if has_several_backends(group) else None
-        self._timeouts_left = MAX_TIMEOUTS
+        super().__init__(recorder, group, name, group_rank)
         self.coalescing: list[Call] | None = None
         self.synchronized = False
         self.has_been_asked = False
         self.is_default = False
-        self.reference = weakref.ref(group)
-        self.backend_on = Backends(self.reference)
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans: dict[PlanKey, Plan] = {}
         self.ragged: RaggedLines[Plan] = RaggedLines()
         self.buckets: Buckets | None = None
         self.is_over = False
-        self.native = recorder.native.add_group(self._channels is None) if recorder.native is not None else None
-
-    @property
-    def issued(self) -> int:
-        """Collectives issued so far, on all of its channels."""
-        return self.sequence + sum(channel.sequence for channel in tuple((self._channels or {}).values()))
+        self.native = recorder.native.add_group(not self.has_several_channels) if recorder.native is not None else None
 
     def end_by_wait(self) -> None:
         """From now on, take ends from waits only: its backend's Works cannot report whether they are complete."""
@@ -167,17 +92,6 @@ class GroupState(Channel):
         """From now on, count the buckets of gradients that it reduces."""
         self.buckets = buckets
         self.forget_plans()
-
-    def add_dimension(self, name: str) -> None:
-        """Name a dimension of a device mesh that this group is for."""
-        known = self.name.dimensions
-        if name in known or len(known) == MAX_DIMENSIONS:
-            return
-        self.name = dataclasses.replace(self.name, dimensions=(*known, name))
-        names = self.recorder.tape.names
-        names.replace(self.name_id, self.name, SPARE_OF_GROUPS)
-        for device, channel in (self._channels or {}).items():
-            names.replace(channel.name_id, self._name_on(device), SPARE_OF_GROUPS)
 
     def begin_coalescing(self) -> None:
         """Collect what is issued from now on, because it ends together."""
@@ -203,56 +117,10 @@ class GroupState(Channel):
         """Whether a collective has ended that proves that every member was there."""
         return self.synchronized or (self.native is not None and self.native.is_synchronized())
 
-    def global_rank(self, group_rank: int) -> int:
-        """Global rank of a member; -1 if there is no such member."""
-        ranks = self.name.ranks
-        return ranks[group_rank] if 0 <= group_rank < len(ranks) else -1
-
-    def channel_of(self, device: str) -> Channel:
-        """The channel that counts operations on a device type."""
-        if self._channels is None:
-            return self
-        channel = self._channels.get(device)
-        if channel is None:
-            channel = self._channels[device] = Channel(self._name_id_on(device), self.rank, self.recorder.new_counter)
-        return channel
-
-    def _name_id_on(self, device: str) -> int:
-        return self.recorder.tape.names.intern(self._name_on(device), SPARE_OF_GROUPS)
-
-    def _name_on(self, device: str) -> GroupName:
-        """Name of the operations on a device type, which has a backend of its own."""
-        group, backend = self.reference(), self.backend_on(device)
-        return dataclasses.replace(
-            self.name,
-            backend=backend,
-            device=device,
-            timeout_ms=timeout_of(group, device) if group is not None and self._timeouts_left > 1 else 0,
-            at_timeout=at_timeout_of(backend),
-        )
-
     def renew_timeout(self) -> None:
         """Record later operations with the timeout that they have from now on."""
-        group = self.reference()
-        if group is None or self.is_over or not self._timeouts_left:
-            return
-        before = [self.name_id, *(channel.name_id for channel in (self._channels or {}).values())]
-        timeout_ms = timeout_of(group) if self._timeouts_left > 1 else 0
-        self.name = dataclasses.replace(self.name, timeout_ms=timeout_ms)
-        self.name_id = self.recorder.tape.names.intern(self.name, SPARE_OF_GROUPS)
-        for device, channel in tuple((self._channels or {}).items()):
-            channel.name_id = self._name_id_on(device)
-        if [self.name_id, *(channel.name_id for channel in (self._channels or {}).values())] != before:
-            self._timeouts_left -= 1
+        if not self.is_over and self.renew_names():
             self.forget_plans()
-
-    def name_without_timeout(self, channel: Channel, device: str) -> int:
-        """Name id for operations of a channel that were given a timeout of their own, which is not known later on."""
-        name = dataclasses.replace(self.name, timeout_ms=0)
-        if channel is not self:
-            backend = self.backend_on(device)
-            name = dataclasses.replace(name, backend=backend, device=device, at_timeout=at_timeout_of(backend))
-        return self.recorder.tape.names.intern(name, SPARE_OF_GROUPS)
 
     def has_met(self, rank: int) -> bool:
         """Whether a collective of this group has ended that proves that `rank` had entered it."""
