@@ -27,7 +27,7 @@ TOGETHER: Final = (
 )
 """Folders whose fixtures serve the whole folder, and take long."""
 WAITING: Final = (
-    *("tests/agent", "tests/cli", "tests/deploy", "tests/jobs/faults/test_faults", "tests/jobs/faults/test_kills"),
+    *("tests/agent", "tests/cli", "tests/deploy", "tests/jobs/faults/test_faults", "tests/jobs/faults/ends/test_kills"),
     *("tests/jobs/faults/test_nodes", "tests/jobs/faults/test_silent", "tests/jobs/faults/test_stories"),
     *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.jobs.faults.worlds import MAX_RANKS, Fault, Score, random_world
+from tests.jobs.faults.simulated.worlds import MAX_RANKS, Fault, Score, random_world
 
 WORLDS = 200
 """`make faults` judges 1,000."""

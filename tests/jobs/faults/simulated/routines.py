@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from tests.jobs.faults.simulated_job import SimulatedJob
-from tests.jobs.faults.simulated_rank import STEP, WAIT, Action, Compute, Expect, Group, Meet, Pass, Program
+from tests.jobs.faults.simulated.simulated_job import SimulatedJob
+from tests.jobs.faults.simulated.simulated_rank import STEP, WAIT, Action, Compute, Expect, Group, Meet, Pass, Program
 
 Steps = Generator[Action, None, None]
 BELOW_S: Final = 8.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs.faults.endings import ENDINGS, Ending, observe_ending, observe_kill
+from tests.jobs.faults.ends.endings import ENDINGS, Ending, observe_ending, observe_kill
 from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.warm_python import WarmPython
 

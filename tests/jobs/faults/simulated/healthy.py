@@ -1,6 +1,6 @@
 """Counts what is reported about healthy jobs, in simulated time.
 
-`make faults` runs a sample; `python -m tests.jobs.faults.healthy 1000 [FIRST_SEED]` watches a thousand hours.
+`make faults` runs a sample; `python -m tests.jobs.faults.simulated.healthy 1000 [FIRST_SEED]` watches a thousand hours.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rich.table import Table
 from otel_torchdist.stall.events import Event, Occasion, VerdictGiven
 from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.watch import CHECK_S
-from tests.jobs.faults.larger_routines import LARGER_ROUTINES
-from tests.jobs.faults.routines import ROUTINES, Routine
-from tests.jobs.faults.simulated_job import SimulatedJob, Watched
+from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
+from tests.jobs.faults.simulated.routines import ROUTINES, Routine
+from tests.jobs.faults.simulated.simulated_job import SimulatedJob, Watched
 
 STEPS_OF_A_JOB: Final = 1_500
 """Steps of a job; fewer with more than eight ranks."""

@@ -21,8 +21,8 @@ from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Flag, How, TapeState, Word
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.call_history import LENGTH
-from tests.jobs.faults.simulated_deaths import SimulatedDeaths
-from tests.jobs.faults.simulated_rank import (
+from tests.jobs.faults.simulated.simulated_deaths import SimulatedDeaths
+from tests.jobs.faults.simulated.simulated_rank import (
     SECOND,
     STEP,
     Compute,

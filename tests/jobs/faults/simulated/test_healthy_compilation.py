@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.events import VerdictGiven
-from tests.jobs.faults.healthy import Tally, run_job, watch_job
-from tests.jobs.faults.routines import COMPILATION, ROUTINES
+from tests.jobs.faults.simulated.healthy import Tally, run_job, watch_job
+from tests.jobs.faults.simulated.routines import COMPILATION, ROUTINES
 
 STEPS = 300
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import semconv
-from tests.jobs.faults.kills import RANKS, THRESHOLD_S, LaunchedJob, kill_one, launched, problems
+from tests.jobs.faults.ends.kills import RANKS, THRESHOLD_S, LaunchedJob, kill_one, launched, problems
 from tests.jobs.faults.outcome import Outcome
 from tests.support.launch.nodes import Nodes
 from tests.support.launch.warm_python import WarmPython

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
-from tests.jobs.faults.routines import (
+from tests.jobs.faults.simulated.routines import (
     BELOW_S,
     COMPILER,
     Jitter,
@@ -25,8 +25,8 @@ from tests.jobs.faults.routines import (
     suspend,
     uneven_data,
 )
-from tests.jobs.faults.simulated_job import SimulatedJob
-from tests.jobs.faults.simulated_rank import STEP, WAIT, Compute, Group, Meet, Pass
+from tests.jobs.faults.simulated.simulated_job import SimulatedJob
+from tests.jobs.faults.simulated.simulated_rank import STEP, WAIT, Compute, Group, Meet, Pass
 
 SIZES: Final = (8, 8, 8, 12, 16, 16, 24, 32, 64)
 MESHES: Final = (8, 8, 12, 16, 16, 32, 64)

@@ -11,11 +11,11 @@ import pytest
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.findings.events import ArrivalsCompared, StragglerFound
 from otel_torchdist.verdict.model import VerdictKind
-from tests.jobs.faults.healthy import Tally, run_job, watch_job
-from tests.jobs.faults.larger_routines import LARGER_ROUTINES
-from tests.jobs.faults.routines import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody
-from tests.jobs.faults.simulated_job import SimulatedJob, Watched
-from tests.jobs.faults.simulated_rank import STEP, Compute, Meet
+from tests.jobs.faults.simulated.healthy import Tally, run_job, watch_job
+from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
+from tests.jobs.faults.simulated.routines import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody
+from tests.jobs.faults.simulated.simulated_job import SimulatedJob, Watched
+from tests.jobs.faults.simulated.simulated_rank import STEP, Compute, Meet
 
 STEPS = 300
 """`make faults` uses up to 1,500."""

@@ -1,5 +1,6 @@
-"""Jobs under plain torchrun that come to a sudden end, and what was said about it. `python -m tests.jobs.faults.kills`.
+"""Jobs under plain torchrun that come to a sudden end, and what was said about it.
 
+Command line: `python -m tests.jobs.faults.ends.kills`.
 With `--count 50` a random one of four ranks is killed at a random moment of a busy loop of collectives, 50 times; with
 `--nodes 2` two ranks each run on two nodes with networks of their own.
 """
@@ -36,7 +37,7 @@ from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSp
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
 
-WORKER = Path(__file__).parent / "workers" / "endings.py"
+WORKER = Path(__file__).parents[1] / "workers" / "endings.py"
 THRESHOLD_S = 2.0
 LONGEST_S = 90.0
 STARTUP_S = 120.0
