@@ -11,26 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from benchmarks import (
-    agent_memory,
-    cold,
-    ddp,
-    exporting,
-    growth,
-    memory,
-    numerics,
-    own_threads,
-    per_call,
-    readers,
-    reading,
-    small_collectives,
-    step_time,
-)
-from benchmarks.machine import describe_machine
-from benchmarks.orders import Variant
-from benchmarks.report import show, show_machine, write_json
-from benchmarks.sections import Section
-from benchmarks.training import Switch
+from benchmarks.calls import cold, growth, per_call
+from benchmarks.calls.orders import Variant
+from benchmarks.programs import memory, own_threads, small_collectives
+from benchmarks.readers import agent_memory, exporting, readers, reading
+from benchmarks.results.machine import describe_machine
+from benchmarks.results.report import show, show_machine, write_json
+from benchmarks.results.sections import Section
+from benchmarks.steps import ddp, numerics, step_time
+from benchmarks.steps.training import Switch
 
 Done: TypeAlias = Mapping[str, Section]
 """The sections that have been measured, by name."""

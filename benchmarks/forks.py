@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 PRELOADED: Final = (
-    "benchmarks.call_timer",
-    "benchmarks.ddp_rank",
-    "benchmarks.small_collectives_rank",
-    "benchmarks.training_rank",
+    "benchmarks.calls.call_timer",
+    "benchmarks.steps.ddp_rank",
+    "benchmarks.programs.small_collectives_rank",
+    "benchmarks.steps.training_rank",
 )
 
 

@@ -14,9 +14,9 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
-from tests.support.memory import memory_directory
+from tests.support.launch.warm_python import WarmPython
 from tests.support.repository import REPOSITORY
-from tests.support.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 WITH_PROCESSES: Final = (
     *("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "native", "processes", "servers", "wheels"),
@@ -27,7 +27,7 @@ TOGETHER: Final = (
 )
 """Folders whose fixtures serve the whole folder, and take long."""
 WAITING: Final = (
-    *("tests/agent", "tests/cli", "tests/deploy", "tests/jobs/faults/test_faults", "tests/jobs/faults/test_kills"),
+    *("tests/agent", "tests/cli", "tests/deploy", "tests/jobs/faults/test_faults", "tests/jobs/faults/ends/test_kills"),
     *("tests/jobs/faults/test_nodes", "tests/jobs/faults/test_silent", "tests/jobs/faults/test_stories"),
     *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
 )

@@ -17,7 +17,7 @@ from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.owned import create_anew
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.requests import MAX_BYTES, abort_path
+from otel_torchdist.job.requests.abort import MAX_BYTES, abort_path
 from otel_torchdist.processes import pidfd
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape

@@ -19,7 +19,7 @@ from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers

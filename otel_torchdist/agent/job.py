@@ -7,13 +7,13 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent import checkpoint
-from otel_torchdist.agent.checkpoint import Checkpoint
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading import checkpoint
+from otel_torchdist.agent.reading.checkpoint import Checkpoint
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.files.others import reason
-from otel_torchdist.job.membership import Member, of_living_runs
-from otel_torchdist.job.runs import member_of
+from otel_torchdist.job.runs.membership import Member, of_living_runs
+from otel_torchdist.job.runs.runs import member_of
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.tape.reading.reader import TapeReader
 

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.lives import RankLife, run_of
+from otel_torchdist.job.runs.lives import RankLife, run_of
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.reading.reader import TapeReader

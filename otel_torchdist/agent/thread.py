@@ -16,7 +16,7 @@ from otel_torchdist import guard
 from otel_torchdist.actions.finding_actions import FindingActions
 from otel_torchdist.actions.perform import Callback
 from otel_torchdist.actions.stall_actions import StallActions, doable_here, suspended_among
-from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_FINDING, OTEL_PYTHON_TORCHDIST_ON_STALL

@@ -16,6 +16,8 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
+from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress
+from otel_torchdist.capture.agreement.run_id import RunIdAgreement
 from otel_torchdist.capture.c10d.coalescing import Coalescing
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
@@ -29,7 +31,6 @@ from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
-from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
 from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.requests.abort import AbortHooks, abort_if_requested
@@ -42,12 +43,11 @@ from otel_torchdist.capture.requests.stacks import (
     write_no_stacks,
 )
 from otel_torchdist.capture.rpc.workers import RpcWorkers
-from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.capture.training.steps import WINDOW, StepSource
 from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.requests import FAILURE
+from otel_torchdist.job.requests.abort import FAILURE
 from otel_torchdist.native.library import Library
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error

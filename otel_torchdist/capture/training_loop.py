@@ -19,7 +19,7 @@ from otel_torchdist.capture.training.step_parts import StepParts
 from otel_torchdist.capture.training.steps import Steps
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
     from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.torch_api import Patches
     from otel_torchdist.native.library import Library

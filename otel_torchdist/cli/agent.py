@@ -16,7 +16,7 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.priority import give_way
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.text import fail
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.description import job_in

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import Run, whole_index
+from otel_torchdist.job.runs.runs import Run, whole_index
 
 MAX_PATHS: Final = 256
 

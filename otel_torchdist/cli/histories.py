@@ -13,8 +13,8 @@ from typing import Any, Final
 from otel_torchdist.archive.reading import ArchivedRank, is_archive
 from otel_torchdist.archive.reading import history_of as history_of_archive
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run
-from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.condensed import CondensedDump
@@ -24,7 +24,7 @@ from otel_torchdist.flight.history import history_of as history_of_dump
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.gaps import gaps_in
 from otel_torchdist.profiles.groups import JobGroups as ProfiledGroups

@@ -15,8 +15,8 @@ import typer
 from otel_torchdist.cli.diagnose.leftovers import judged
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import Threshold, WorldSize
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import ranks_of, warn
-from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.groups import JobGroups

@@ -13,12 +13,12 @@ import typer
 
 from otel_torchdist.archive.reading import ArchivedRun, is_archive, runs_in
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.cli.switched_off import with_reasons
-from otel_torchdist.cli.text import MAX_LINE, day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.naming import have, listed_ranks, name_ranks, readable
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")

@@ -19,7 +19,7 @@ from otel_torchdist.evidence.model import (
     Statement,
     TimedOut,
 )
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.places import FrameOwner, owner_of, thread_to_show, user_frame
 

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 
 MAX_TEXT: Final = 400

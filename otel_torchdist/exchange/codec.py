@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.tape.records.checkpoints import RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation

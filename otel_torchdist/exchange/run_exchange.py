@@ -21,8 +21,8 @@ from otel_torchdist.exchange.codec import answer_of
 from otel_torchdist.exchange.election import HURRIED_TRUST_S, Election
 from otel_torchdist.exchange.peer import STATE_PATH, STEPS_PATH, WAKE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
-from otel_torchdist.job.membership import of_this_attempt
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
+from otel_torchdist.job.runs.membership import of_this_attempt
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, JudgingAgent, Leads, Role, Undecided
 from otel_torchdist.tape.rescue import Rescue

@@ -11,10 +11,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.stall.events import Incident, Ruling
+from otel_torchdist.stall.events import Ruling
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints

@@ -6,7 +6,7 @@ import time
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.activities import Activity

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.live.blame import Blame
 from otel_torchdist.live.model import Sample
 from otel_torchdist.live.texts import shown, shown_group, shown_line

@@ -21,7 +21,7 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.files.locks import is_locked_elsewhere
-from otel_torchdist.job.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
+from otel_torchdist.job.runs.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.error_file import error_file_of, error_in
 from otel_torchdist.processes.oom_kills import OomKills

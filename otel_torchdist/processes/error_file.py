@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.files.others import read_regular
-from otel_torchdist.job.deaths import MAX_ERROR
+from otel_torchdist.job.runs.deaths import MAX_ERROR
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from otel_torchdist.job.deaths import Death, read_death
+from otel_torchdist.job.runs.deaths import Death, read_death
 from otel_torchdist.processes.state import Stopped
 
 

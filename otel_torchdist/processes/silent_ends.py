@@ -10,8 +10,8 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from otel_torchdist.job.deaths import Death, read_death
-from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, life_of, waits
+from otel_torchdist.job.runs.deaths import Death, read_death
+from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_of, waits
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.tape.reading.reader import TapeReader
 

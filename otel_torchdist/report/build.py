@@ -18,9 +18,9 @@ from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.figures import parts_for
 from otel_torchdist.report.incidents import LongWait, LongWaits
 from otel_torchdist.report.lanes import Lanes
+from otel_torchdist.report.model.windows import Mark, PathPiece, Window
 from otel_torchdist.report.path import pieces_in
 from otel_torchdist.report.steps import RankSteps, steps_in
-from otel_torchdist.report.window_model import Mark, PathPiece, Window
 from otel_torchdist.report.windows import MOST_BARS, Recorded, Span, chosen_ranks, spans_of
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.compute import statistics_of_calls

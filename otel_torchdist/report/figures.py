@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from otel_torchdist.report.figure_model import Calls, RankColumns, Skew
+from otel_torchdist.report.model.figures import Calls, RankColumns, Skew
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.correlation import GroupCorrelation

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.report.model import Incident
+from otel_torchdist.report.model.report import Incident
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import UNKNOWN
 from otel_torchdist.statistics.meetings import Meeting, Member, SharedChannel

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.report.arrivals import Arrivals
-from otel_torchdist.report.window_model import BarKind, Lane
+from otel_torchdist.report.model.windows import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records.operations import Operation

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist.parallelism.graph import Graph
-from otel_torchdist.report.model import Matrix
+from otel_torchdist.report.model.report import Matrix
 
 MOST_ROWS: Final = 256
 """More cells than a screen can show apart."""

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.pages.page import Page, html_of
-from otel_torchdist.report.model import Report
+from otel_torchdist.report.model.report import Report
 
 MARKER: Final = "written by otel-torchdist report"
 """Stands at the beginning of the file: only such files are replaced."""

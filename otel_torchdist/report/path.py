@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otel_torchdist.critical_path.model import CriticalPath
-from otel_torchdist.report.window_model import PathPiece
+from otel_torchdist.report.model.windows import PathPiece
 
 
 def pieces_in(found: CriticalPath, offset_ns: int, from_ns: int, until_ns: int) -> Iterator[PathPiece]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.report.figure_model import Steps
+from otel_torchdist.report.model.figures import Steps
 from otel_torchdist.statistics.tally import percentile, sorted_ns
 from otel_torchdist.tape.records.operations import StepMark
 

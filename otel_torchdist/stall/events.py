@@ -5,53 +5,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.naming import stall_span_id, stall_trace_id
-from otel_torchdist.stall.findings.checkpoints import SaveFailed
-from otel_torchdist.stall.findings.remote_calls import TroubledCalls
-from otel_torchdist.stall.findings.shared_groups import GroupShared
-from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
-from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
-from otel_torchdist.stall.findings.values import Diverged, NonFinite
+from otel_torchdist.stall.findings.events import FindingEvent
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.calls import GroupView, OperationId
-from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import WorldSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """The name of a run's incident, the same in every process that watches the run.
-
-    Attributes:
-        run: 128-bit id of the run.
-        name: The operation with the longest wait when the incident began.
-        agent_id: Id of the agent that judges. Agents that cannot reach each other may judge at the same time, in one
-            trace.
-    """
-
-    run: int
-    name: str
-    agent_id: int = 0
-
-    @property
-    def trace_id(self) -> int:
-        """The id of its trace."""
-        return stall_trace_id(self.run, self.name)
-
-    def root(self, epoch: int) -> LinkTarget:
-        """The root span of one epoch."""
-        return LinkTarget(self.trace_id, self.bar(epoch, "root"))
-
-    def bar(self, epoch: int, bar: str) -> int:
-        """The span id of one bar of an epoch."""
-        return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.agent_id}" if self.agent_id else bar)
 
 
 class Occasion(enum.Enum):
@@ -191,165 +156,6 @@ class IncidentResolved:
 
 
 @dataclass(frozen=True, slots=True)
-class MismatchFound:
-    """Ranks have made different calls at the same position of a group, and nothing stalls.
-
-    Attributes:
-        incident: Names its trace.
-        mismatch: What they disagree about.
-        group: The group; None when it is not known.
-        world: The snapshot.
-    """
-
-    incident: Incident
-    mismatch: Mismatch
-    group: GroupView | None
-    world: WorldSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class StragglerFound:
-    """A rank repeatedly comes last.
-
-    Attributes:
-        incident: Names its trace.
-        straggler: The rank, and what the others lose.
-        world: The snapshot.
-    """
-
-    incident: Incident
-    straggler: Straggler
-    world: WorldSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class StragglerGone:
-    """A rank is no longer a straggler.
-
-    Attributes:
-        run: 128-bit id.
-        group: Key of the group.
-        rank: The rank.
-    """
-
-    run: int
-    group: str
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArrivalsCompared:
-    """Which ranks came last in some calls.
-
-    Attributes:
-        run: 128-bit id.
-        lateness: One entry per group.
-    """
-
-    run: int
-    lateness: tuple[Lateness, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PathMeasured:
-    """The critical path of the newest steps.
-
-    Attributes:
-        run: 128-bit id.
-        lengths: Its lengths.
-    """
-
-    run: int
-    lengths: PathLengths
-
-
-@dataclass(frozen=True, slots=True)
-class SlowFound:
-    """A rank, a node or a stage of a pipeline makes steps longer.
-
-    Attributes:
-        incident: Names its trace.
-        part: What is slow, and what it costs.
-        world: The snapshot.
-    """
-
-    incident: Incident
-    part: SlowPart
-    world: WorldSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class SlowGone:
-    """What was slow is not any more.
-
-    Attributes:
-        run: 128-bit id.
-        part: As it was reported.
-    """
-
-    run: int
-    part: SlowPart
-
-
-@dataclass(frozen=True, slots=True)
-class CallsStuck:
-    """Remote procedure calls cannot go on.
-
-    Attributes:
-        incident: Names its trace.
-        calls: Which, and why.
-        world: The snapshot.
-    """
-
-    incident: Incident
-    calls: TroubledCalls
-    world: WorldSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class CallsGoOn:
-    """They can go on, or have ended.
-
-    Attributes:
-        run: 128-bit id.
-        calls: As they were reported.
-    """
-
-    run: int
-    calls: TroubledCalls
-
-
-@dataclass(frozen=True, slots=True)
-class ValuesFound:
-    """Values that are not finite, or outputs that differ where they must be equal.
-
-    Attributes:
-        incident: Names its trace.
-        values: What was found.
-        world: The snapshot.
-    """
-
-    incident: Incident
-    values: NonFinite | Diverged
-    world: WorldSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemFound:
-    """A checkpoint that could not be saved, or a group that two threads use at the same time.
-
-    Attributes:
-        incident: Names its trace.
-        problem: What was found.
-        world: The snapshot.
-    """
-
-    incident: Incident
-    problem: SaveFailed | GroupShared
-    world: WorldSnapshot
-
-
-@dataclass(frozen=True, slots=True)
 class TimeoutShort:
     """A group's backend may end a stall before it has been reported and acted on.
 
@@ -366,8 +172,6 @@ class TimeoutShort:
     needed_ns: int
 
 
-Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound | CallsStuck
-FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound, CallsStuck)
 Event: TypeAlias = (
     StacksWanted
     | StacksOverdue
@@ -375,16 +179,6 @@ Event: TypeAlias = (
     | VerdictGiven
     | IncidentHandedOver
     | IncidentResolved
-    | MismatchFound
-    | StragglerFound
-    | StragglerGone
-    | ArrivalsCompared
-    | PathMeasured
-    | SlowFound
-    | SlowGone
-    | ValuesFound
-    | ProblemFound
     | TimeoutShort
-    | CallsStuck
-    | CallsGoOn
+    | FindingEvent
 )

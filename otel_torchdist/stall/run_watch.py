@@ -6,16 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist import semconv
-from otel_torchdist.job.requests import FAILURE as ABORTED
-from otel_torchdist.stall.ages import WaitAges
+from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.stall.early_stacks import EarlyStacks
-from otel_torchdist.stall.events import CallsGoOn, CallsStuck, Event, Incident, MarkerDue, Ruling, VerdictGiven
-from otel_torchdist.stall.finding_watch import FindingWatch
+from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
+from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
-from otel_torchdist.stall.incident import RunIncident, run_of
-from otel_torchdist.stall.numbering import MarkerClock
+from otel_torchdist.stall.findings.watch import FindingWatch
+from otel_torchdist.stall.incident_id import Incident
+from otel_torchdist.stall.incidents.ages import WaitAges
+from otel_torchdist.stall.incidents.incident import RunIncident, run_of
+from otel_torchdist.stall.incidents.numbering import MarkerClock
+from otel_torchdist.stall.incidents.pending import UNSEEN_NS
 from otel_torchdist.stall.peer_agents import JudgingAgent
-from otel_torchdist.stall.pending import UNSEEN_NS
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.tape.rescue import Rescue
@@ -119,7 +121,7 @@ class RunWatch:
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Make the last pass: compare what can be compared, and report what was found."""
-        return self._findings.conclude(world, run_of(world), self.agent_id) if self._rules.compares_calls else []
+        return [*self._findings.conclude(world, run_of(world), self.agent_id)] if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.

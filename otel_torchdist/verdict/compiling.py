@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.model import RankView, WorldSnapshot

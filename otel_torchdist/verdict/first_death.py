@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.waits import DYING_NS
 from otel_torchdist.world.calls import Channel, OperationView

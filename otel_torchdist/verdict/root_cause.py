@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.verdict.first_death import first_death
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.rules import is_expected
 from otel_torchdist.verdict.waits import Wait, died_in, interrupted_by_deaths, left_behind

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from types import MappingProxyType
 
-from otel_torchdist.job.membership import Member, RunKey, has_outlived_parent, sort_into_runs
+from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, sort_into_runs
 from otel_torchdist.naming import run_id_of_claim
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import TapeState

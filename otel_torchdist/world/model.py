@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from otel_torchdist.job.deaths import Death
-from otel_torchdist.job.lives import RankLife
-from otel_torchdist.job.membership import Lifetime
-from otel_torchdist.job.requests import GIVEN_UP
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.abort import GIVEN_UP
+from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.job.runs.membership import Lifetime
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import CheckpointView

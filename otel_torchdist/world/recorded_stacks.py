@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.job.requests import last_stack, offer_path
-from otel_torchdist.job.stacks import ThreadStack, read_stacks, stacks_path
+from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
+from otel_torchdist.job.requests.stacks import ThreadStack, read_stacks, stacks_path
 from otel_torchdist.world.model import RankView, Stacks
 
 _OF_ANY_REQUEST: Final = 0

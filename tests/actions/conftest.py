@@ -10,7 +10,7 @@ from otel_torchdist import semconv
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.actions.ongoing import TEXT, ongoing
-from tests.support.fake_tape import RUN_ID, FakeTape
+from tests.support.tapes.fake_tape import RUN_ID, FakeTape
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.config import parse_actions
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.actions.ongoing import TEXT, ongoing, reported
-from tests.support.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import FakeTape
 from tests.support.waiting import until
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.agent.training import Training, environment
-from tests.cli.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.warm_python import WarmPython
+from tests.support.commands.running import Running
+from tests.support.launch.warm_python import WarmPython
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 
 JOB = "job-0123456789abcdef"
 

@@ -11,11 +11,11 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.cli.running import is_agent, processes_of
-from tests.support.launch import Torchrun
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.commands.running import is_agent, processes_of
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 WORKERS = Path(__file__).parent / "workers"
 RANKS = 2

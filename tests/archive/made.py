@@ -13,7 +13,7 @@ from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import Splits
-from tests.support.fake_tape import RUN_ID, SECOND, TRAIN, WALL_OFFSET_NS, signature
+from tests.support.tapes.fake_tape import RUN_ID, SECOND, TRAIN, WALL_OFFSET_NS, signature
 
 GROUP = GroupName("0", "mesh_dp", (0, 1), 0, "gloo", True)
 NAMES = (GROUP, signature("all_reduce"), TRAIN, "DDP", "RuntimeError", CallSiteName("save", "/home/ada/save.py", 7))

@@ -21,7 +21,7 @@ from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.activities import Activity
 from tests.archive.made import names_beside, operations, segment
 from tests.archive.opened import histories_in
-from tests.support.fake_tape import SECOND
+from tests.support.tapes.fake_tape import SECOND
 
 SEGMENTS, ROWS = 5, 50
 

@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
-from benchmarks.busy_tape import BusyTape
-from benchmarks.recorded import insist, operations_on_tapes
+from benchmarks.readers.busy_tape import BusyTape
+from benchmarks.results.recorded import insist, operations_on_tapes
 from tests.benchmarks.running import KERNELS, TIMEOUT_S, Results
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)

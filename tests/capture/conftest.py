@@ -1,27 +1,24 @@
-"""Runs the workers of this folder as the ranks of jobs."""
+"""Runs the workers beside a test as the ranks of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture import peer_discovery as discovery_module
-from tests.capture.announcements import HOST
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.warm_python import WarmPython
-
-WORKERS = Path(__file__).parent / "workers"
+from otel_torchdist.capture.agreement import peer_discovery as discovery_module
+from tests.capture.agreement.announcements import HOST
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 
 
 @pytest.fixture(scope="module", params=KERNELS)
 def jobs(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Jobs]:
     """Runs jobs, recorded in Python and natively."""
-    jobs = Jobs(warm_python, WORKERS, environ=environ_of(request.param))
+    jobs = Jobs(warm_python, request.path.parent / "workers", environ=environ_of(request.param))
     yield jobs
     jobs.clean_up()
 

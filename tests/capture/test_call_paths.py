@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.tape.names.model import MAX_FRAMES
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
-from tests.support.jobs import Job, Jobs
+from tests.support.launch.jobs import Job, Jobs
 
 SCRIPT = "called_from.py"
 MODULE = f"{SCRIPT} <module>"

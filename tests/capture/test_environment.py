@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.layout import TapeState
-from tests.capture.conftest import WORKERS
-from tests.support.jobs import Job, Jobs
-from tests.support.quiet import QUIET
-from tests.support.recorded import read_tapes
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.quiet import QUIET
 from tests.support.repository import REPOSITORY
+from tests.support.tapes.recorded import read_tapes
+
+WORKERS = Path(__file__).parent / "workers"
 
 RESULT = [1.0, 1.0, 1.0]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
-from tests.support.forked_ranks import ORDINARY_END
-from tests.support.jobs import Jobs
-from tests.support.ports import free_port
-from tests.support.recorded import RecordedTape
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.ports import free_port
+from tests.support.tapes.recorded import RecordedTape
 
 
 def run_ids(tapes: list[RecordedTape]) -> list[int]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.cli.gloo_jobs import GlooJobs
-from tests.cli.running import Running, processes_of
-from tests.support.memory import memory_directory
-from tests.support.warm_python import WarmPython
+from tests.support.commands.running import Running, processes_of
+from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 
 @contextmanager

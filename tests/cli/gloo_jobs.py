@@ -9,9 +9,9 @@ import signal
 import threading
 from pathlib import Path
 
-from tests.support.quiet import QUIET
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.waiting import until
-from tests.support.warm_python import Done, WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "training.py"
 LOADING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "time.sleep" in line)

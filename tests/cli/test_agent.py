@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Running
-from tests.support.job_ranks import Ranks
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.commands.running import Running
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 
 JOB = "job-0123456789abcdef"
 THRESHOLD = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000", "OTEL_TRACES_EXPORTER": "none"}

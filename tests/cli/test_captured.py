@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.layout import Kernel, TapeState
-from tests.cli.asking import ask
-from tests.support.fake_tape import RUN_ID, FakeTape
+from tests.support.commands.asking import ask
+from tests.support.tapes.fake_tape import RUN_ID, FakeTape
 
 NATIVE = (Kernel.NATIVE, "2.15.0+cu130")
 PYTHON = (Kernel.PYTHON, "2.15.0+cu130")

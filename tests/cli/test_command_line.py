@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from tests.cli.asking import ask, ask_as_people_do
-from tests.cli.running import SCRIPT, Running, environment, processes_of
-from tests.support.warm_python import REPOSITORY
+from tests.support.commands.asking import ask, ask_as_people_do
+from tests.support.commands.running import SCRIPT, Running, environment, processes_of
+from tests.support.launch.warm_python import REPOSITORY
 
 
 def test_version(start: Callable[..., Running]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import Answer, ask
 from tests.cli.gloo_jobs import GlooJobs
+from tests.support.commands.asking import Answer, ask
 
 WORKER = Path(__file__).parent / "workers" / "delayed.py"
 LINE = next(number for number, line in enumerate(WORKER.read_text().splitlines(), 1) if "the late call" in line)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.graph.report import TIMES
-from tests.cli.asking import Answer, ask
 from tests.cli.small_dumps import dump_of
 from tests.cli.stats.test_dumps import NOTHING
+from tests.support.commands.asking import Answer, ask
 from tests.support.repository import REPOSITORY
 
 DUMPS = REPOSITORY / "tests" / "flight" / "data" / "gpu_error_1st"

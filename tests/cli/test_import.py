@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import Answer, ask
 from tests.cli.dumps import write_dumps
-from tests.cli.running import Running
-from tests.support.otlp_receiver import HTTP, OtlpReceiver
+from tests.support.commands.asking import Answer, ask
+from tests.support.commands.running import Running
+from tests.support.receivers.otlp_receiver import HTTP, OtlpReceiver
 from tests.support.waiting import until
 
 ABSENT = 2

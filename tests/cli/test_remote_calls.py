@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.gloo_jobs import THRESHOLD_S, GlooJobs
-from tests.cli.running import Running
+from tests.support.commands.running import Running
 
 WORKER = Path(__file__).parent / "workers" / "remote_calls.py"
 OPTIONS = ("--threshold", str(THRESHOLD_S))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.graph.report import TIMES
-from tests.cli.asking import ask
 from tests.cli.small_dumps import dump_of
 from tests.cli.test_graph import DUMPS
 from tests.profiles.made import Format, MadeGroup, MadeTrace
 from tests.profiles.worlds import FIRST, traces_of
+from tests.support.commands.asking import ask
 from tests.support.repository import REPOSITORY
 
 DATA = REPOSITORY / "tests" / "profiles" / "data"

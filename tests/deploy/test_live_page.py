@@ -9,7 +9,7 @@ from prometheus_client import Gauge
 from deploy.native.live_page import address_of, live_page
 from otel_torchdist.config import PageAccess
 from otel_torchdist.serving.scrape_target import ScrapeTarget
-from tests.support.live_pages import served
+from tests.support.worlds.live_pages import served
 
 
 def test_the_page_of_a_run(tmp_path: Path) -> None:

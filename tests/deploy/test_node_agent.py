@@ -13,9 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.agent.training import page_of
-from tests.cli.running import SCRIPT, environment
 from tests.deploy.manifests import containers, manifest, pod_template
-from tests.support.job_ranks import Ranks
+from tests.support.commands.running import SCRIPT, environment
+from tests.support.ranks.job_ranks import Ranks
 from tests.support.waiting import until
 
 NOBODY = 65534

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks.report import write_json
-from benchmarks.sections import Goal, Section
+from benchmarks.results.report import write_json
+from benchmarks.results.sections import Goal, Section
 from reference import costs
 
 PAGE = """\

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from tests.jobs.torchrun.test_torchrun import switched_on
-from tests.support.launch import Torchrun
+from tests.support.launch.ports import free_port
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.pages import block_after, page
-from tests.support.ports import free_port
 from tests.support.waiting import until
-from tests.support.warm_python import Done, WarmPython
 
 PAGE: Final = page("hooks.md")
 WORKER: Final = Path(__file__).parent / "workers" / "hooked.py"

@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from tests.cli.running import SCRIPT, environment
 from tests.flight.made_dumps import late_rank, write
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.commands.running import SCRIPT, environment
 from tests.support.pages import block_after, commands_of, page
+from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.repository import REPOSITORY
 
 PAGE: Final = page("leftovers.md")

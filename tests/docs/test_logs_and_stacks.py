@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.evidence.live import py_spy
-from tests.cli.asking import ask
 from tests.cli.small_dumps import dump_of
 from tests.evidence import quoted
 from tests.evidence.reading import DATA
+from tests.support.commands.asking import ask
 from tests.support.pages import commands_of, page
 
 PAGE = page("logs-and-stacks.md")

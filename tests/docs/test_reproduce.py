@@ -12,15 +12,15 @@ from typing import Final
 
 import pytest
 
-from tests.cli.asking import ask
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.cli.reproduce.pairs import verdict_in
-from tests.cli.running import SCRIPT, environment, processes_of
 from tests.flight.made_dumps import late_rank, write
-from tests.support.memory import memory_directory
+from tests.support.commands.asking import ask
+from tests.support.commands.running import SCRIPT, environment, processes_of
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
 from tests.support.pages import block_after, commands_of, page
-from tests.support.quiet import QUIET
-from tests.support.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 PAGE: Final = page("reproduce.md")
 SIZE: Final = 3

@@ -14,14 +14,14 @@ from typing import Final
 
 import pytest
 
-from tests.cli.asking import Answer, ask
 from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
-from tests.cli.running import SCRIPT, environment
 from tests.flight.test_real_jobs import DATA, faulty
+from tests.support.commands.asking import Answer, ask
+from tests.support.commands.running import SCRIPT, environment
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
 from tests.support.pages import block_after, commands_of, page
-from tests.support.quiet import QUIET
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 WORKER: Final = Path(__file__).parent / "workers" / "dumping.py"
 PAGE: Final = page("leftovers.md")

@@ -13,8 +13,8 @@ from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.listening import HOST
-from tests.support.fake_world import RUN, FakeWorld
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN, FakeWorld
 
 TOKEN = b"t" * 32
 RANKS_PER_NODE = 2

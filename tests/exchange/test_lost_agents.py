@@ -11,8 +11,8 @@ from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Leads
 from tests.exchange.listening import HOST
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
-from tests.support.fake_world import RUN
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN
 
 
 @pytest.mark.usefixtures("quick")

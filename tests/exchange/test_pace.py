@@ -11,8 +11,8 @@ from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.stall.peer_agents import Follows
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
-from tests.support.fake_world import group_of
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import group_of
 
 EVERYBODY = group_of(0, 1, 2, 3)
 

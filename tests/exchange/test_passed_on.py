@@ -9,13 +9,14 @@ import pytest
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode, wire_ruling
-from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.peer_agents import Follows
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Channel, OperationId
 from tests.exchange.peer_agents import Agents, exchange_of
-from tests.support.fake_world import RUN, group_of
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3)
 SITE = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 2)

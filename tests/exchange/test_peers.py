@@ -25,8 +25,8 @@ from otel_torchdist.job.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_l
 from otel_torchdist.stall.peer_agents import Leads
 from tests.exchange.listening import HOST, peer_at, stranger
 from tests.job.announced import PEERS, TOKEN, file_of
-from tests.support.fake_world import RUN, FakeWorld
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN, FakeWorld
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
-from tests.support.fake_world import RUN, SECOND, START_NS, group_of
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, group_of
 
 MINUTE = 60 * SECOND
 EVERYBODY = group_of(0, 1, 2, 3)

@@ -10,8 +10,8 @@ import pytest
 
 from otel_torchdist.exchange.peer import MAX_STEPS_ANSWER
 from tests.exchange.peer_agents import Agents, agents, exchange_of
-from tests.support.fake_world import RUN
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN
 
 
 @pytest.fixture

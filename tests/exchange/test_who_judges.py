@@ -16,8 +16,8 @@ from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Follows, Leads, Undecided
 from tests.exchange.listening import HOST, stranger
 from tests.exchange.peer_agents import TOKEN, Agents, agents, exchange_of
-from tests.support.fake_world import RUN
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import RUN
 
 
 def test_lowest_id_judges_and_sees_all(three: Agents) -> None:

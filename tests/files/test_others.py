@@ -14,14 +14,14 @@ import pytest
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import is_gone, is_passing, open_regular, read_part, read_regular, reason
-from otel_torchdist.job.requests import last_stack, offer_path
-from otel_torchdist.job.stacks import StacksFile, read_stacks, stacks_path
+from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
+from otel_torchdist.job.requests.stacks import StacksFile, read_stacks, stacks_path
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import WriterProcess, new_writer, open_descriptors
+from tests.support.tapes.tapes import WriterProcess, new_writer, open_descriptors
 
 TIB_4 = 1 << 42
 

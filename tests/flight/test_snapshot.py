@@ -15,9 +15,9 @@ from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records.splits import Splits
-from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import roots_of
+from otel_torchdist.verdict.past.last_moment import LastMoment
+from otel_torchdist.verdict.past.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules
 from tests.flight.made_dumps import SECOND, START_NS, Document, call, document, late_rank
 

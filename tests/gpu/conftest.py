@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.gpu.world import World, begin_world, end_world
-from tests.support.memory import memory_directory
+from tests.support.tapes.memory import memory_directory
 
 HERE = Path(__file__).parent
 

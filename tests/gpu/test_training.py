@@ -22,8 +22,8 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.gpu.world import DEVICE, World
-from tests.support.recorded import read_tapes
 from tests.support.repository import REPOSITORY
+from tests.support.tapes.recorded import read_tapes
 
 WORKERS = Path(__file__).parent / "workers"
 THRESHOLD_S = 0.5

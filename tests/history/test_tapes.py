@@ -10,7 +10,7 @@ from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.history.tapes import history_of
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import begin, new_writer
+from tests.support.tapes.tapes import begin, new_writer
 
 
 @pytest.mark.parametrize("field", ["entered_ns", "sequence"])

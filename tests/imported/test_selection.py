@@ -9,7 +9,7 @@ import msgspec
 from otel_torchdist.imported.selection import MAX_CALLS, MAX_RANKS, USUAL_LAST
 from otel_torchdist.world.calls import OperationView
 from tests.imported.recordings import RecordedWorld, stalled
-from tests.support.fake_world import WALL_OFFSET_NS, group_of
+from tests.support.worlds.fake_world import WALL_OFFSET_NS, group_of
 
 NOW_S = 60.0
 

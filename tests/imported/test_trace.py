@@ -17,8 +17,8 @@ from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.world.calls import UNREAD
 from tests.imported.recordings import Found, RecordedWorld, stalled
-from tests.support.fake_world import SECOND, START_NS, WALL_OFFSET_NS, group_of
-from tests.support.memory_sink import MemorySink
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.worlds.fake_world import SECOND, START_NS, WALL_OFFSET_NS, group_of
 
 EPOCH_NS = START_NS + WALL_OFFSET_NS
 NOW_S = 60.0

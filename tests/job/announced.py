@@ -6,7 +6,7 @@ from pathlib import Path
 
 from otel_torchdist.job.peers import TOKEN_BYTES, Peer, Peers
 from tests.exchange.listening import HOST
-from tests.support.fake_world import RUN
+from tests.support.worlds.fake_world import RUN
 
 TOKEN = bytes(range(TOKEN_BYTES))
 OTHERS = (Peer(4, "node-b", "10.0.0.2", 4711, 4), Peer(8, "nöde-c", "10.0.0.3", 65535, 0))

@@ -14,7 +14,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, job_key, tapes_in
 from otel_torchdist.serving.scrape_target import ScrapeTarget
 from tests.support.repository import REPOSITORY
-from tests.support.tapes import new_writer, open_descriptors
+from tests.support.tapes.tapes import new_writer, open_descriptors
 
 NOBODY = 65534
 NONE_RUN = {"TORCHELASTIC_RUN_ID": "none"}

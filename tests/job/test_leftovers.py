@@ -16,15 +16,16 @@ import pytest
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files import locks as directory_lock
 from otel_torchdist.files.locks import alone_in, using
-from otel_torchdist.job.deaths import death_path
 from otel_torchdist.job.description import description_path
 from otel_torchdist.job.directory import clean_up, job_directory
-from otel_torchdist.job.profile_file import profile_path
-from otel_torchdist.job.requests import abort_path, offer_path
-from otel_torchdist.job.rescue_request import rescue_path
-from otel_torchdist.job.stacks import stacks_path
+from otel_torchdist.job.requests.abort import abort_path
+from otel_torchdist.job.requests.fault_handler import offer_path
+from otel_torchdist.job.requests.profile_file import profile_path
+from otel_torchdist.job.requests.rescue import rescue_path
+from otel_torchdist.job.requests.stacks import stacks_path
+from otel_torchdist.job.runs.deaths import death_path
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors, start
+from tests.support.tapes.tapes import WriterProcess, begin, new_writer, open_descriptors, start
 from tests.support.waiting import until
 
 PLENTY = 1 << 40

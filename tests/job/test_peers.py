@@ -26,7 +26,7 @@ from otel_torchdist.job.peers import (
 )
 from tests.exchange.listening import HOST
 from tests.job.announced import OTHERS, PEERS, TOKEN, file_of
-from tests.support.fake_world import RUN
+from tests.support.worlds.fake_world import RUN
 
 
 def test_written_and_read(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.telemetry.metrics.snapshots import FindingSnapshot, RunFindings
 from tests.support.browser import Browser, running_browser
-from tests.support.fake_world import SECOND
-from tests.support.live_pages import Served, seen_in, served, snapshot_of, stalled_world, with_stack
 from tests.support.waiting import until
+from tests.support.worlds.fake_world import SECOND
+from tests.support.worlds.live_pages import Served, seen_in, served, snapshot_of, stalled_world, with_stack
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

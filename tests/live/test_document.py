@@ -14,8 +14,8 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, FindingSnapshot, RunFindings
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from tests.support.fake_world import SECOND
-from tests.support.live_pages import FACTS, seen_in, snapshot_of, stalled_world, with_stack
+from tests.support.worlds.fake_world import SECOND
+from tests.support.worlds.live_pages import FACTS, seen_in, snapshot_of, stalled_world, with_stack
 
 OURS, THEIRS = 1000, 1001
 

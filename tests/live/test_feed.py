@@ -17,8 +17,8 @@ from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.fake_tape import SECOND, FakeTape
-from tests.support.live_pages import FACTS
+from tests.support.tapes.fake_tape import SECOND, FakeTape
+from tests.support.worlds.live_pages import FACTS
 
 
 class Reading:

@@ -18,17 +18,17 @@ import pytest
 
 from tests.agent.training import target_in
 from tests.cli.gloo_jobs import LOADING_LINE, GlooJobs
-from tests.cli.running import Running, processes_of
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.serving.test_site import NOBODY, asked_by
 from tests.support.browser import Browser, running_browser
-from tests.support.job_ranks import RANK_PROCESS, Ranks
-from tests.support.memory import memory_directory
-from tests.support.nodes import nodes, why_not
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.quiet import QUIET
+from tests.support.commands.running import Running, processes_of
+from tests.support.launch.nodes import nodes, why_not
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
+from tests.support.ranks.job_ranks import RANK_PROCESS, Ranks
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.tapes.memory import memory_directory
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

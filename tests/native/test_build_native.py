@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from otel_torchdist.native.library import library_name
-from tests.cli.running import SCRIPT
-from tests.support.native_library import native_cache
+from tests.support.commands.running import SCRIPT
+from tests.support.native.native_library import native_cache
 
 NAME = library_name(torch.__version__)
 COMPILER = """#!/bin/sh

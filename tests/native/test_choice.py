@@ -11,7 +11,7 @@ import torch
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.native.build import build
 from otel_torchdist.native.library import NativeError, chosen_library, find_library, library_name
-from tests.support.native_library import native_cache
+from tests.support.native.native_library import native_cache
 
 LOG = "otel_torchdist"
 

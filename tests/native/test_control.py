@@ -14,8 +14,8 @@ from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, RecordKind, Word
-from tests.support.memory import memory_directory
-from tests.support.native_library import native_cache
+from tests.support.native.native_library import native_cache
+from tests.support.tapes.memory import memory_directory
 
 NEVER_GIVEN = (0, 1, 63, 1 << 31, (1 << 62) - 1, 1 << 63, (1 << 64) - 1)
 TAIL = NativeTapeWriter.prepare(1, 1, 2, 3, 4, 0, 0, 6, RecordKind.OPERATION, 0)

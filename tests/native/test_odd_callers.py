@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job, Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.recorded import Recorded
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.tapes.recorded import Recorded
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from statistics import median
 import pytest
 
 from otel_torchdist.tape.layout import Flag
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of, simulated_library
-from tests.support.recorded import Recorded, RecordedTape
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of, simulated_library
+from tests.support.tapes.recorded import Recorded, RecordedTape
 
 MS = 1_000_000
 CLOCK_ERROR_NS = 3 * MS

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture.c10d.ragged import RAGGED_AFTER
+from otel_torchdist.capture.c10d.calls.ragged import RAGGED_AFTER
 from otel_torchdist.tape.layout import Flag
-from tests.support.jobs import Job, Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 
 TIMES = 500
 LINES = ("reduce", "gather", "spread")

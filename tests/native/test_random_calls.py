@@ -12,10 +12,10 @@ import pytest
 
 from otel_torchdist.tape.layout import Flag
 from tests.native.test_same_records import facts_of
-from tests.support.jobs import Job, Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.recorded import Recorded
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.tapes.recorded import Recorded
 
 SEEDS = (1, 2)
 CALLS = 60

@@ -19,10 +19,10 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.config import CaptureKernel
 from otel_torchdist.native.library import chosen_library, library_name
 from otel_torchdist.tape.layout import Kernel
-from tests.support.jobs import Jobs
-from tests.support.native_library import native_cache
-from tests.support.quiet import QUIET
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import native_cache
 
 NAME = library_name(torch.__version__)
 TAIL = ": recording in Python, which takes longer (OTEL_PYTHON_TORCHDIST_CAPTURE)"

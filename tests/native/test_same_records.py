@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from otel_torchdist.tape.layout import Flag
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.rank import SHOWS_REDUCE_OP
-from tests.support.recorded import Recorded, RecordedTape
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.ranks.rank import SHOWS_REDUCE_OP
+from tests.support.tapes.recorded import Recorded, RecordedTape
 
 RANKS = 2
 READ = ~(Flag.REDUCE_OP_UNREAD)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.jobs import Jobs
-from tests.support.native_library import environ_of
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
 
 SESSIONS = 12
 OPERATIONS = 8

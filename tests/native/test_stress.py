@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.support.sanitizers import Sanitizer, stress_program
+from tests.support.native.sanitizers import Sanitizer, stress_program
 
 SEEDS = (1, 2)
 LIMIT_S = 150.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job, Jobs
-from tests.support.native_library import simulated_library
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import simulated_library
 
 
 @pytest.fixture(scope="module")

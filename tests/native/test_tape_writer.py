@@ -17,8 +17,8 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.memory import memory_directory
-from tests.support.native_library import native_cache
+from tests.support.native.native_library import native_cache
+from tests.support.tapes.memory import memory_directory
 
 CAPACITY = 8
 HOWS = (How.CALL, How.WAIT, How.CALLBACK, How.FAILED)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
-from tests.support.recorded import RecordedTape, read_tapes
+from tests.support.native.sanitizers import address_runtime, watched_cache
 from tests.support.repository import REPOSITORY
-from tests.support.sanitizers import address_runtime, watched_cache
+from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 WORKERS = Path(__file__).parent / "workers"
 LIMIT_S = 360.0

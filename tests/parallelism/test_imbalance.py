@@ -16,7 +16,7 @@ from otel_torchdist.parallelism.imbalance import MAX_COMPARED, Exchanges, Imbala
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import FakeTape
 
 GROUP = GroupName("0", "experts", (0, 1, 2, 3), 0, "gloo", True)
 EVEN = [100] * 4

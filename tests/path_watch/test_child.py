@@ -17,8 +17,8 @@ from otel_torchdist.path_watch.child import Child, ChildError, NodeCalls
 from otel_torchdist.path_watch.steps import StepRange, segments_of
 from otel_torchdist.stall.findings.slow import SlowKind
 from tests.path_watch.written import write
+from tests.support.tapes.written_world import WrittenWorld
 from tests.support.waiting import until
-from tests.support.written_world import WrittenWorld
 
 pytestmark = pytest.mark.process
 STEPS = StepRange(8, 19)

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.path_watch.steps import MAX_STEPS, StepRange, histories_in, operations_in, segments_of
 from tests.path_watch.written import write
-from tests.support.written_world import WrittenWorld
+from tests.support.tapes.written_world import WrittenWorld
 
 
 @pytest.fixture(scope="module")

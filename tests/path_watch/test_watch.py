@@ -22,12 +22,13 @@ from otel_torchdist.path_watch.watch import (
     RunToWatch,
     StepsOnRequest,
 )
-from otel_torchdist.stall.events import Event, PathMeasured, SlowFound, SlowGone
+from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.findings.events import PathMeasured, SlowFound, SlowGone
 from otel_torchdist.world.model import WorldSnapshot
 from tests.path_watch.written import write
-from tests.support.fake_world import RUN, FakeWorld
+from tests.support.tapes.written_world import WrittenWorld
 from tests.support.waiting import until
-from tests.support.written_world import WrittenWorld
+from tests.support.worlds.fake_world import RUN, FakeWorld
 
 pytestmark = pytest.mark.process
 STEPS = 64

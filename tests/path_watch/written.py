@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.written_world import WrittenWorld
+from tests.support.tapes.written_world import WrittenWorld
 
 
 def write(world: WrittenWorld, folder: Path, capacity: int = 256) -> list[Path]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.job.deaths import BY_CGROUP, Death, death_path, read_death
+from otel_torchdist.job.runs.deaths import BY_CGROUP, Death, death_path, read_death
 from tests.support.waiting import until
 
 HERE = Path(__file__).parent

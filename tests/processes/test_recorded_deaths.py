@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.watch.passive import PassiveWatch
-from otel_torchdist.job.deaths import Death, write_death
+from otel_torchdist.job.runs.deaths import Death, write_death
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
@@ -18,7 +18,7 @@ from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.following.follower import DYING_NS, TapeFollower
-from tests.support.fake_tape import SECOND, ClockedTape, FakeTape
+from tests.support.tapes.fake_tape import SECOND, ClockedTape, FakeTape
 
 KILLED = int(signal.SIGKILL)
 

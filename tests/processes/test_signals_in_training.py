@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.job.requests import offer_path, parse_stack
+from otel_torchdist.job.requests.fault_handler import offer_path, parse_stack
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.stack_signal import ask_by_signal
-from otel_torchdist.stall.attributes import of_place
 from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.stall.reporting.attributes import of_place
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.reader import TapeReader

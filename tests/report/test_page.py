@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 
 from otel_torchdist.tape.names.model import CallSiteName
-from tests.cli.asking import Answer, ask
 from tests.support.browser import Browser, Seen, running_browser
-from tests.support.memory import memory_directory
-from tests.support.written_world import WrittenWorld
+from tests.support.commands.asking import Answer, ask
+from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.written_world import WrittenWorld
 
 pytestmark = pytest.mark.process
 Opened = tuple[Any, Seen]

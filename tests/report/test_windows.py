@@ -6,7 +6,7 @@ import dataclasses
 from itertools import accumulate
 
 from otel_torchdist.report.build import Choice, findings_of, windows_of
-from otel_torchdist.report.window_model import Window
+from otel_torchdist.report.model.windows import Window
 from tests.critical_path.simulated import MS, Job
 
 SECOND = 1_000 * MS

@@ -10,7 +10,7 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView
-from tests.support.fake_world import START_NS
+from tests.support.worlds.fake_world import START_NS
 
 
 def history_of(view: RankView, groups: Mapping[str, GroupView], world_size: int) -> RankHistory:

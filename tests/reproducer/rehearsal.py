@@ -10,10 +10,10 @@ from typing import Final
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call, Create, CreateExtra, End, Ending, Script, Step, Wait
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.post_mortem import examine
+from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
-from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeRank, FakeWorld, group_of
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeRank, FakeWorld, group_of
 
 MUCH_LATER_S: Final = 100.0
 _NO_FLAGS: Final = Flag(0)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.reproducer.endings import end_of, is_assumed, statements_of
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import stalled_verdict
+from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from tests.reproducer.test_planning import NOW_S, RecordedWorld, all_ranks
-from tests.support.fake_world import THRESHOLD_NS
+from tests.support.worlds.fake_world import THRESHOLD_NS
 
 
 def dead(status: int | None, failure: str = "") -> Verdict:

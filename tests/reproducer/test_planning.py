@@ -11,11 +11,11 @@ from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.verdict.post_mortem import stalled_verdict
+from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView, OperationView
 from tests.reproducer.rehearsal import verdict_on
-from tests.support.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
 
 NOW_S: Final = 100.0
 

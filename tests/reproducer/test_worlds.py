@@ -13,12 +13,12 @@ from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import VerdictKind
-from otel_torchdist.verdict.post_mortem import examine
+from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
-from tests.jobs.faults.worlds import World, random_world
+from tests.jobs.faults.simulated.worlds import World, random_world
 from tests.reproducer.recorded import history_of
 from tests.reproducer.rehearsal import verdict_on
-from tests.support.fake_world import RUN, THRESHOLD_NS
+from tests.support.worlds.fake_world import RUN, THRESHOLD_NS
 
 SEEDS: Final = 40
 NOT_BY_A_SCRIPT: Final = (VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN, VerdictKind.UNREACHABLE)

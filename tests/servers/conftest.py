@@ -10,8 +10,8 @@ from deploy.native.ports import free_ports
 from deploy.native.servers import stack_binaries
 from deploy.native.stack import Stack
 from tests.servers.story import Story, live_through
-from tests.support.memory import memory_directory
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from deploy.native.training import training_environment
-from tests.support.launch import Torchrun
-from tests.support.warm_python import WarmPython
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
 
 RANKS: Final = 4
 THRESHOLD_S: Final = 3.0

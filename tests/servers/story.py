@@ -17,7 +17,7 @@ from deploy.native.training import SERVICE
 from tests.grafana.queries import DASHBOARDS, EVERYTHING, queries
 from tests.servers.jobs import running_job
 from tests.servers.rules import rule_expressions
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
 
 ODD: Final = 'pipeline "1" \\ back\nnext\ttab ☃ } , = ; {{x}} $y'
 """A group description with every odd character that torch's text may have."""

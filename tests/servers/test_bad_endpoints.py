@@ -22,7 +22,7 @@ from deploy.native.stack import Stack
 from deploy.native.training import training_environment
 from tests.servers.certificates import Certificate, make_certificate
 from tests.servers.jobs import RANKS, running_job
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
 
 TOKEN = "moon-7"
 STEPS = 10

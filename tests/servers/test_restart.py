@@ -11,8 +11,8 @@ from deploy.native.jaeger_api import JaegerSpan
 from deploy.native.ports import HOST
 from deploy.native.stack import Stack
 from tests.servers.jobs import RANKS, running_job
+from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 STEPS, PAUSE_S = 120, 0.08
 FEW_STEPS = 20

@@ -22,8 +22,7 @@ from otel_torchdist.serving.clients import MAX_CLIENTS
 from otel_torchdist.serving.http_server import SharedPage
 from otel_torchdist.serving.metrics_page import MetricsServer
 from tests.serving.test_metrics_page import get, our_threads
-from tests.support.core_waits import waited_for_a_core_s
-from tests.support.waiting import until
+from tests.support.waiting import until, waited_for_a_core_s
 
 MAKING_S = 0.02
 PROMISE_S = 1.0

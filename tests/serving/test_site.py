@@ -23,7 +23,7 @@ from otel_torchdist.serving import socket_owner
 from otel_torchdist.serving.clients import MAX_CLIENTS
 from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
 from tests.serving.test_metrics_page import BODY_VALUE, get
-from tests.support.live_pages import Served, seen_in, served, snapshot_of, stalled_world
+from tests.support.worlds.live_pages import Served, seen_in, served, snapshot_of, stalled_world
 
 NOBODY = 65534
 

@@ -8,8 +8,8 @@ from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, S
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Outcome, VerdictKind
-from tests.support.fake_world import SECOND, FakeWorld, group_of
-from tests.support.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
+from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of
+from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 
 def ages_s(markers: Sequence[MarkerDue]) -> list[float]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.events import MarkerDue
-from otel_torchdist.stall.numbering import MarkerClock
+from otel_torchdist.stall.incidents.numbering import MarkerClock
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.waits import waits_of
-from tests.support.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.watched_world import EVERYBODY, Watching, stalled
+from tests.support.worlds.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 
 
 def marked(watching: Watching) -> list[tuple[float, int, int]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from otel_torchdist.stall.events import Incident, IncidentHandedOver, Occasion
+from otel_torchdist.stall.events import IncidentHandedOver, Occasion
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.peer_agents import Leads
-from otel_torchdist.stall.spans import incident_spans
+from otel_torchdist.stall.reporting.spans import incident_spans
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
-from tests.support.detector_with_peers import Accompanied, a_ruling, follows
-from tests.support.fake_world import RUN
-from tests.support.watched_world import EVERYBODY, stalled
+from tests.support.worlds.detector_with_peers import Accompanied, a_ruling, follows
+from tests.support.worlds.fake_world import RUN
+from tests.support.worlds.watched_world import EVERYBODY, stalled
 
 
 def test_incident_is_handed_over() -> None:

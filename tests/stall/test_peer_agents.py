@@ -7,12 +7,12 @@ import dataclasses
 from otel_torchdist import semconv
 from otel_torchdist.stall.events import MarkerDue
 from otel_torchdist.stall.peer_agents import Leads, Undecided
-from otel_torchdist.stall.spans import marker_span
+from otel_torchdist.stall.reporting.spans import marker_span
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.detector_with_peers import LOCAL, Accompanied, a_ruling, follows, with_others
-from tests.support.fake_world import FakeWorld, group_of
-from tests.support.watched_world import EVERYBODY, stalled
+from tests.support.worlds.detector_with_peers import LOCAL, Accompanied, a_ruling, follows, with_others
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.watched_world import EVERYBODY, stalled
 
 # --- another agent judges -----------------------------------------------------------------------------------------
 

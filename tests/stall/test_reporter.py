@@ -13,14 +13,14 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 from otel_torchdist import semconv
 from otel_torchdist.naming import anchor_span_id, operation_span_id, run_label, trace_id_of_step
 from otel_torchdist.stall.events import TimeoutShort
-from otel_torchdist.stall.reporter import StallReporter
+from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names.model import AtTimeout
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.world.model import RankView
-from tests.support.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of
-from tests.support.memory_sink import MemorySink
-from tests.support.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of
+from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 STALLED_S = 5.0
 

@@ -20,7 +20,7 @@ from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Source
-from tests.support import rank_process
+from tests.support.ranks import rank_process
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.process

@@ -10,8 +10,8 @@ from otel_torchdist.stall.events import Occasion, StacksOverdue
 from otel_torchdist.verdict.wording.sentence import describe_place
 from otel_torchdist.world.model import Stacks
 from otel_torchdist.world.places import Source
-from tests.support.fake_world import FakeWorld
-from tests.support.watched_world import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
+from tests.support.worlds.fake_world import FakeWorld
+from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
 
 LATE = 2
 CROSSED_S = 15.0

@@ -12,7 +12,7 @@ from otel_torchdist.statistics.model import Row, Statistics
 from otel_torchdist.tape.layout import Flag, How, Word
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.fake_tape import WORLD, FakeTape
+from tests.support.tapes.fake_tape import WORLD, FakeTape
 
 MS: Final = 1_000_000
 MIB: Final = 1 << 20

@@ -19,7 +19,7 @@ from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName, SignatureName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, OperationId, OperationView
-from tests.support.fake_world import group_of
+from tests.support.worlds.fake_world import group_of
 
 GROUPS = (group_of(0, 1, 2), group_of(0, 2), group_of(1, 2, nth=1))
 SITES = (CallSiteName("step", "/home/ada/train.py", 10), CallSiteName("save", "/home/ada/train.py", 20), None)

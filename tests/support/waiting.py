@@ -1,9 +1,12 @@
-"""Waiting for a condition, for a limited time."""
+"""Waiting for a condition, for a limited time; and how long a process had to wait for a core."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 SHORTEST_PAUSE_S: Final = 0.005
@@ -26,3 +29,16 @@ def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float =
         time.sleep(pause_s)
         pause_s = min(1.3 * pause_s, LONGEST_PAUSE_S)
     return found
+
+
+def waited_for_a_core_s(pid: int | None = None) -> float:
+    """Seconds for which the current threads of a process were runnable but did not run: the tolerance to add to bounds.
+
+    Args:
+        pid: The process; this one by default.
+    """
+    waited_ns = 0
+    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            waited_ns += int((task / "schedstat").read_text().split()[1])
+    return waited_ns / 1e9

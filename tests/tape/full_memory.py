@@ -14,7 +14,7 @@ from otel_torchdist.job.directory import base_directory, clean_up, job_directori
 from otel_torchdist.tape.names.model import OTHER
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import begin, new_writer, open_descriptors
+from tests.support.tapes.tapes import begin, new_writer, open_descriptors
 
 
 def fill(path: Path) -> None:

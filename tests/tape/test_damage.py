@@ -24,7 +24,7 @@ from otel_torchdist.tape.records.activities import Activity, prepare_activity
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 
 CAPACITY = 8
 SECTOR = 512

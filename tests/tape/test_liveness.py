@@ -13,7 +13,7 @@ import pytest
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.repository import REPOSITORY
-from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors
+from tests.support.tapes.tapes import WriterProcess, begin, new_writer, open_descriptors
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,7 @@ import pytest
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import new_writer, open_descriptors
+from tests.support.tapes.tapes import new_writer, open_descriptors
 
 
 def forged(directory: Path, offset: int, value: bytes) -> Path:

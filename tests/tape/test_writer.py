@@ -27,7 +27,7 @@ from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_i
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import begin, new_writer, open_descriptors
+from tests.support.tapes.tapes import begin, new_writer, open_descriptors
 from tests.support.waiting import until
 
 SECOND = 1_000_000_000

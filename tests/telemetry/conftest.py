@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_tape import ClockedTape
+from tests.support.tapes.fake_tape import ClockedTape
 from tests.telemetry.spanned_rank import Rank
 
 

@@ -7,8 +7,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
-from tests.support.fake_tape import ClockedTape
-from tests.support.memory_sink import MemorySink
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.tapes.fake_tape import ClockedTape
 
 
 class Rank:

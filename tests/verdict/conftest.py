@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.world.calls import GroupView
-from tests.support.fake_world import FakeWorld, group_of
+from tests.support.worlds.fake_world import FakeWorld, group_of
 
 
 @pytest.fixture

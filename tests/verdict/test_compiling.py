@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.compiling import is_compiling
-from tests.support.fake_world import FakeWorld
-from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
+from tests.support.worlds.fake_world import FakeWorld
+from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 SCRIPT = Path(__file__).with_name("compiled_stacks.py")
 PACKAGES = "/venv/lib/python3.11/site-packages"

@@ -12,8 +12,8 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
-from tests.support.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
-from tests.support.watched_world import EVERYBODY, Watching, stalled
+from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
+from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 
 KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
 RAISED = 1 << 8

@@ -5,8 +5,8 @@ import pytest
 from otel_torchdist.config import Config
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.fake_world import SECOND, FakeWorld
-from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
+from tests.support.worlds.fake_world import SECOND, FakeWorld
+from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 
 def late_world(late: int = 2) -> FakeWorld:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.stall.attributes import resolution
+from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
-from tests.support.fake_world import FakeRank, FakeWorld
-from tests.support.watched_world import Watching, stalled
+from tests.support.worlds.fake_world import FakeRank, FakeWorld
+from tests.support.worlds.watched_world import Watching, stalled
 
 KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)
 DYING = Callable[[FakeRank, float], None]

@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.native_library import has_compiler
 from otel_torchdist.native.library import library_name
-from tests.support.memory import memory_directory
-from tests.support.recorded import RecordedTape, read_tapes
 from tests.support.repository import REPOSITORY
+from tests.support.tapes.memory import memory_directory
+from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 PROGRAM = Path(__file__).parent / "workers" / "user.py"
 TIMES = 20

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from otel_torchdist.job.lives import waits
+from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.records.activities import prepare_activity
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import RankView
-from tests.support.fake_tape import SECOND, FollowedTape
+from tests.support.tapes.fake_tape import SECOND, FollowedTape
 
 PAIR = GroupName("1", "mesh_dp", (0, 1), 1, "gloo", True)
 

@@ -13,7 +13,7 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView
-from tests.support.fake_tape import RUN_ID, SECOND, FollowedTape
+from tests.support.tapes.fake_tape import RUN_ID, SECOND, FollowedTape
 
 STRANGER = 12345
 

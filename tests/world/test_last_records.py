@@ -9,7 +9,7 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
 from otel_torchdist.world.following.follower import TapeFollower
-from tests.support.fake_tape import ClockedTape
+from tests.support.tapes.fake_tape import ClockedTape
 
 
 def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:

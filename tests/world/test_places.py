@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.places import FrameOwner, owner_of, stack_text, thread_to_show, user_frame
 

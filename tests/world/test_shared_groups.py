@@ -12,7 +12,7 @@ from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.shared_groups import SharedGroup
-from tests.support.fake_tape import PAIR, SECOND, TRAIN, FakeTape
+from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 
 NCCL = GroupName("0", "default_pg", (0, 1), 0, "nccl", True)
 ALONE = GroupName("0", "default_pg", (0,), 0, "gloo", True)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.following import channel_progress
 from otel_torchdist.world.following.follower import TapeFollower
-from tests.support.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape
 from tests.support.repository import REPOSITORY
+from tests.support.tapes.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape
 
 LEAVE_A_TAPE = """
 import os, sys

@@ -11,7 +11,7 @@ from otel_torchdist import guard
 from otel_torchdist.tape.layout import How
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call, GroupState
+    from otel_torchdist.capture.c10d.calls.call import Call, GroupState
     from otel_torchdist.capture.c10d.groups.groups import Groups
     from otel_torchdist.capture.c10d.hot_path import HotPath
     from otel_torchdist.capture.torch_api import Patches

@@ -24,7 +24,7 @@ from otel_torchdist.capture.torch_api import LIST, Patches
 from otel_torchdist.tape.layout import Flag, How
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.c10d.calls.call import Call
 
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call polls: with dense traffic, ends are then known more exactly than from the poller."""

@@ -14,7 +14,7 @@ from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call, OnDevice, Plan
+    from otel_torchdist.capture.c10d.calls.call import Call, OnDevice, Plan
     from otel_torchdist.native.devices import NativeDevices
 
 MAX_WRITTEN: Final = 64

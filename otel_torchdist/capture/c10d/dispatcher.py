@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from otel_torchdist import guard
+from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.hot_path import HotPath
-from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.c10d.waits import AFTER, BEFORE, INSIDE
 from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
@@ -28,7 +28,7 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.tape.layout import How
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.c10d.calls.call import Call
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.native_kernels import NativeKernels
     from otel_torchdist.native.library import Library

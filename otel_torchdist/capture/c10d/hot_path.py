@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.buckets import labelled
-from otel_torchdist.capture.c10d.call import ALWAYS, Call
+from otel_torchdist.capture.c10d.calls.buckets import labelled
+from otel_torchdist.capture.c10d.calls.call import ALWAYS, Call
+from otel_torchdist.capture.c10d.calls.plans import REDUCE_OP_EVERY, make_plan, read_arguments
+from otel_torchdist.capture.c10d.calls.signatures import key_of
 from otel_torchdist.capture.c10d.completion import SWEPT_PER_CALL, Works
-from otel_torchdist.capture.c10d.plans import REDUCE_OP_EVERY, make_plan, read_arguments
-from otel_torchdist.capture.c10d.signatures import key_of
 from otel_torchdist.capture.torch_api import LIST, backward_id, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
+    from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.groups.groups import Groups
-    from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.thread_labels import ThreadLabels
     from otel_torchdist.capture.training.steps import Steps
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.call import SOMETIMES, Call, Plan
+from otel_torchdist.capture.c10d.calls.call import SOMETIMES, Call, Plan
 from otel_torchdist.capture.c10d.devices import LEFT_ALONE, RETURNS_WORK
 from otel_torchdist.native.library import Library, OperationLayout
 from otel_torchdist.native.recording import NativePlan, PlanFlag
@@ -20,8 +20,8 @@ from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.layout import Flag
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.c10d.devices import Devices
-    from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.c10d.waits import Waits
 
 _ON_HOST: Final = frozenset({"gloo", "fake"})

@@ -16,7 +16,7 @@ from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call, Plan
+    from otel_torchdist.capture.c10d.calls.call import Call, Plan
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _MEANS_NOTHING: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)

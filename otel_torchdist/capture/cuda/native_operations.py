@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.calls.call import Call
 from otel_torchdist.capture.cuda.driver import DriverError, EventPool
 from otel_torchdist.capture.cuda.queues import QueuedOperation, Wait
 from otel_torchdist.native.devices import (
@@ -20,7 +20,7 @@ from otel_torchdist.native.devices import (
 from otel_torchdist.native.library import FAILURES
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Plan
+    from otel_torchdist.capture.c10d.calls.call import Plan
 
 _HAS_LEFT: Final = IS_ISSUED | IS_VOID | IS_ELSEWHERE
 """One of these is set once the call has left the library."""

@@ -40,7 +40,7 @@ from otel_torchdist.tape.records.numerics import Unseen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.c10d.calls.call import Call
     from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 
 _BLOCKING_WAIT: Final = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")

@@ -18,7 +18,7 @@ from otel_torchdist.capture.cuda.driver import DeviceDriver, EventPool
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.c10d.calls.call import Call
 
 BLOCKED_MS: Final = 0.02
 """A stream that blocked at a wait for at least this long, plus the time that the host took to enqueue it, resumed when

@@ -18,10 +18,10 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import distributed as ddp
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.buckets import Buckets
+from otel_torchdist.capture.c10d.calls.buckets import Buckets
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
     from otel_torchdist.capture.torch_api import Patches, Replaced
 
 MAX_READS: Final = 16

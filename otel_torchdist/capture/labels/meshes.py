@@ -17,7 +17,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import resolve_group
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
     from otel_torchdist.capture.torch_api import Patches, Replaced
 
 

@@ -26,7 +26,7 @@ from otel_torchdist.capture.torch_api import Patches, Replaced
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
     from otel_torchdist.capture.thread_labels import ThreadLabels
 
 _logger = logging.getLogger("otel_torchdist")

@@ -8,8 +8,8 @@ from typing import Any
 
 from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
-from otel_torchdist.capture.observers.numerics import NumericsObserver
 from otel_torchdist.capture.observers.synchronized import warn_of_distortion
+from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.config import CaptureKernel, Config, NumericsMode
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 

@@ -23,11 +23,11 @@ from torch.optim import Optimizer
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
-from otel_torchdist.capture.observers.device_values import DeviceValues
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.observers.replicas import Replicas
 from otel_torchdist.capture.observers.synchronized import Synchronizer
 from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
+from otel_torchdist.capture.observers.values.device_values import DeviceValues
 from otel_torchdist.capture.torch_api import (
     REDUCE_OPS,
     Patches,
@@ -39,9 +39,9 @@ from otel_torchdist.capture.torch_api import (
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Channel, GroupState
+    from otel_torchdist.capture.c10d.calls.call import Channel, GroupState
+    from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.c10d.devices import DeviceOperations
-    from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.observers.choice import Observing
     from otel_torchdist.capture.recorder import Recorder
 

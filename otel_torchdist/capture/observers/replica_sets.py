@@ -21,7 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from otel_torchdist.capture.observers.statistics import is_dense
+from otel_torchdist.capture.observers.values.statistics import is_dense
 
 MAX_MODELS: Final = 1_024
 MAX_OPTIMIZERS: Final = 4_096

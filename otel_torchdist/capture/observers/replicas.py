@@ -20,9 +20,9 @@ from torch.nn.parallel import distributed as ddp
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
-from otel_torchdist.capture.observers.device_statistics import parameters_in
 from otel_torchdist.capture.observers.replica_sets import ParameterSet, ReplicatedTensors, WrappedModels
-from otel_torchdist.capture.observers.statistics import checksum_of
+from otel_torchdist.capture.observers.values.device_statistics import parameters_in
+from otel_torchdist.capture.observers.values.statistics import checksum_of
 from otel_torchdist.capture.torch_api import Patches, hook_before_optimizers, skip_in_dynamo
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names.model import MAX_PARAMETERS, SPARE_OF_SHAPES, ParameterNames
@@ -31,9 +31,9 @@ from otel_torchdist.tape.records.parameters import MAX_PARAMETERS as MAX_COMPARE
 from otel_torchdist.tape.records.parameters import Parameters, mixed, summed
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
     from otel_torchdist.capture.cuda.readings import Reading
-    from otel_torchdist.capture.observers.device_values import DeviceValues
+    from otel_torchdist.capture.observers.values.device_values import DeviceValues
     from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.tape.writer import TapeWriter
 

@@ -14,8 +14,8 @@ from otel_torchdist.capture.observers.tensors import flat
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_SYNCHRONIZE
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
-    from otel_torchdist.capture.c10d.schemas import OperationSchema
+    from otel_torchdist.capture.c10d.calls.call import GroupState
+    from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
 
 _ON_HOST: Final = frozenset({"cpu", "meta"})
 _logger = logging.getLogger("otel_torchdist")

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_torchdist.capture.c10d.schemas import BARRIERS
+from otel_torchdist.capture.c10d.calls.schemas import BARRIERS
 from otel_torchdist.capture.torch_api import LIST
 
 if TYPE_CHECKING:
     import torch
 
-    from otel_torchdist.capture.c10d.schemas import OperationSchema
+    from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
 
 _IN_PLACE: Final = ("tensor", "tensors")
 _SENT_BY_ROOT: Final = frozenset({"broadcast", "scatter"})

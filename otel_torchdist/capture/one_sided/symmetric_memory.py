@@ -16,11 +16,11 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.calls.call import Call
+from otel_torchdist.capture.c10d.calls.plans import make_plan
+from otel_torchdist.capture.c10d.calls.schemas import Contribution, OperationSchema, described_argument
+from otel_torchdist.capture.c10d.calls.signatures import key_of
 from otel_torchdist.capture.c10d.groups.groups import GroupState
-from otel_torchdist.capture.c10d.plans import make_plan
-from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema, described_argument
-from otel_torchdist.capture.c10d.signatures import key_of
 from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
     LIST,

@@ -24,7 +24,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.requests.stacks import current_stacks
-from otel_torchdist.job.requests import EXIT_CODE, FAILURE, GIVEN_UP, abort_reason
+from otel_torchdist.job.requests.abort import EXIT_CODE, FAILURE, GIVEN_UP, abort_reason
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.training.optimizer_steps import is_within_step
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
-from otel_torchdist.job.rescue_request import RescueRequest, requested_rescue
+from otel_torchdist.job.requests.rescue import RescueRequest, requested_rescue
 from otel_torchdist.tape.rescue import Rescue, RescueState
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.call_sites import site_of
 from otel_torchdist.capture.thread_frames import frames_by_thread
-from otel_torchdist.job.requests import SignalOffer, offer_path
-from otel_torchdist.job.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.fault_handler import SignalOffer, offer_path
+from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
 
 if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter

@@ -15,9 +15,9 @@ from otel_torchdist.cli.advice.wording import PAGES, check, finding
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps
+from otel_torchdist.cli.output.terminal import print_lines
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import target_of, warn
-from otel_torchdist.cli.terminal import print_lines
-from otel_torchdist.cli.text import fail
 from otel_torchdist.critical_path.analysis import PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.parallelism.calls import CallCounter

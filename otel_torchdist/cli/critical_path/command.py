@@ -12,9 +12,9 @@ from otel_torchdist.cli.critical_path.report import lines_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps
+from otel_torchdist.cli.output.terminal import print_lines
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import target_of, warn
-from otel_torchdist.cli.terminal import print_lines
-from otel_torchdist.cli.text import fail
 from otel_torchdist.critical_path.analysis import MOST_CALLS, critical_path_of
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 

@@ -19,15 +19,15 @@ from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault
 from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.demo.views import LiveView, PlainView, View
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.report.command import write_report
 from otel_torchdist.cli.report.gather import subject_of_run
-from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
-from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.outputs import OutputError, check_output
 from otel_torchdist.job.directory import base_directory, job_directories
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.report.build import Choice
 from otel_torchdist.report.page import MARKER
 from otel_torchdist.this_process.stop_signals import StopSignals

@@ -9,14 +9,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from otel_torchdist import semconv
-from otel_torchdist.cli.alarm import alarm
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, passes, story
 from otel_torchdist.cli.demo.views import View
-from otel_torchdist.cli.text import shown
+from otel_torchdist.cli.output.alarm import alarm
+from otel_torchdist.cli.output.text import shown
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.stall.attributes import describe_finding, resolution
-from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, ValuesFound, VerdictGiven
+from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.stall.findings.events import ValuesFound
 from otel_torchdist.stall.findings.values import NonFinite
+from otel_torchdist.stall.reporting.attributes import describe_finding, resolution
 from otel_torchdist.verdict.model import Verdict
 
 

@@ -13,7 +13,7 @@ from otel_torchdist.cli.demo.job import Job, Scratch, endpoint_in
 from otel_torchdist.cli.demo.observed import AgentSeen, scrape
 from otel_torchdist.cli.demo.options import DemoOptions, passes
 from otel_torchdist.cli.demo.views import Screen, View
-from otel_torchdist.cli.rank_table import Doing, RankRow, rank_rows
+from otel_torchdist.cli.output.rank_table import Doing, RankRow, rank_rows
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.job.directory import job_directories
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from otel_torchdist.cli.alarm import Alarm
-from otel_torchdist.cli.rank_table import RankRow, rank_table
-from otel_torchdist.cli.terminal import redraw, stall_panel
+from otel_torchdist.cli.output.alarm import Alarm
+from otel_torchdist.cli.output.rank_table import RankRow, rank_table
+from otel_torchdist.cli.output.terminal import redraw, stall_panel
 from otel_torchdist.naming import compress_ranks
 
 

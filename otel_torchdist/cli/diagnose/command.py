@@ -25,12 +25,12 @@ from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize
+from otel_torchdist.cli.output.terminal import CommandConsole
+from otel_torchdist.cli.output.text import day_and_time, fail, iso_time
 from otel_torchdist.cli.targets import chosen_run, target_of, warn
-from otel_torchdist.cli.terminal import CommandConsole
-from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import Run, whole_index
+from otel_torchdist.job.runs.runs import Run, whole_index
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.verdict.rules import StallRules
 

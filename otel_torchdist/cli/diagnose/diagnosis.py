@@ -10,17 +10,17 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import read_agents_verdict
-from otel_torchdist.job.deaths import read_death
-from otel_torchdist.job.lives import RankLife
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.deaths import read_death
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_calls
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.last_moment import LastMoment
-from otel_torchdist.verdict.post_mortem import PostMortem, examine
+from otel_torchdist.verdict.past.last_moment import LastMoment
+from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import as_finished

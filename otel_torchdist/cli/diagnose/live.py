@@ -15,9 +15,9 @@ from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged
 from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
 from otel_torchdist.cli.diagnose.texts import TextFindings, document_of, judge_texts, lines_of
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.terminal import CommandConsole
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
-from otel_torchdist.cli.terminal import CommandConsole
-from otel_torchdist.cli.text import fail
 from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
 from otel_torchdist.evidence.model import Evidence
 from otel_torchdist.flight.condensed import condense

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from rich.text import Text
 
-from otel_torchdist.cli.text import length, shown_callers, time_of_day
+from otel_torchdist.cli.output.text import length, shown_callers, time_of_day
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation

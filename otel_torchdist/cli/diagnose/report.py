@@ -15,8 +15,8 @@ from rich.text import Text
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.operation_lines import call_lines, operation_lines, when
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
-from otel_torchdist.cli.text import captured, day_and_time, fates, length, time_of_day
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.cli.output.text import captured, day_and_time, fates, length, time_of_day
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.tape.rescue import RescueState
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way

@@ -16,7 +16,7 @@ from otel_torchdist.evidence.world import snapshot_of
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
-from otel_torchdist.verdict.post_mortem import stalled_verdict
+from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import describe_frame, sentence
 from otel_torchdist.world.model import Stacks, WorldSnapshot

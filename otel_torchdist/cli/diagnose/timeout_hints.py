@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from otel_torchdist.cli.text import length
+from otel_torchdist.cli.output.text import length
 from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.verdict.deadline import backend_of, known_timeout
 from otel_torchdist.verdict.model import Verdict, VerdictKind

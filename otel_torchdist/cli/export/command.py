@@ -18,15 +18,15 @@ from otel_torchdist.cli.export.parquet_command import export_parquet
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.export.report import report
 from otel_torchdist.cli.options import RunDirectory
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import chosen_run, ranks_of, steps_of, target_of, warn, without_calls
-from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.export.choice import Choice
 from otel_torchdist.flight.export.dumps import dumps_of
 from otel_torchdist.flight.export.pickles import pickled
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import readable
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 

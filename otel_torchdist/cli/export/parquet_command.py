@@ -14,11 +14,11 @@ from otel_torchdist.archive.segments import Columns
 from otel_torchdist.archive.tapes import segments_of_tape
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.parquet import ParquetError, check_place, write_parquet
+from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, chosen_archived_run, chosen_run, warn, without_calls
-from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import readable
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 

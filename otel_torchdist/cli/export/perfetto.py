@@ -11,8 +11,8 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.incident import judge
 from otel_torchdist.cli.histories import Source
+from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, warn, without_calls
-from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.clocks.alignment import ClockAligner
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.naming import name_ranks

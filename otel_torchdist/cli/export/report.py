@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.text import shown
+from otel_torchdist.cli.output.text import shown
 from otel_torchdist.flight.export.dumps import Exported
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import have, name_ranks, readable
 
 _MAX_NAMES: Final = 8

@@ -12,9 +12,9 @@ from otel_torchdist.cli.graph.document import document_of
 from otel_torchdist.cli.graph.report import lines_of
 from otel_torchdist.cli.histories import source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
+from otel_torchdist.cli.output.terminal import print_lines
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import target_of, warn
-from otel_torchdist.cli.terminal import print_lines
-from otel_torchdist.cli.text import fail
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import graph_of
 from otel_torchdist.this_process.garbage import without_collecting_garbage

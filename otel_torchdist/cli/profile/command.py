@@ -13,15 +13,15 @@ import typer
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory
+from otel_torchdist.cli.output.terminal import print_lines
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.profile.children import ChildProfile, Children
 from otel_torchdist.cli.profile.formats import folded, speedscope
 from otel_torchdist.cli.profile.report import lines_of
 from otel_torchdist.cli.profile.taking import Taken, take
 from otel_torchdist.cli.targets import chosen_run
-from otel_torchdist.cli.terminal import print_lines
-from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
-from otel_torchdist.job.profile_file import ProfileError
+from otel_torchdist.job.requests.profile_file import ProfileError
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.tape.identity import shares_pids
 from otel_torchdist.tape.layout import MAX_PROFILE_RATE, MAX_PROFILE_S

@@ -9,9 +9,9 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold
+from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.report.gather import Subject, report_of, subject_of
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
-from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.files.outputs import OutputError, check_output, write_output
 from otel_torchdist.report.build import Choice

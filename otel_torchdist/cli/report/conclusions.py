@@ -11,10 +11,10 @@ from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers, diagnose_leftovers
 from otel_torchdist.cli.diagnose.leftovers_report import lines_of as lines_of_leftovers
 from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of, lines_of
-from otel_torchdist.cli.text import fates
+from otel_torchdist.cli.output.text import fates
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import Run
-from otel_torchdist.report.model import Conclusion
+from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.report.model.report import Conclusion
 from otel_torchdist.verdict.rules import StallRules
 
 _TONES = {VERDICT: "bad", "ended together": "warn", "undecided": "warn"}

@@ -12,21 +12,21 @@ from typing import Final
 from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
+from otel_torchdist.cli.output.text import day_and_time, fail
 from otel_torchdist.cli.report.conclusions import conclusions_of_dumps, conclusions_of_run
 from otel_torchdist.cli.report.path import hints_in, path_section
 from otel_torchdist.cli.report.world import world_of
 from otel_torchdist.cli.stats.report import describe_difference
 from otel_torchdist.cli.targets import Target, chosen_run
-from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
-from otel_torchdist.job.runs import Run
+from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.profiles.reading.reader import kinds_in
 from otel_torchdist.report.build import Choice, Findings, findings_of, windows_of
 from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_in
 from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.report.matrix import matrix_of
-from otel_torchdist.report.model import Conclusion, Heading, Report
+from otel_torchdist.report.model.report import Conclusion, Heading, Report
 from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.counts import CountDifference
 from otel_torchdist.statistics.model import Statistics

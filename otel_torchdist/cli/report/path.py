@@ -11,7 +11,7 @@ from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.critical_path.wording import left_out, sentence
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.report.path_model import Gain, Hint, Path, PathPart, RankParts
+from otel_torchdist.report.model.path import Gain, Hint, Path, PathPart, RankParts
 from otel_torchdist.verdict.wording.sentence import describe_frame
 
 MOST_PARTS: Final = 100

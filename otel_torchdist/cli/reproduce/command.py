@@ -10,9 +10,9 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold, WorldSize
+from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.reproduce.evidence import Evidence, evidence_of_dumps, evidence_of_run, no_script
 from otel_torchdist.cli.targets import target_of, warn
-from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning.plan import plan

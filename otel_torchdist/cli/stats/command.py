@@ -13,15 +13,15 @@ import typer
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, source_of_run, timed_source_of
 from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces
+from otel_torchdist.cli.output.terminal import CommandConsole
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.stats.choices import parts_of
 from otel_torchdist.cli.stats.document import document_of
 from otel_torchdist.cli.stats.order import Order, ordered
 from otel_torchdist.cli.stats.report import Report
 from otel_torchdist.cli.stats.spreadsheet import csv_of
 from otel_torchdist.cli.targets import ranks_of, target_of, warn, without_calls
-from otel_torchdist.cli.terminal import CommandConsole
-from otel_torchdist.cli.text import fail
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
 from otel_torchdist.statistics.model import Statistics

@@ -32,8 +32,8 @@ import dataclasses
 from typing import Any, Final
 
 from otel_torchdist.cli.histories import Source
+from otel_torchdist.cli.output.text import iso_time
 from otel_torchdist.cli.stats.order import Order, ordered
-from otel_torchdist.cli.text import iso_time
 from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.counts import CountDifference
 from otel_torchdist.statistics.model import RankTotals, Row, Statistics

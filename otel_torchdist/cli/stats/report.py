@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_torchdist.cli.histories import Source
+from otel_torchdist.cli.output.text import day_and_time, time_of_day
 from otel_torchdist.cli.stats.fitting import Column, fitted
 from otel_torchdist.cli.stats.order import Order, ordered
 from otel_torchdist.cli.stats.tables import (
@@ -18,7 +19,6 @@ from otel_torchdist.cli.stats.tables import (
     columns_of_ranks,
     columns_of_rows,
 )
-from otel_torchdist.cli.text import day_and_time, time_of_day
 from otel_torchdist.naming import compress_ranks, have, name_ranks
 from otel_torchdist.statistics.correlation import Unfinished
 from otel_torchdist.statistics.counts import CallCount, CountDifference

@@ -16,10 +16,10 @@ from rich.console import Console
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import Threshold
+from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
+from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.stats.command import print_stats_of
 from otel_torchdist.cli.switched_off import with_reasons
-from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
-from otel_torchdist.cli.text import fail
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.cli.watch.screen import View
 from otel_torchdist.cli.watch.session import WatchSession
@@ -28,7 +28,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import job_directory, tapes_in
 from otel_torchdist.job.live_jobs import newest_live_job
-from otel_torchdist.job.runs import SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.job.runs.runs import SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 

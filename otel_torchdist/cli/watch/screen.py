@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from otel_torchdist.cli.alarm import Alarm
-from otel_torchdist.cli.rank_table import Doing, RankRow, longest_wait, rank_rows
+from otel_torchdist.cli.output.alarm import Alarm
+from otel_torchdist.cli.output.rank_table import Doing, RankRow, longest_wait, rank_rows
 from otel_torchdist.cli.watch.passive import Observation, Rates
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.reading.reader import TapeReader

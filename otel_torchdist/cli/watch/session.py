@@ -9,15 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.alarm import Alarm, alarm
-from otel_torchdist.cli.text import captured, fates
+from otel_torchdist.cli.output.alarm import Alarm, alarm
+from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
-from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
-from otel_torchdist.stall.attributes import describe_finding, resolution
-from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.stall.findings.events import Finding
+from otel_torchdist.stall.reporting.attributes import describe_finding, resolution
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.standing import verdict_of_all_nodes

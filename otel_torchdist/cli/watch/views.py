@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from otel_torchdist.cli.alarm import Alarm
-from otel_torchdist.cli.rank_table import NOT_IN, STYLES, Doing
-from otel_torchdist.cli.terminal import redraw, stall_panel
+from otel_torchdist.cli.output.alarm import Alarm
+from otel_torchdist.cli.output.rank_table import NOT_IN, STYLES, Doing
+from otel_torchdist.cli.output.terminal import redraw, stall_panel
 from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
 
 

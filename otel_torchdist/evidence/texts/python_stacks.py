@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine
 from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Fact, Kind, Raised, SeenStacks, Source, Statement
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.model import CallSiteName
 

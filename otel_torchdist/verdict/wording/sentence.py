@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
-from otel_torchdist.verdict.creations import DEFAULT_GROUP
+from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting

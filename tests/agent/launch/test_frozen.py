@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.agent.training import WORKERS, environment
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.receivers.otlp_receiver import OtlpReceiver
 
 
 def test_a_frozen_application_exports_by_itself(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.support.jobs import Jobs
-from tests.support.stderr import comparable
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.stderr import comparable
 
 
 def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.tape.layout import Flag
-from tests.support.jobs import Job, Jobs
-from tests.support.recorded import Recorded
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.tapes.recorded import Recorded
 
 
 @pytest.fixture(scope="module")

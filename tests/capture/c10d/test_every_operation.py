@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
-from tests.support.jobs import Job, Jobs
+from tests.support.launch.jobs import Job, Jobs
 from tests.support.profiled import names_of
-from tests.support.rank import GATHERS_INTO_TENSOR
-from tests.support.recorded import Recorded
+from tests.support.ranks.rank import GATHERS_INTO_TENSOR
+from tests.support.tapes.recorded import Recorded
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.tape.layout import Flag
-from tests.support.jobs import Jobs
+from tests.support.launch.jobs import Jobs
 
 
 def test_works_that_cannot_be_asked(jobs: Jobs) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.capture.cuda.clock import RENEWED_NS, USABLE_NS, DeviceClock
 from otel_torchdist.tape.layout import How
-from tests.support.simulated_device import MS, RECORD_NS, SimulatedDevice
+from tests.support.devices.simulated_device import MS, RECORD_NS, SimulatedDevice
 
 SECOND = 1_000 * MS
 STREAM = 7

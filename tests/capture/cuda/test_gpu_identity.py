@@ -11,7 +11,7 @@ import torch
 
 from otel_torchdist.capture.description import SelfDescription
 from otel_torchdist.job.description import gpu_of, read_description
-from tests.support.device_rank import DeviceRank, device_rank
+from tests.support.devices.device_rank import DeviceRank, device_rank
 
 UUID = "aaaaaaaa-0000-0000-0000-000000000000"
 MS = 1_000_000

@@ -13,10 +13,10 @@ from otel_torchdist.capture.c10d.devices import Devices
 from otel_torchdist.capture.cuda import poller as cuda_watch
 from otel_torchdist.capture.cuda.operations import _blocks_in_wait
 from otel_torchdist.tape.layout import How
-from tests.support.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank
-from tests.support.forked_ranks import ORDINARY_END
-from tests.support.jobs import Jobs
-from tests.support.simulated_device import MS, SimulatedDevice
+from tests.support.devices.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank
+from tests.support.devices.simulated_device import MS, SimulatedDevice
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.jobs import Jobs
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.tape.layout import How
-from tests.support.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, device_rank
-from tests.support.simulated_device import MS
+from tests.support.devices.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, device_rank
+from tests.support.devices.simulated_device import MS
 
 CLOCK_ERROR_NS = 2 * MS
 

@@ -15,8 +15,8 @@ import pytest
 from otel_torchdist.capture.cuda.queues import QueuedOperation
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records.operations import Operation
-from tests.support.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank
-from tests.support.simulated_device import MS
+from tests.support.devices.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank
+from tests.support.devices.simulated_device import MS
 
 CLOCK_ERROR_NS = 2 * MS
 """The bound of `DeviceClock`, with room for a loaded machine: half of its widest bracket, and the clocks' drift."""

@@ -12,13 +12,13 @@ import pytest
 from otel_torchdist.stall.events import Event, IncidentResolved, StacksWanted, VerdictGiven
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.verdict.judging.stuck import TRAIL_NS
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.stuck import TRAIL_NS
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
-from tests.support.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
-from tests.support.simulated_device import MS
+from tests.support.devices.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
+from tests.support.devices.simulated_device import MS
 
 THRESHOLD_S = 0.6
 DEADLINE_S = 20.0

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.recorded import Recorded, RecordedTape
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.tapes.recorded import Recorded, RecordedTape
 
 RANKS = 4
-WORKERS = Path(__file__).parents[1] / "workers"
+WORKERS = Path(__file__).parent / "workers"
 PARTS = ("fsdp2", "fsdp1", "ddp", "pipelines", "meshes")
 
 

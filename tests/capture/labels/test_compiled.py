@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import Jobs
+from tests.support.launch.jobs import Jobs
 
 
 @pytest.mark.parametrize("jobs", ["python"], indirect=True)  # the hooks are the same for both kernels

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.capture.labels.conftest import RANKS, LabelledJob
-from tests.support.recorded import Recorded
+from tests.support.tapes.recorded import Recorded
 
 STEPS = 3
 MICROBATCHES = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.support.jobs import Jobs
+from tests.support.launch.jobs import Jobs
 
 
 def test_sentences_name_units_and_microbatches(jobs: Jobs) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.capture.observers.equal_outputs import makes_equal
-from otel_torchdist.capture.observers.numerics import has_values, is_chosen
+from otel_torchdist.capture.observers.values.equal_outputs import makes_equal
+from otel_torchdist.capture.observers.values.numerics import has_values, is_chosen
 
 
 @pytest.mark.parametrize("stride", [1, 3, 7, 16, 20, 64])

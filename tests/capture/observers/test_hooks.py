@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.c10d.call import GroupState
-from otel_torchdist.capture.c10d.schemas import collective_schemas
+from otel_torchdist.capture.c10d.calls.call import GroupState
+from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
 from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
 from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.names.model import GroupName
-from tests.support.jobs import Job, Jobs
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
 
-WORKERS = Path(__file__).parents[1] / "workers"
+WORKERS = Path(__file__).parent / "workers"
 
 
 @pytest.fixture(scope="module")

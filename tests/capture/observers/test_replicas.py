@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.stall.findings.values import Diverged
-from otel_torchdist.stall.value_wording import describe_values
-from tests.capture.observers.test_numerics import findings, world_of
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.warm_python import WarmPython
+from otel_torchdist.stall.findings.wording import describe_values
+from tests.capture.observers.values.test_numerics import findings, world_of
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 
-WORKERS = Path(__file__).parents[1] / "workers"
+WORKERS = Path(__file__).parent / "workers"
 RANKS = 3
 NO_RANK = -1
 STEPS = 9

@@ -12,13 +12,13 @@ import torch
 from otel_torchdist.capture.observers import replica_sets
 from otel_torchdist.capture.observers.replica_sets import ReplicatedTensors
 from otel_torchdist.stall.findings.values import Diverged
-from otel_torchdist.stall.value_wording import describe_values
-from tests.capture.observers.test_numerics import findings, world_of
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.warm_python import WarmPython
+from otel_torchdist.stall.findings.wording import describe_values
+from tests.capture.observers.values.test_numerics import findings, world_of
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 
-WORKERS = Path(__file__).parents[1] / "workers"
+WORKERS = Path(__file__).parent / "workers"
 RANKS, BAD_RANK, NO_RANK = 4, 1, -1
 EVERY, STEPS = 2, 7
 """Parameters are compared before each second step; a bit is flipped after step 3."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.rank import join, start_capture
+from tests.support.ranks.rank import join, start_capture
 
 
 def reduce(size: int) -> None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.support.rank import start_capture
+from tests.support.ranks.rank import start_capture
 
 capture = start_capture()
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)

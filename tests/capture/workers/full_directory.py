@@ -9,7 +9,7 @@ import subprocess
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, say
+from tests.support.ranks.rank import join, say
 
 CLONE_NEWNS = 0x20000
 

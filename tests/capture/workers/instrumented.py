@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_torchdist import TorchDistInstrumentor
-from tests.support.rank import join, say
+from tests.support.ranks.rank import join, say
 
 exporter = InMemorySpanExporter()
 provider = TracerProvider()

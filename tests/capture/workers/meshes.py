@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from tests.support.rank import rank, start_capture
+from tests.support.ranks.rank import rank, start_capture
 
 capture = start_capture()
 square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))

@@ -8,7 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import say, start_capture
+from tests.support.ranks.rank import say, start_capture
 
 TIMES = 12
 

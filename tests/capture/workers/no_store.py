@@ -7,7 +7,7 @@ import contextlib
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import rank, start_capture
+from tests.support.ranks.rank import rank, start_capture
 
 
 class PythonStore(dist.Store):

@@ -8,7 +8,7 @@ import threading
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, say
+from tests.support.ranks.rank import join, say
 
 for attempt in range(2):
     join(suffix=str(attempt))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, rank, say, start_capture
 
 capture = start_capture()
 join()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from otel_torchdist.tape.layout import RunIdState
-from tests.support.rank import STORE, TIMEOUT, own_tape, rank, say, start_capture, world_size
+from tests.support.ranks.rank import STORE, TIMEOUT, own_tape, rank, say, start_capture, world_size
 from tests.support.waiting import until
 
 STALE = 0xDEAD

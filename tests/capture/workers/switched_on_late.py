@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup, Work, distributed_c10d
 from torch.optim import optimizer
 
 from otel_torchdist.tape.layout import RunIdState
-from tests.support.rank import join, own_tape, say, start_capture
+from tests.support.ranks.rank import join, own_tape, say, start_capture
 from tests.support.waiting import until
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import Running, processes_of
 from tests.support.browser import running_browser
-from tests.support.forked_ranks import with_forked_ranks
-from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
+from tests.support.commands.running import Running, processes_of
+from tests.support.launch.forked_ranks import with_forked_ranks
+from tests.support.receivers.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 
 THRESHOLD_S = 3.0
 BLOCK_S = 10.0  # the time after the verdict is longer than the five seconds between two lines of progress

@@ -14,11 +14,11 @@ from otel_torchdist.cli.demo.findings import Findings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import is_hopeless
 from otel_torchdist.cli.demo.views import PlainView
-from otel_torchdist.cli.rank_table import Doing, RankRow
+from otel_torchdist.cli.output.rank_table import Doing, RankRow
 from otel_torchdist.verdict.model import VerdictKind
-from tests.cli.running import Running, processes_of
-from tests.support.forked_ranks import with_forked_ranks
-from tests.support.watched_world import Watching, stalled
+from tests.support.commands.running import Running, processes_of
+from tests.support.launch.forked_ranks import with_forked_ranks
+from tests.support.worlds.watched_world import Watching, stalled
 
 THRESHOLD_S = 1.5
 BLOCK_S = 6.0

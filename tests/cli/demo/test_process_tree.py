@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.running import environment, processes_of
+from tests.support.commands.running import environment, processes_of
 
 PARENT = """
 import subprocess, sys, time

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from tests.cli.running import Running, processes_of
-from tests.cli.terminal import Terminal
-from tests.support.forked_ranks import with_forked_ranks
+from tests.support.commands.running import Running, processes_of
+from tests.support.commands.terminal import Terminal
+from tests.support.launch.forked_ranks import with_forked_ranks
 from tests.support.waiting import until
 
 QUICK = ("--ranks", "2", "--steps", "40", "--threshold", "1.5", "--block-seconds", "120")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.layout import VERSION, TapeState
-from tests.cli.asking import ask
-from tests.support.fake_tape import FakeTape
+from tests.support.commands.asking import ask
+from tests.support.tapes.fake_tape import FakeTape
 
 IDS = (0x11AA << 112, 0x11BB << 112)
 JOBS = ("job-000000000000000a", "job-000000000000000b")

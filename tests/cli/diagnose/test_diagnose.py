@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from otel_torchdist.job.directory import job_directories
-from tests.cli.asking import ask, ask_as_people_do
 from tests.cli.gloo_jobs import CALLING_LINE, GlooJobs
+from tests.support.commands.asking import ask, ask_as_people_do
 from tests.support.waiting import until
 
 SITE = r"all_reduce \(sequence 6, default_pg\)"

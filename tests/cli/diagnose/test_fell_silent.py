@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from tests.cli.asking import ask
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
-from tests.support.warm_python import WarmPython
+from tests.support.commands.asking import ask
+from tests.support.launch.warm_python import WarmPython
 
 SILENT_S = HEARTBEAT_LATE_NS / 1e9 + 2.0
 FAULTS = [("stop", 3), ("gil", 3), ("late", 3)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from tests.cli.asking import ask
 from tests.cli.gloo_jobs import WORKER, GlooJobs
-from tests.cli.running import Running, processes_of
-from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
+from tests.support.commands.asking import ask
+from tests.support.commands.running import Running, processes_of
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until
 
 THRESHOLD_S = 2.5

@@ -15,8 +15,8 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
-from tests.cli.asking import ask
 from tests.stall.test_watch import SIZE, RankProcess
+from tests.support.commands.asking import ask
 from tests.support.waiting import until
 
 THRESHOLD_S = 2.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import ask, ask_as_people_do
-from tests.cli.running import SCRIPT, environment
 from tests.flight.made_dumps import call, document, late_rank, write, write_json
+from tests.support.commands.asking import ask, ask_as_people_do
+from tests.support.commands.running import SCRIPT, environment
 
 ABSENT = (
     r"verdict  rank 2 has not entered all_reduce \(sequence 4, default_pg\) for up to 600\.0 s; 3 of 4 ranks wait.*"

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from otel_torchdist.evidence.live import py_spy
-from tests.cli.asking import ask
-from tests.cli.running import Running, environment
 from tests.cli.small_dumps import dump_of
+from tests.support.commands.asking import ask
+from tests.support.commands.running import Running, environment
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parents[1] / "workers" / "plain_hang.py"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
-from tests.cli.asking import Answer, ask, ask_as_people_do
-from tests.support.fake_tape import FakeTape
+from tests.support.commands.asking import Answer, ask, ask_as_people_do
+from tests.support.tapes.fake_tape import FakeTape
 
 RANKS = 40
 LATE = 17

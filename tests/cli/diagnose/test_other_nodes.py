@@ -16,19 +16,20 @@ import pytest
 
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.job.agents_verdict import remove_agents_verdict
-from otel_torchdist.job.deaths import Death, write_death
-from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
+from otel_torchdist.job.runs.deaths import Death, write_death
+from otel_torchdist.stall.events import OngoingStall, Ruling
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.layout import How, RecordKind, TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.post_mortem import examine
+from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import Channel, OperationId
-from tests.cli.asking import ask
-from tests.cli.running import Running
-from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
-from tests.support.fake_world import RUN, START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.fake_world import FakeRank as WorldRank
+from tests.support.commands.asking import ask
+from tests.support.commands.running import Running
+from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.worlds.fake_world import RUN, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import FakeRank as WorldRank
 
 TERM, RAISED, KILL = int(signal.SIGTERM), 1 << 8, int(signal.SIGKILL)
 EVERYBODY = group_of(0, 1, 2, 3)

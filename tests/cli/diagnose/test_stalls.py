@@ -14,8 +14,8 @@ from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
-from tests.cli.asking import ask
-from tests.support.fake_tape import FakeTape
+from tests.support.commands.asking import ask
+from tests.support.tapes.fake_tape import FakeTape
 
 SIZE = 5
 SECOND = 1_000_000_000

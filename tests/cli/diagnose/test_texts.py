@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import ask
 from tests.cli.small_dumps import dump_of
 from tests.evidence import quoted
 from tests.evidence.reading import DATA
-from tests.support.launch import Torchrun
-from tests.support.warm_python import WarmPython
+from tests.support.commands.asking import ask
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
 
 WORKER = Path(__file__).parents[1] / "workers" / "plain_failure.py"
 RAISING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "raise ValueError" in line)

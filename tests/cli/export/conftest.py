@@ -10,9 +10,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.cli.asking import ask
 from tests.cli.gloo_jobs import GlooJobs
-from tests.cli.running import processes_of
+from tests.support.commands.asking import ask
+from tests.support.commands.running import processes_of
 from tests.support.waiting import until
 
 COUNTING = Path(__file__).parents[1] / "workers" / "counting.py"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from tests.cli.asking import Answer, ask
 from tests.jobs.faults.faulty_job import WORKER
-from tests.support.quiet import QUIET
+from tests.support.commands.asking import Answer, ask
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmJob, WarmPython
 from tests.support.waiting import until
-from tests.support.warm_python import WarmJob, WarmPython
 
 HUNG_S: Final = 0.5
 """Age at which an operation counts as stalled; all hang for good."""

@@ -17,8 +17,8 @@ import duckdb
 import pytest
 
 from otel_torchdist.cli.export.tables import TABLES
-from tests.cli.asking import ask
 from tests.cli.export.conftest import COUNTING, Archived, asked
+from tests.support.commands.asking import ask
 from tests.support.repository import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "archive.md").read_text()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import Answer, ask
 from tests.cli.export.torchfrtrace import analyse, why_not
-from tests.support.quiet import QUIET
-from tests.support.warm_python import WarmPython
+from tests.support.commands.asking import Answer, ask
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "every_operation.py"
 RANKS = 4

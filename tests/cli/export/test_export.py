@@ -12,9 +12,9 @@ import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
-from tests.cli.asking import Answer, ask
-from tests.cli.running import SCRIPT, environment
-from tests.support.fake_tape import FakeTape
+from tests.support.commands.asking import Answer, ask
+from tests.support.commands.running import SCRIPT, environment
+from tests.support.tapes.fake_tape import FakeTape
 
 OURS = pickle.dumps({"exported_by": "otel-torchdist", "entries": []}, protocol=2)
 THEIRS = pickle.dumps({"version": "2.10", "entries": []}, protocol=2)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.asking import Answer, ask
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
-from tests.support.warm_python import WarmPython
+from tests.support.commands.asking import Answer, ask
+from tests.support.launch.warm_python import WarmPython
 
 
 @dataclass(frozen=True)

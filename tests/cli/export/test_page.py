@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import ask
 from tests.cli.export.test_every_operation import export_job
 from tests.cli.export.torchfrtrace import analyse, why_not
+from tests.support.commands.asking import ask
+from tests.support.launch.warm_python import WarmPython
 from tests.support.pages import commands_of, page
-from tests.support.warm_python import WarmPython
 
 COMMANDS = commands_of(page("flight-recorder.md"))
 

@@ -11,8 +11,8 @@ import pytest
 
 from otel_torchdist.archive.writer import ArchiveWriter
 from tests.archive.made import names_beside, operations, segment
-from tests.cli.asking import Answer, ask
 from tests.cli.export.conftest import asked
+from tests.support.commands.asking import Answer, ask
 
 RUN = 0xABCD << 112
 

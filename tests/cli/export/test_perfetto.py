@@ -13,9 +13,9 @@ import pytest
 
 from otel_torchdist.cli.export import perfetto
 from otel_torchdist.job.directory import job_directories
-from tests.cli.asking import Answer, ask
 from tests.cli.gloo_jobs import GlooJobs
 from tests.cli.small_dumps import BEGUN_NS
+from tests.support.commands.asking import Answer, ask
 from tests.support.pages import commands_of, page
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
 
 ANALYSE: Final = Path(__file__).parent / "workers" / "analyse.py"
 

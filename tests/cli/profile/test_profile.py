@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.evidence.live.py_spy import program
-from tests.cli.asking import ask
+from tests.support.commands.asking import ask
+from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 WORKER = Path(__file__).parents[1] / "workers" / "profiled.py"
 PY_SPY = program()

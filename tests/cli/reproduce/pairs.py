@@ -18,7 +18,7 @@ from otel_torchdist.cli.reproduce.evidence import diagnosis_and_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.reproducer.model import Script
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
@@ -27,10 +27,10 @@ from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import RankView, life_in
 from tests.jobs.faults.faulty_job import WORKER
-from tests.support.launch import Torchrun
-from tests.support.quiet import QUIET
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 THRESHOLD_S: Final = 1.0
 AT_THE_SAME_TIME: Final = 2

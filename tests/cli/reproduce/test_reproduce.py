@@ -12,8 +12,8 @@ import pytest
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
-from tests.cli.asking import Answer, ask, ask_as_people_do
-from tests.support.fake_tape import RUN, FakeTape
+from tests.support.commands.asking import Answer, ask, ask_as_people_do
+from tests.support.tapes.fake_tape import RUN, FakeTape
 
 SIZE: Final = 3
 SECOND: Final = 1_000_000_000

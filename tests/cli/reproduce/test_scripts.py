@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from tests.cli.reproduce.pairs import Fault, Pair, Pairs
-from tests.support.memory import memory_directory
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 MOST_S: Final = 340.0
 FAULTS: Final = (

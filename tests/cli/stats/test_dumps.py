@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.asking import ask
-from tests.support.fake_tape import FakeTape
-from tests.support.memory import memory_directory
+from tests.support.commands.asking import ask
+from tests.support.tapes.fake_tape import FakeTape
+from tests.support.tapes.memory import memory_directory
 
 CREATED_NS = 1_760_000_000_000_000_000
 MS = 1_000_000

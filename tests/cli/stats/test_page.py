@@ -15,7 +15,7 @@ from otel_torchdist.cli.stats.spreadsheet import COLUMNS
 from otel_torchdist.statistics.traffic import bus_factor
 from tests.cli.dumps import write_dumps
 from tests.cli.gloo_jobs import GlooJobs
-from tests.cli.running import SCRIPT, environment
+from tests.support.commands.running import SCRIPT, environment
 from tests.support.pages import commands_of, page
 
 PAGE = page("statistics.md")

@@ -14,9 +14,9 @@ import pytest
 
 from otel_torchdist.cli.stats.spreadsheet import COLUMNS
 from otel_torchdist.job.directory import job_directories
-from tests.cli.asking import Answer, ask, ask_as_people_do
 from tests.cli.gloo_jobs import GlooJobs
-from tests.cli.running import Running
+from tests.support.commands.asking import Answer, ask, ask_as_people_do
+from tests.support.commands.running import Running
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parents[1] / "workers" / "counting.py"

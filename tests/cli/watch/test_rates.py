@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.cli.text import iso_time, length
+from otel_torchdist.cli.output.text import iso_time, length
 from otel_torchdist.cli.watch.passive import RateMeter, Rates
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reading.batch import Batch

@@ -11,10 +11,10 @@ import pytest
 
 from otel_torchdist.job.directory import job_directories, tapes_in
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.cli.asking import ask
 from tests.cli.gloo_jobs import CALLING_LINE, LOADING_LINE, THRESHOLD_S, GlooJobs
-from tests.cli.running import Running
-from tests.cli.terminal import Terminal
+from tests.support.commands.asking import ask
+from tests.support.commands.running import Running
+from tests.support.commands.terminal import Terminal
 
 OPTIONS = ("--threshold", str(THRESHOLD_S), "--wait", "120")
 VERDICT = (

@@ -15,7 +15,7 @@ from otel_torchdist.exchange.wire import (
     decode_answer,
     encode,
 )
-from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.names.model import CallSiteName, SignatureName
@@ -26,8 +26,8 @@ from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationV
 from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
 from otel_torchdist.world.rank_values import ComparedParameters, OutputChecksum, RankValues
 from otel_torchdist.world.shared_groups import SharedGroup
-from tests.support.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
-from tests.support.judging import the_verdict
+from tests.support.worlds.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
+from tests.support.worlds.judging import the_verdict
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 PAIR = group_of(1, 2, nth=1)

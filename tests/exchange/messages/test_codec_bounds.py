@@ -11,7 +11,7 @@ from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.calls import Channel, OperationId, Progress
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.messages.test_codec import EVERYBODY, PAIR, sent
-from tests.support.fake_world import RUN, FakeWorld
+from tests.support.worlds.fake_world import RUN, FakeWorld
 
 
 def with_channels(*channels: Channel, open_in: Channel | None = None) -> WorldSnapshot:

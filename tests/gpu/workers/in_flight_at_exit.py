@@ -6,7 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import STORE, start_capture
+from tests.support.ranks.rank import STORE, start_capture
 
 device = torch.device("cuda", 0)
 torch.cuda.set_device(device)

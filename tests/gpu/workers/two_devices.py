@@ -5,7 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import STORE, rank, start_capture
+from tests.support.ranks.rank import STORE, rank, start_capture
 
 device = torch.device("cuda", rank())
 torch.cuda.set_device(device)

@@ -13,19 +13,19 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tests.jobs.faults.endings import ENDINGS, observe_ending, observe_kill
+from tests.jobs.faults.ends.endings import ENDINGS, observe_ending, observe_kill
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
-from tests.jobs.faults.healthy import ALL_ROUTINES, STEPS_OF_A_JOB, run_jobs, show
 from tests.jobs.faults.outcome import Outcome, observe, observe_finding
 from tests.jobs.faults.rows import FINDING_ROWS, NODE_ROWS, ROWS, FindingRow, Row
-from tests.jobs.faults.worlds import Score
-from tests.support.nodes import Nodes, nodes, why_not
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.warm_python import WarmPython
+from tests.jobs.faults.simulated.healthy import ALL_ROUTINES, STEPS_OF_A_JOB, run_jobs, show
+from tests.jobs.faults.simulated.worlds import Score
+from tests.support.launch.nodes import Nodes, nodes, why_not
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 
 WORLDS: Final = 1_000
 HEALTHY_JOBS: Final = len(ALL_ROUTINES)
-"""A sample; `tests.jobs.faults.healthy` runs any number."""
+"""A sample; `tests.jobs.faults.simulated.healthy` runs any number."""
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def _run_on_two_nodes(python: WarmPython, table: Table, console: Console) -> int
 
 
 def _end_suddenly(python: WarmPython, table: Table, console: Console) -> int:
-    """End jobs under torchrun suddenly; returns how many verdicts were wrong. See also `tests.jobs.faults.kills`."""
+    """End jobs under torchrun suddenly; returns how many verdicts were wrong. See also `ends.kills`."""
     wrong = 0
     ways: list[tuple[str, Callable[[], Outcome]]] = [("SIGKILL in a busy loop", lambda: observe_kill(python))]
     ways += [(ending.title, partial(observe_ending, ending, python)) for ending in ENDINGS]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.jobs.faults.faulty_job import FaultyJob
-from tests.support.memory import memory_directory
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.tapes.memory import memory_directory
 
 
 @pytest.fixture

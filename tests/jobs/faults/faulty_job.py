@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from otel_torchdist import semconv
-from tests.cli.running import is_agent, processes_of
-from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
-from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.quiet import QUIET
+from tests.support.commands.running import is_agent, processes_of
+from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import Done, WarmPython
+from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until
-from tests.support.warm_python import Done, WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "faulty.py"
 THRESHOLD_S = 2.0

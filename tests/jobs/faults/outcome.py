@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.jobs.faults.rows import FindingRow, Row
-from tests.support.otlp_receiver import ReceivedSpan
+from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until
 
 ON_ITS_WAY_S = 0.5

@@ -15,15 +15,15 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.job.peers import peers_files, read_peers
-from tests.cli.running import processes_of
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe, observe_finding
 from tests.jobs.faults.rows import DUE_S, NODE_ROWS, FindingRow, Row, why_not_here
-from tests.support.memory import memory_directory
-from tests.support.nodes import Nodes, nodes, why_not
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.commands.running import processes_of
+from tests.support.launch.nodes import Nodes, nodes, why_not
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.tapes.memory import memory_directory
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)

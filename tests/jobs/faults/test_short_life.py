@@ -15,13 +15,13 @@ import pytest
 
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.config import Config
-from otel_torchdist.job.runs import index_of
+from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from tests.cli.running import SCRIPT
-from tests.support.memory import memory_directory
-from tests.support.quiet import QUIET
-from tests.support.warm_python import WarmPython
+from tests.support.commands.running import SCRIPT
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 WORKER = Path(__file__).parent / "workers" / "short_life.py"
 RANKS = 3

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from tests.cli.running import processes_of
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.jobs.faults.outcome import observe_finding
 from tests.jobs.faults.rows import ALL_VALUES, FINDING_ROWS, FindingRow, why_not_here
+from tests.support.commands.running import processes_of
 from tests.support.waiting import until
 
 DUE_S = 15.0

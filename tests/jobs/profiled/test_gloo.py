@@ -11,8 +11,8 @@ from otel_torchdist.profiles.gaps import gaps_in
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.tape.layout import How, Phase
 from tests.profiles.reading_traces import graph_in, histories, read, roles
-from tests.support.jobs import Jobs
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
 
 RANKS = 4
 NAMES = ("ddp", "fsdp", "pipeline", "tensors")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.quiet import QUIET
-from tests.support.warm_python import WarmJob, WarmPython
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmJob, WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "recorded.py"
 DUMPED_S = 60.0

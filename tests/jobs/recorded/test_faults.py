@@ -13,10 +13,10 @@ from otel_torchdist.cli.reproduce.evidence import evidence_of_dumps
 from otel_torchdist.config import Config
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
-from tests.cli.asking import Answer, ask
 from tests.jobs.recorded.recorded_jobs import RecordedFault, RecordedJobs
 from tests.reproducer.rehearsal import verdict_on
-from tests.support.warm_python import WarmPython
+from tests.support.commands.asking import Answer, ask
+from tests.support.launch.warm_python import WarmPython
 
 FAULTS: Final = (
     RecordedFault("late", "absent", (2,), (2,)),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.routes.twins import WORKERS, Alone, Twins
-from tests.support.jobs import Jobs
-from tests.support.native_library import KERNELS, environ_of
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 
 
 @pytest.fixture(scope="session")

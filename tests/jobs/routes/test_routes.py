@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.tape.layout import Flag, TapeState
 from tests.jobs.routes.twins import Taken, Twin, Twins, gloo_operations
-from tests.support.recorded import Recorded
+from tests.support.tapes.recorded import Recorded
 
 GATHER = "all_gather_into_tensor"
 SCATTER = "reduce_scatter_tensor"

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.jobs import Job, Jobs
+from tests.support.launch.jobs import Job, Jobs
 from tests.support.profiled import names_of
-from tests.support.recorded import Recorded, RecordedTape
-from tests.support.twin import ALONE, RECORDED
+from tests.support.ranks.twin import ALONE, RECORDED
+from tests.support.tapes.recorded import Recorded, RecordedTape
 
 WORKERS = Path(__file__).parent / "workers"
 TIMEOUT_S = 150.0

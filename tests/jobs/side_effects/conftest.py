@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Job, Jobs
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
 
 WORKERS = Path(__file__).parent / "workers"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.capture.c10d.schemas import collective_schemas
+from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
 from otel_torchdist.capture.one_sided.symmetric_memory import symmetric_schemas
 from otel_torchdist.capture.torch_api import dispatcher_overloads
 from tests.support.repository import REPOSITORY

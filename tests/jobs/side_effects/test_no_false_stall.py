@@ -12,10 +12,10 @@ import pytest
 from otel_torchdist.tape.layout import Flag, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.jobs.side_effects.conftest import Run
-from tests.support.device_rank import MAIN_STREAM, OTHER_STREAM, device_rank
-from tests.support.fake_tape import FakeTape
-from tests.support.jobs import Job
-from tests.support.tape_watch import Lookout
+from tests.support.devices.device_rank import MAIN_STREAM, OTHER_STREAM, device_rank
+from tests.support.launch.jobs import Job
+from tests.support.tapes.fake_tape import FakeTape
+from tests.support.tapes.tape_watch import Lookout
 
 THRESHOLD_S = 0.6
 

@@ -9,8 +9,8 @@ import pytest
 
 from otel_torchdist.tape.layout import Kernel
 from tests.jobs.side_effects.conftest import Run
-from tests.support.jobs import Job
-from tests.support.native_library import KERNELS, environ_of
+from tests.support.launch.jobs import Job
+from tests.support.native.native_library import KERNELS, environ_of
 
 WORKER = "other_kernels"
 PYTHONS_KEY = "TESTING_ONLY_GenericMode"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.jobs.side_effects.conftest import Run
-from tests.support.quiet import QUIET
+from tests.support.launch.quiet import QUIET
 
 EXPORTS_SPANS = {
     **QUIET,

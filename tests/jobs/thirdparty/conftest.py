@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.jobs.thirdparty.twins import TwinRunner
-from tests.support.warm_python import WarmPython
+from tests.support.launch.warm_python import WarmPython
 
 LIBRARIES = (
     "accelerate",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.tape.layout import TapeState
-from tests.cli.running import Running
 from tests.jobs.thirdparty.twins import TwinRunner, Twins
+from tests.support.commands.running import Running
 
 
 @pytest.fixture(scope="module")

@@ -16,21 +16,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.events import Event, MismatchFound, StragglerFound, VerdictGiven
+from otel_torchdist.stall.events import Event, VerdictGiven
+from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
-from tests.cli.running import processes_of
 from tests.jobs.thirdparty.issued import REPORTS
-from tests.support.forked_ranks import ORDINARY_END
-from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.ports import free_port
+from tests.support.commands.running import processes_of
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.ports import free_port
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.stderr import comparable
+from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.profiled import names_of
-from tests.support.quiet import QUIET
-from tests.support.recorded import RecordedTape, read_tapes
-from tests.support.stderr import comparable
-from tests.support.warm_python import Done, WarmPython
+from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
+from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 WORKERS = Path(__file__).parent / "workers"
 THRESHOLD_S = 5.0

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests import EXIT_CODE
-from tests.cli.running import processes_of
+from otel_torchdist.job.requests.abort import EXIT_CODE
 from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
-from tests.support.launch import Torchrun
-from tests.support.recorded import read_tapes
-from tests.support.warm_python import WarmPython
+from tests.support.commands.running import processes_of
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.recorded import read_tapes
 
 FAILURE = "StallAborted"
 TWO_RANKS = ("--standalone", "--nproc-per-node=2")

@@ -11,11 +11,11 @@ import pytest
 from tests.jobs.torchrun.test_abort import ON_STALL, TWO_RANKS
 from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
 from tests.jobs.torchrun.test_two_nodes import launched
-from tests.support.launch import Torchrun
-from tests.support.memory import memory_directory
-from tests.support.nodes import nodes, why_not
-from tests.support.otlp_receiver import GRPC, OtlpReceiver
-from tests.support.warm_python import WarmPython
+from tests.support.launch.nodes import nodes, why_not
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.tapes.memory import memory_directory
 
 SCRIPT = WORKERS / "rescued.py"
 RESCUE = {"PYTHONHASHSEED": "0", "OTEL_PYTHON_TORCHDIST_ON_STALL": "rescue:__main__:save,abort"}

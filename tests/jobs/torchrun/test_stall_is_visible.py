@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launch import Torchrun
-from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver, ReceivedSpan
-from tests.support.warm_python import WarmPython
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver, ReceivedSpan
 
 RANKS = 3
 THRESHOLD_S = 5.0

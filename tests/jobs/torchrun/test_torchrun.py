@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from otel_torchdist.tape.layout import RunIdState, TapeState
-from tests.support.launch import Torchrun
-from tests.support.ports import free_port
+from tests.support.launch.ports import free_port
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.stderr import comparable
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.profiled import names_of
-from tests.support.quiet import QUIET
-from tests.support.recorded import RecordedTape, read_tapes
 from tests.support.repository import REPOSITORY
-from tests.support.stderr import comparable
-from tests.support.warm_python import Done, WarmPython
+from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 WORKERS = Path(__file__).parent / "workers"
 DEADLINE_S = 170.0

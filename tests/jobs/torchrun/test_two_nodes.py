@@ -13,14 +13,14 @@ from types import MappingProxyType
 import pytest
 
 from otel_torchdist import semconv
-from tests.cli.running import processes_of
-from tests.support.launch import Torchrun
-from tests.support.memory import memory_directory
-from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
-from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
-from tests.support.quiet import QUIET
+from tests.support.commands.running import processes_of
+from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.torchrun import Torchrun
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
+from tests.support.tapes.memory import memory_directory
 from tests.support.waiting import until
-from tests.support.warm_python import WarmPython
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs import Run, index_of
+from otel_torchdist.job.runs.runs import Run, index_of
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
-from tests.support.jobs import Jobs
-from tests.support.warm_python import WarmPython
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
 
 
 def tokens_of(sender: int, receiver: int, nth: int) -> int:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture import call_sites
-from tests.support.rank import say, start_capture
+from tests.support.ranks.rank import say, start_capture
 
 TIMES = 4
 PIECES = 150

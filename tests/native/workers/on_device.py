@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.c10d.hot_path import HotPath
-from tests.support.rank import own_tape, say, start_capture
-from tests.support.simulated_cuda import MAIN_STREAM, SimulatedCuda
+from tests.support.devices.simulated_cuda import MAIN_STREAM, SimulatedCuda
+from tests.support.ranks.rank import own_tape, say, start_capture
 from tests.support.waiting import until
 
 TIMES = 6

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.c10d.hot_path import HotPath
-from tests.support.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, rank, say, start_capture
 
 TIMES = 500
 capture = start_capture(8192)

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.c10d.schemas import collective_schemas
-from tests.support.rank import say, start_capture
+from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
+from tests.support.ranks.rank import say, start_capture
 
 MODE, SEED, CALLS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 TIMES = 4

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.rank import join, rank, start_capture
+from tests.support.ranks.rank import join, rank, start_capture
 
 TIMES = 6
 capture = start_capture()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
-from tests.support.rank import join, start_capture
+from tests.support.ranks.rank import join, start_capture
 
 SESSIONS = 12
 TIMES = 4

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.observers.choice import Observing
-from tests.support.rank import own_tape, say, start_capture
-from tests.support.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
+from tests.support.devices.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
+from tests.support.ranks.rank import own_tape, say, start_capture
 
 MS = 1_000_000
 warnings.simplefilter("ignore")

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.support.rank import own_tape, say, start_capture
-from tests.support.recorded import read_tape
+from tests.support.ranks.rank import own_tape, say, start_capture
+from tests.support.tapes.recorded import read_tape
 
 TIMES = 60
 SESSIONS = 6

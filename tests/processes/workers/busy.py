@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tests.processes.workers.forked import run_ranks
-from tests.support.rank import join, rank, start_capture
+from tests.support.ranks.rank import join, rank, start_capture
 
 THREADS = 3
 directory = Path(sys.argv[1])

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.requests.stacks import SIGNAL
-from tests.support.rank import TAPES, join, say, start_capture
+from tests.support.ranks.rank import TAPES, join, say, start_capture
 from tests.support.waiting import until
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from otel_torchdist.tape.layout import RunIdState
 from tests.processes.workers.forked import run_ranks
-from tests.support.rank import join, own_tape, rank, start_capture
+from tests.support.ranks.rank import join, own_tape, rank, start_capture
 from tests.support.waiting import until
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_torchdist.stall.findings.checkpoints import MAX_REPORTED, SETTLED_NS, FailedSaves, SaveFailed
-from otel_torchdist.stall.problem_wording import describe_problem
+from otel_torchdist.stall.findings.wording import describe_problem
 from otel_torchdist.tape.records.checkpoints import FailedCheckpoint, RankCheckpoints
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import SECOND, START_NS, FakeWorld
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 
 SETTLED_S = SETTLED_NS / SECOND
 

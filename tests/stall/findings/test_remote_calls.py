@@ -12,7 +12,7 @@ from otel_torchdist.exchange.wire import decode_answer, encode
 from otel_torchdist.stall.findings.remote_calls import CallTrouble, TroubleFinder, troubled_calls
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.remote_calls import CallView, WorkerView
-from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 BEGUN_NS = START_NS + SECOND
 

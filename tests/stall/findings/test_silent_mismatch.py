@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.stall.attributes import describe_finding
-from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches
+from otel_torchdist.stall.reporting.attributes import describe_finding
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.world.calls import Arrival
 from otel_torchdist.world.following.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import SECOND, FakeWorld
-from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
+from tests.support.worlds.fake_world import SECOND, FakeWorld
+from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
 MAX = dataclasses.replace(SUM, reduce_op="max")

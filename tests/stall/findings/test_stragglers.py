@@ -14,8 +14,8 @@ from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.following.call_history import LENGTH, ArrivalLog
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.fake_world import SECOND, START_NS, FakeWorld
-from tests.support.watched_world import EVERYBODY
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
+from tests.support.worlds.watched_world import EVERYBODY
 
 CHANNEL = Channel(RecordKind.OPERATION, EVERYBODY.key)
 STEP_S = 0.1

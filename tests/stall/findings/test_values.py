@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.stall.value_wording import describe_values
+from otel_torchdist.stall.findings.wording import describe_values
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.parameters import mixed, summed
@@ -20,7 +20,7 @@ from otel_torchdist.world.rank_values import (
     RankValues,
     UnknownInput,
 )
-from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 GROUP = group_of(0, 1, 2, 3, description="default_pg")
 CHANNEL = Channel(RecordKind.OPERATION, GROUP.key)

@@ -33,7 +33,7 @@ from otel_torchdist.tape.names.model import (
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 
 _Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | LabelName | SignatureName)
 _TEXT = st.text(max_size=40)

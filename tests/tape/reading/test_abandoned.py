@@ -11,7 +11,7 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
 from otel_torchdist.tape.reading.abandoned import GRACE_NS
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 
 pytestmark = pytest.mark.usefixtures("memory")
 LONG_AGO_NS = 3 * GRACE_NS

@@ -17,7 +17,7 @@ from otel_torchdist.tape.layout import MAX_DURATION_NS, REFUGE_SLOTS, Flag, How,
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import Operation, StepMark
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 
 _TIMES = {
     Word.RETURNED: "returned_ns",

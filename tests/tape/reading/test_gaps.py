@@ -15,7 +15,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reading import reader as reader_module
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes import begin, new_writer
+from tests.support.tapes.tapes import begin, new_writer
 from tests.support.waiting import until
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.lives import waits
+from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import ActivityKind, How, RecordKind
 from otel_torchdist.tape.reading.abandoned import GRACE_NS
@@ -15,7 +15,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.activities import Activity, prepare_activity
 from otel_torchdist.tape.records.operations import operation_of
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import begin, new_writer
+from tests.support.tapes.tapes import begin, new_writer
 
 pytestmark = pytest.mark.usefixtures("memory")
 

@@ -26,7 +26,7 @@ from otel_torchdist.tape.records.numerics import (
 )
 from otel_torchdist.tape.records.parameters import Parameters, mixed, summed
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import FakeTape
 
 SAMPLED = int(NumericsFlag.SAMPLED | NumericsFlag.COMPARABLE)
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.job.lives import waits
+from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import operation_of
 from otel_torchdist.tape.records.splits import MAX_BYTES, MAX_LISTED, PendingSplits, Splits, pack_splits
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import WriterProcess, begin, new_writer
+from tests.support.tapes.tapes import WriterProcess, begin, new_writer
 
 pytestmark = pytest.mark.usefixtures("memory")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tapes import start
+from tests.support.tapes.tapes import start
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from otel_torchdist.tape.layout import How, TapeState, Word
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes import new_writer
+from tests.support.tapes.tapes import new_writer
 from tests.tape.stress.fields import ended_after, fields_of, returned_after, step_of
 
 SECONDS = 8.0

@@ -15,7 +15,7 @@ from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.exporter_sink import PORTION
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
+from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 SPANS = [FinishedSpan("call", 1, number, None, 1, 2, {}) for number in range(1, PORTION + 101)]
 RESOURCE = Resource({"service.name": "test"})

@@ -22,7 +22,7 @@ from otel_torchdist import semconv
 from otel_torchdist.telemetry.export import queued_sink
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
-from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
+from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 from tests.support.waiting import until
 
 RESOURCE = Resource({"service.name": "test", "host.name": "node-1"})

@@ -12,7 +12,7 @@ from otel_torchdist.job.description import JobDescription, RankDescription, writ
 from otel_torchdist.telemetry.export.environment import environment_resource
 from otel_torchdist.telemetry.export.job_attributes import described_beyond
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment, outputs_of_providers
-from tests.support.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import FakeTape
 
 JOB = JobDescription(
     slurm_job_id="4711",

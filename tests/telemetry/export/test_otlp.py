@@ -22,7 +22,7 @@ from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.export.otlp import MAX_KEPT, OtlpBatch, OtlpEncoder, takes_batches
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
-from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
+from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 RESOURCE = Resource(
     {"service.name": "test", "ranks": [0, 1], "host.name": "node-1"}, schema_url="https://example.org/1"

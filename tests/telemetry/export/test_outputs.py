@@ -21,7 +21,7 @@ from otel_torchdist.telemetry.export.environment import (
 )
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
-from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
+from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 SPAN = FinishedSpan("step (rank 0)", 1, 2, None, 100, 200, {})
 

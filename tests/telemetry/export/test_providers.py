@@ -22,13 +22,13 @@ from otel_torchdist import semconv
 from otel_torchdist.telemetry.export.providers import build_meter_provider_from_environment
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
-from tests.support.fake_tape import RUN, WORLD, FakeTape
-from tests.support.otlp_metrics_receiver import (
+from tests.support.receivers.otlp_metrics_receiver import (
     MetricsReceiver,
     grpc_receiver,
     http_receiver,
     traces_only_receiver,
 )
+from tests.support.tapes.fake_tape import RUN, WORLD, FakeTape
 
 RESOURCE = Resource({"service.name": "training"})
 

@@ -17,8 +17,8 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
-from tests.support.fake_tape import RUN_ID, SECOND, FakeTape
-from tests.support.memory_sink import MemorySink
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape
 
 
 def page(directory: Path, sampler: Sampler) -> CollectorRegistry:

@@ -9,8 +9,8 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import REFUGE_OFFSET, LiveWord
-from tests.support.fake_tape import RUN
-from tests.support.metrics_node import Node
+from tests.support.tapes.fake_tape import RUN
+from tests.support.tapes.metrics_node import Node
 
 FIGURES = (
     semconv.DATA_WAIT_SECONDS,

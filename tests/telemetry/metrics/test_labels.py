@@ -9,8 +9,8 @@ from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunKey, RunLabels
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
-from tests.support.fake_tape import RUN, RUN_ID, WORLD, FakeTape
-from tests.support.metrics_node import METRICS
+from tests.support.tapes.fake_tape import RUN, RUN_ID, WORLD, FakeTape
+from tests.support.tapes.metrics_node import METRICS
 
 STRANGER = 12345
 SAME_DIGITS = RUN_ID ^ 1

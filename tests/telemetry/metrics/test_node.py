@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.agent.stall_metrics import show
-from otel_torchdist.stall.events import PathMeasured
+from otel_torchdist.agent.reading.stall_metrics import show
+from otel_torchdist.stall.findings.events import PathMeasured
 from otel_torchdist.stall.findings.slow import Gain, PathLengths
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
 from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
-from tests.support.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
-from tests.support.metrics_node import METRICS, Node, series_of
+from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.tapes.metrics_node import METRICS, Node, series_of
 
 STALL = StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), "4/4", 0xABC)
 
@@ -155,7 +155,7 @@ WRITE_AND_WAIT = """
 import sys, time
 from pathlib import Path
 from otel_torchdist.tape.layout import TapeState
-from tests.support.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import FakeTape
 rank = FakeTape(Path(sys.argv[1]), rank=1)
 rank.begin(at=time.monotonic_ns())
 print(rank.writer.path, flush=True)

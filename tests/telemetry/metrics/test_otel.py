@@ -37,8 +37,8 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
-from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
-from tests.support.machines import whole_machine
+from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.worlds.machines import whole_machine
 
 LABELS = {attribute: label for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()}
 PROMETHEUS_NAMES = {otel: name for name, otel in semconv.OTEL_METRIC_NAMES.items()}

@@ -24,7 +24,7 @@ from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
-from tests.support.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 ODD = 'quote " backslash \\ newline \n tab \t snow \u2603 surrogate \ud800 brace } comma , equals ='

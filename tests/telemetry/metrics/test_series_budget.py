@@ -13,9 +13,9 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
-from tests.support.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
-from tests.support.machines import whole_machine
-from tests.support.metrics_node import METRICS, Node, series_of
+from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.tapes.metrics_node import METRICS, Node, series_of
+from tests.support.worlds.machines import whole_machine
 
 NODES, LOCAL_RANKS = 512, 8
 BUDGET_OF_A_NODE, BUDGET_OF_THE_WORLD = 3_000, 1_500_000

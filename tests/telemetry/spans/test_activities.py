@@ -15,7 +15,7 @@ from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.spans.segments import MAX_ACTIVITIES, MAX_OPERATIONS
 from otel_torchdist.telemetry.spans.steps import SpansState
-from tests.support.fake_tape import RUN, RUN_ID, SECOND, ClockedTape
+from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank
 
 

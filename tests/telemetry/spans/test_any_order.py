@@ -14,8 +14,8 @@ from otel_torchdist.naming import activity_span_id, operation_span_id
 from otel_torchdist.tape.layout import How, RunIdState, TapeState
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
-from tests.support.fake_tape import SECOND, ClockedTape
-from tests.support.memory_sink import MemorySink
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.tapes.fake_tape import SECOND, ClockedTape
 
 ACTIONS = st.one_of(
     st.just("enter"),

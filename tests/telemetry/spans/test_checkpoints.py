@@ -10,8 +10,8 @@ from otel_torchdist.tape.layout import ActivityKind, RunIdState
 from otel_torchdist.telemetry.spans.activities import MAX_HELD
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
-from tests.support.fake_tape import RUN_ID, ClockedTape
-from tests.support.memory_sink import MemorySink
+from tests.support.receivers.memory_sink import MemorySink
+from tests.support.tapes.fake_tape import RUN_ID, ClockedTape
 
 SAVE, STAGE = ActivityKind.CHECKPOINT_SAVE, ActivityKind.CHECKPOINT_STAGE
 

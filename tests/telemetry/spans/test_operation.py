@@ -20,7 +20,7 @@ from otel_torchdist.tape.names.model import (
     LabelName,
     SignatureName,
 )
-from tests.support.fake_tape import RUN, SECOND, ClockedTape
+from tests.support.tapes.fake_tape import RUN, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
 _OF_LABELS = {

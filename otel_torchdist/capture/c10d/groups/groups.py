@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.backends import configured_backend
-from otel_torchdist.capture.c10d.call import GroupState
+from otel_torchdist.capture.c10d.calls.call import GroupState
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
 from otel_torchdist.capture.torch_api import ranks_in_books
 from otel_torchdist.tape.names.model import GroupName

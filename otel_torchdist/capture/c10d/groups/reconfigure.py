@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.call import Call, Plan
+from otel_torchdist.capture.c10d.calls.call import Call, Plan
+from otel_torchdist.capture.c10d.calls.schemas import Contribution, OperationSchema
 from otel_torchdist.capture.c10d.groups.membership import find_membership
-from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
     from otel_torchdist.capture.c10d.completion import Works
     from otel_torchdist.capture.c10d.groups.groups import Groups
     from otel_torchdist.capture.torch_api import Patches

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
-from tests.support.rank import join, rank, world_size
+from tests.support.ranks.rank import join, rank, world_size
 
 WIDTH = 32
 

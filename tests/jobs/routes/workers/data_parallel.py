@@ -14,8 +14,8 @@ from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimiz
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
-from tests.support.rank import join, rank
-from tests.support.twin import begin, take
+from tests.support.ranks.rank import join, rank
+from tests.support.ranks.twin import begin, take
 
 SMALL_MB = 0.0004
 """A bucket of some hundred parameters."""

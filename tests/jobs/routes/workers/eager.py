@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.distributed import P2POp
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from tests.support.rank import join, rank, world_size
-from tests.support.twin import begin, refused, take
+from tests.support.ranks.rank import join, rank, world_size
+from tests.support.ranks.twin import begin, refused, take
 
 
 def parts(size: int = 2) -> list[torch.Tensor]:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.rank import join, rank, world_size
-from tests.support.twin import begin, take
+from tests.support.ranks.rank import join, rank, world_size
+from tests.support.ranks.twin import begin, take
 
 
 def in_old_groups() -> None:

@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.rank import join
-from tests.support.twin import begin, take
+from tests.support.ranks.rank import join
+from tests.support.ranks.twin import begin, take
 
 
 def used(result: torch.Tensor) -> float:

@@ -11,8 +11,8 @@ from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
 
-from tests.support.rank import TIMEOUT, join, rank, world_size
-from tests.support.twin import begin, outside_the_books, refused, take
+from tests.support.ranks.rank import TIMEOUT, join, rank, world_size
+from tests.support.ranks.twin import begin, outside_the_books, refused, take
 
 
 def reduce_in(group: ProcessGroup) -> None:

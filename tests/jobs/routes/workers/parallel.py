@@ -13,8 +13,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
-from tests.support.rank import join, rank, world_size
-from tests.support.twin import begin, take
+from tests.support.ranks.rank import join, rank, world_size
+from tests.support.ranks.twin import begin, take
 
 
 class FeedForward(nn.Module):

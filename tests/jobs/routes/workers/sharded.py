@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-from tests.support.rank import join
-from tests.support.twin import begin, take
+from tests.support.ranks.rank import join
+from tests.support.ranks.twin import begin, take
 
 CPU = torch.device("cpu")
 

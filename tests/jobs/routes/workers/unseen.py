@@ -8,8 +8,8 @@ import torch.distributed._functional_collectives as functional
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
-from tests.support.rank import join, rank
-from tests.support.twin import begin, refused, take
+from tests.support.ranks.rank import join, rank
+from tests.support.ranks.twin import begin, refused, take
 
 
 def world() -> ProcessGroup:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._dynamo.utils import counters
 
-from tests.support.rank import join, say, start_capture
+from tests.support.ranks.rank import join, say, start_capture
 
 
 @torch.compile(backend="aot_eager", fullgraph=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, rank, start_capture
+from tests.support.ranks.rank import join, rank, start_capture
 
 if sys.argv[1] == "on":
     start_capture()

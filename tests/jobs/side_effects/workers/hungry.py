@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.rank import join, own_tape, say, start_capture
+from tests.support.ranks.rank import join, own_tape, say, start_capture
 
 LAYERS = 8
 EACH_PARAMETER_MB = 0.0001

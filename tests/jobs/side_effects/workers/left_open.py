@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from tests.support.rank import STORE, TAPES, join, own_tape, rank, say, start_capture, world_size
-from tests.support.tape_watch import Lookout, tapes_of_all_ranks
+from tests.support.ranks.rank import STORE, TAPES, join, own_tape, rank, say, start_capture, world_size
+from tests.support.tapes.tape_watch import Lookout, tapes_of_all_ranks
 from tests.support.waiting import until
 
 

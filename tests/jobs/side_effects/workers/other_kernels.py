@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.support.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, rank, say, start_capture
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.support.rank import own_tape, say, start_capture
-from tests.support.tape_watch import Lookout
+from tests.support.ranks.rank import own_tape, say, start_capture
+from tests.support.tapes.tape_watch import Lookout
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.training.steps import mark_step
-from tests.support.rank import join, say
+from tests.support.ranks.rank import join, say
 from tests.support.waiting import until
 
 requests: list[str] = []

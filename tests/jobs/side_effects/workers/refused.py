@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from tests.support.rank import join, rank, say, start_capture
+from tests.support.ranks.rank import join, rank, say, start_capture
 
 two = torch.ones(2)
 imaginary = torch.ones(3, dtype=torch.complex64)

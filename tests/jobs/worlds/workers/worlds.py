@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import mark_step
-from tests.support.rank import join, rank, start_capture, world_size
+from tests.support.ranks.rank import join, rank, start_capture, world_size
 
 STEPS = 5
 WIDTH = 32

@@ -13,8 +13,8 @@ from otel_torchdist.tape.records.numerics import NumericsWord, float_word, pack_
 from otel_torchdist.tape.records.parameters import Parameters
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
-from tests.support.fake_tape import RUN, SECOND, WORLD, FakeTape, signature
-from tests.support.metrics_node import Node
+from tests.support.tapes.fake_tape import RUN, SECOND, WORLD, FakeTape, signature
+from tests.support.tapes.metrics_node import Node
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, Word
-from tests.support.fake_tape import RUN, SECOND
-from tests.support.metrics_node import Node
+from tests.support.tapes.fake_tape import RUN, SECOND
+from tests.support.tapes.metrics_node import Node
 
 
 @pytest.fixture

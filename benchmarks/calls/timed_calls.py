@@ -1,0 +1,98 @@
+"""Times calls in a world of some backend, in every variant, and checks that they were recorded or exported."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from benchmarks.calls.call_timers import call_timers, take_turns
+from benchmarks.calls.orders import Calls, Conditions, Kind, Order, Timing, Variant
+from benchmarks.native_library import library_folder, native_cache
+from benchmarks.receivers.span_sink import SpanSink
+from benchmarks.results.recorded import OperationsOnTapes, insist
+
+Timings: TypeAlias = Mapping[str, Mapping[Variant, Sequence[Timing]]]
+"""The rounds of each call, by variant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        rounds: Rounds of each call.
+        warm_up: Operations before each round; with more than 512, the batch processor is at work when it begins.
+        operations: Timed operations in each round.
+    """
+
+    rounds: int
+    warm_up: int
+    operations: int
+
+    def order(self, name: str, kind: Kind) -> Order:
+        """One round of a call."""
+        return Order(name, -(-self.warm_up // kind.operations), -(-self.operations // kind.operations))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Where calls are made, and which.
+
+    Attributes:
+        name: Its name in the report.
+        backend: Backend of the default group.
+        size: Its ranks.
+        calls: The kind of calls.
+    """
+
+    name: str
+    backend: str
+    size: int
+    calls: Calls
+
+
+def time_calls(
+    world: World, extent: Extent, variants: Sequence[Variant], names: Sequence[str] = ()
+) -> tuple[Timings, Sequence[str]]:
+    """Time calls in variants that take turns.
+
+    Args:
+        world: Where, and which.
+        extent: How much is measured.
+        variants: The variants; that of the native library is left out where it cannot be built.
+        names: The calls that are timed; all if not given.
+
+    Returns:
+        The rounds of each call, and the calls that the native kernel leaves to the one in Python.
+
+    Raises:
+        RuntimeError: Something that a variant should have recorded or exported is missing.
+    """
+    cache = native_cache()
+    library = library_folder(cache) if cache is not None else None
+    taken = [variant for variant in variants if library is not None or variant is not Variant.NATIVE]
+    with ExitStack() as stack:
+        tapes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm")))
+        sink = stack.enter_context(SpanSink())
+        conditions = Conditions(tapes, sink.endpoint, library, world.backend, world.size, world.calls)
+        timers = stack.enter_context(call_timers(taken, conditions))
+        recording = [variant for variant in (Variant.PYTHON, Variant.NATIVE) if variant in timers]
+        recorded = {variant: OperationsOnTapes(conditions.tapes_of(variant)) for variant in recording}
+        timings: dict[str, dict[Variant, list[Timing]]] = {}
+        for name, kind in timers[Variant.BARE].kinds.items():
+            if not names or name in names:
+                timings[name] = take_turns(timers, extent.order(name, kind), extent.rounds)
+                for counted in recorded.values():
+                    counted.look()
+        native = timers.get(Variant.NATIVE)
+        left = [name for name in timings if native is not None and native.runs_python(name)]
+        if Variant.NAIVE in timers:
+            insist(timers[Variant.NAIVE].operations, sink.received(), "spans were exported")
+        for variant, counted in recorded.items():
+            counted.look()  # at what was made to learn whether Python runs
+            insist([timers[variant].records], counted.counts, f"calls were recorded by the {variant.value}")
+    return timings, left

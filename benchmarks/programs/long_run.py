@@ -1,0 +1,66 @@
+"""Command line: `python -m benchmarks.programs.long_run operations ... +operations`.
+
+A user's script, unaware of us: it runs operations on the `fake` backend and prints, at each of the given counts, how
+much anonymous memory the process has; then it waits for a line. The last operations each have a shape of their own.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from itertools import cycle, pairwise
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+WORLD_SIZE = 8
+MOST_ELEMENTS = 1 << 16
+FEW_SHAPES = tuple(2**power for power in range(4, 16))
+
+
+def main() -> None:
+    """Run operations, and report."""
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD_SIZE)
+    numbers = torch.ones(MOST_ELEMENTS)
+    *looks, new_shapes = map(int, sys.argv[1:])
+    sizes = cycle(FEW_SHAPES)
+    for before, look in pairwise([0, *looks]):
+        for _ in range(before, look):
+            _communicate(numbers[: next(sizes)])
+        _tell()
+    for size in range(1, new_shapes + 1):
+        _communicate(numbers[:size])
+    _tell()
+
+
+def _communicate(tensor: torch.Tensor) -> None:
+    """One operation, of a kind that its size decides."""
+    kind = tensor.numel().bit_length() % 3
+    if kind == 0:
+        dist.all_reduce(tensor)
+    elif kind == 1:
+        dist.broadcast(tensor, 0)
+    else:
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        work.wait()
+
+
+def _tell() -> None:
+    gc.collect()
+    print(_anonymous_bytes(), flush=True)
+    sys.stdin.readline()
+
+
+def _anonymous_bytes() -> int:
+    """Memory that belongs to no file and is not shared; the mapped tape is not included."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    (found,) = [line for line in lines if line.startswith("Anonymous:")]
+    return int(found.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""The additional memory of a rank while it is recorded, after many operations.
+
+Fresh processes run the same script, some of them switched on by an environment variable: the memory of our modules and
+of what is imported with them is therefore included.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any, Final
+
+from benchmarks.native_library import MISSING, native_cache
+from benchmarks.results.recorded import insist, operations_on_tapes
+from benchmarks.results.sections import Goal, Section
+from otel_torchdist import environment_variables as env
+from otel_torchdist.job.directory import job_directories
+
+GOAL_SHARED_MB: Final = 4.0
+GOAL_PRIVATE_MB: Final = 4.0
+GOAL_GROWTH_MB: Final = 0.1
+"""For a million operations: memory stays flat."""
+MB: Final = 1e6
+
+NOTE: Final = (
+    "Backend `fake`, 8 ranks, one process that is not recorded and one for each kernel, all fresh. Private: anonymous "
+    "memory; what is added includes the modules that we import. Shared: the tape and its dictionary of names. No "
+    "reader."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is done.
+
+    Attributes:
+        looks: Operations, with few shapes, after which memory is measured.
+        new_shapes: Operations after that, each with a shape of its own, before a last measurement.
+    """
+
+    looks: Sequence[int]
+    new_shapes: int
+
+
+USUAL: Final = Extent(looks=(100_000, 300_000, 1_000_000), new_shapes=20_000)
+QUICK: Final = Extent(looks=(1_000, 2_000, 3_000), new_shapes=100)
+
+
+class Switched(Enum):
+    """How a process is recorded; the value is the name in the report."""
+
+    OFF = "off"
+    PYTHON = "Python kernel"
+    NATIVE = "native kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Memory in bytes at one moment.
+
+    Attributes:
+        operations: Operations so far.
+        private: Private memory of each process.
+        shared: Tape and dictionary of names of each that is recorded.
+    """
+
+    operations: int
+    private: Mapping[Switched, int]
+    shared: Mapping[Switched, int]
+
+    def added(self, kernel: Switched) -> int:
+        """Private memory that is ours."""
+        return self.private[kernel] - self.private[Switched.OFF]
+
+
+def measure(extent: Extent) -> Section:
+    """Let processes run the same operations, and measure what they have allocated.
+
+    Raises:
+        RuntimeError: An operation was not recorded, or a process failed.
+    """
+    cache = native_cache()
+    switches = [switched for switched in Switched if cache is not None or switched is not Switched.NATIVE]
+    kernels = switches[1:]
+    with ExitStack() as stack:
+        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm")))
+        tapes = {kernel: base / kernel.name.lower() for kernel in kernels}
+        processes = {
+            switched: stack.enter_context(_started(extent, _environment(switched, tapes.get(switched), cache)))
+            for switched in switches
+        }
+        looks: list[Look] = []
+        for operations in [*extent.looks, extent.looks[-1] + extent.new_shapes]:
+            private = {switched: _private(process) for switched, process in processes.items()}
+            looks.append(Look(operations, private, {kernel: _shared(tapes[kernel]) for kernel in kernels}))
+            for kernel in kernels:
+                insist([operations], _recorded(tapes[kernel]), f"operations were recorded by the {kernel.value}")
+            for process in processes.values():
+                _send_on(process)
+    return _section(looks[:-1], looks[-1], kernels, extent)
+
+
+def _environment(switched: Switched, tapes: Path | None, cache: Path | None) -> dict[str, str]:
+    """This process's environment, with recording switched on if there is a directory for tapes."""
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_DEVICE_BACKEND_AUTOLOAD"}
+    if tapes is None:
+        return environment
+    environment |= {
+        env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
+        env.OTEL_PYTHON_TORCHDIST_READER: "none",
+        env.OTEL_PYTHON_TORCHDIST_CAPTURE: "native" if switched is Switched.NATIVE else "python",
+        env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(tapes),
+    }
+    return environment | ({"XDG_CACHE_HOME": str(cache)} if switched is Switched.NATIVE else {})
+
+
+@contextmanager
+def _started(extent: Extent, environment: Mapping[str, str]) -> Iterator[Popen[str]]:
+    """A process that reports its memory in a line at each measurement, and then waits for one."""
+    command = [sys.executable, "-m", "benchmarks.programs.long_run", *map(str, extent.looks), f"+{extent.new_shapes}"]
+    with Popen(command, stdin=PIPE, stdout=PIPE, env=dict(environment), text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _private(process: Popen[str]) -> int:
+    """The next output of the process.
+
+    Raises:
+        RuntimeError: It has ended.
+    """
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError("a process that should have reported its memory has ended")
+    return int(line)
+
+
+def _send_on(process: Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _recorded(tapes: Path) -> list[int]:
+    return [collectives for job in job_directories(tapes) for collectives in operations_on_tapes(job)]
+
+
+def _shared(tapes: Path) -> int:
+    """The memory that the files of the job occupy."""
+    return sum(file.stat().st_blocks * 512 for job in job_directories(tapes) for file in job.iterdir())
+
+
+def _section(looks: Sequence[Look], full: Look, kernels: Sequence[Switched], extent: Extent) -> Section:
+    growth = {kernel: _growth(looks, kernel) for kernel in kernels}
+    rows = [["private, off", *(_mb(look.private[Switched.OFF]) for look in [*looks, full]), ""]]
+    for kernel in kernels:
+        added = [_mb(look.added(kernel)) for look in [*looks, full]]
+        rows.append([f"private, added by the {kernel.value}", *added, f"{growth[kernel]:.2f}"])
+    for kernel in kernels:
+        rows.append([f"shared, {kernel.value}", *(_mb(look.shared[kernel]) for look in [*looks, full]), ""])
+    return Section(
+        key="memory",
+        title="Memory of a rank, in MB, after so many operations",
+        columns=["", *(f"{look.operations:,}" for look in looks), "all tables full", "growth per million"],
+        rows=rows,
+        notes=[
+            NOTE,
+            f"All tables full: after {extent.new_shapes:,} more, of which none has a shape that was there before.",
+            *([MISSING] if Switched.NATIVE not in kernels else []),
+        ],
+        goals=[goal for kernel in kernels for goal in _goals(looks, full, kernel, growth[kernel])],
+        data={
+            "unit": "bytes",
+            "looks": [_data(look, kernels) for look in looks],
+            "after_new_shapes": _data(full, kernels),
+            "growth_mb_per_million": {kernel.value: of for kernel, of in growth.items()},
+        },
+    )
+
+
+def _growth(looks: Sequence[Look], kernel: Switched) -> float:
+    """What is added to the private memory between the first and the last look, in bytes each: MB for a million."""
+    first, last = looks[0], looks[-1]
+    return (last.added(kernel) - first.added(kernel)) / (last.operations - first.operations)
+
+
+def _goals(looks: Sequence[Look], full: Look, kernel: Switched, growth: float) -> list[Goal]:
+    of = f"memory of a rank, {kernel.value}"
+    most = max(look.added(kernel) for look in looks)
+    return [
+        Goal(f"private {of}", most / MB, GOAL_PRIVATE_MB, "MB"),
+        Goal(f"private {of}, every table full", full.added(kernel) / MB, GOAL_PRIVATE_MB, "MB"),
+        Goal(f"growth of the private {of}, per million operations", growth, GOAL_GROWTH_MB, "MB"),
+        Goal(f"shared {of}", full.shared[kernel] / MB, GOAL_SHARED_MB, "MB"),
+    ]
+
+
+def _mb(size: int) -> str:
+    return f"{size / MB:.2f}"
+
+
+def _data(look: Look, kernels: Sequence[Switched]) -> dict[str, Any]:
+    return {
+        "operations": look.operations,
+        "private": {switched.value: size for switched, size in look.private.items()},
+        "added": {kernel.value: look.added(kernel) for kernel in kernels},
+        "shared": {kernel.value: size for kernel, size in look.shared.items()},
+    }

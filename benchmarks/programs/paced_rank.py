@@ -1,0 +1,83 @@
+"""A rank that communicates at a steady rate, and reports what threads that are not its own use meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.programs.pace import ASYNCHRONOUS, SYNCHRONOUS, TICK_S, TICKS_PER_STEP, Pace, ThreadTimes
+from benchmarks.programs.thread_clock import processor_ns, thread_ids
+from benchmarks.steps.gloo import issued, join_job
+from benchmarks.steps.training import Place
+from otel_torchdist import TorchDistInstrumentor, mark_step
+from otel_torchdist.instrumentor import switch_on_from_environment
+
+
+def serve(connection: Connection, place: Place, settings: Mapping[str, str], pace: Pace) -> None:
+    """Communicate, answer, and switch off on request.
+
+    Args:
+        connection: Where the answer goes.
+        place: Which rank it is.
+        settings: Environment variables to switch on with.
+        pace: How long and how often to communicate.
+    """
+    join_job(place)
+    dist.all_reduce(torch.ones(4))  # gloo has connected and started its threads
+    before = issued()
+    users_own = thread_ids()
+    os.environ.update(settings)
+    switch_on_from_environment()
+    traffic = _Traffic()
+    traffic.go_on(pace.warm_up_s)
+    percent: dict[str, list[float]] = {}
+    for window in range(pace.windows):
+        used, began = processor_ns(users_own), time.perf_counter_ns()
+        traffic.go_on(pace.window_s)
+        elapsed = time.perf_counter_ns() - began
+        for name, total in processor_ns(users_own).items():
+            percent.setdefault(name, [0.0] * window).append(100 * (total - used[name]) / elapsed)
+    traffic.wait()
+    connection.send(ThreadTimes(percent, issued() - before))
+    connection.recv()  # the tape has been read by then
+    TorchDistInstrumentor().uninstrument()
+    connection.send(True)
+
+
+class _Traffic:
+    """Issue the operations of a tick, half of them left open until the next."""
+
+    def __init__(self) -> None:
+        self._tensor = torch.ones(4)
+        self._open: list[dist.Work] = []
+        self._ticks = 0
+        self._next_s = time.monotonic()
+
+    def go_on(self, seconds: float) -> None:
+        """Communicate for the given time."""
+        for _ in range(round(seconds / TICK_S)):
+            self._tick()
+            self._next_s += TICK_S
+            time.sleep(max(self._next_s - time.monotonic(), 0))
+
+    def _tick(self) -> None:
+        self.wait()
+        for _ in range(SYNCHRONOUS):
+            dist.all_reduce(self._tensor)
+        for _ in range(ASYNCHRONOUS):
+            work = dist.all_reduce(self._tensor, async_op=True)
+            assert work is not None
+            self._open.append(work)
+        self._ticks += 1
+        if self._ticks % TICKS_PER_STEP == 0:
+            mark_step()
+
+    def wait(self) -> None:
+        """Wait for what is open."""
+        while self._open:
+            self._open.pop().wait()

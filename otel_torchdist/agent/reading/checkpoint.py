@@ -1,0 +1,127 @@
+"""Stores how far the agent of a job directory has read, so that the next agent continues from there.
+
+The checkpoint is written before spans are sent: an agent that is killed loses what it had not sent yet, and no span id
+is sent twice. Its counts are exact, because the records since the last checkpoint are read again.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import logging
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from otel_torchdist.agent.reading.followed_rank import RankState
+from otel_torchdist.files.others import is_passing, read_regular, reason
+from otel_torchdist.files.owned import replace_at_once
+from otel_torchdist.job.directory import list_tapes
+from otel_torchdist.naming import readable
+from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
+
+FILE_NAME: Final = "agent.checkpoint"
+MAX_BYTES: Final = 1 << 20
+MAX_BYTES_OF_TAPE: Final = 256 << 10
+MAX_TAPES: Final = 512
+_BUCKETS: Final = len(BOUNDS_S) + 1
+_VERSION: Final = f"otel-torchdist {importlib.metadata.version('otel-torchdist')}\n".encode()
+"""Looked up once: when descriptors run out, `importlib.metadata` reports that there is no such package."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What one agent leaves to the next.
+
+    Attributes:
+        ranks: State of each rank, by the nonce of its tape.
+        done: Nonces of tapes that were read to the end and are no longer shown.
+    """
+
+    ranks: dict[int, RankState] = field(default_factory=dict[int, RankState])
+    done: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    """A `DurationHistogram` in its serialized form; trace ids are too wide for MessagePack's integers."""
+
+    counts: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=_BUCKETS, max_length=_BUCKETS)]
+    sum_s: float
+    exemplars: list[tuple[Annotated[str, Meta(pattern="^[0-9a-f]{32}$")], float, float]]
+
+
+def _to_plain(value: Any) -> _Histogram:
+    if not isinstance(value, DurationHistogram):
+        raise NotImplementedError(repr(value))
+    known = [(f"{one.trace_id:032x}", one.seconds, one.wall_s) for one in value.exemplars.values()]
+    return _Histogram(value.counts, value.sum_s, known)
+
+
+def _from_plain(wanted: type, value: Any) -> DurationHistogram:
+    if wanted is not DurationHistogram:
+        raise NotImplementedError(wanted)
+    found = msgspec.convert(value, _Histogram)
+    histogram = DurationHistogram()
+    histogram.counts, histogram.sum_s = found.counts, found.sum_s
+    for trace_id, seconds, wall_s in found.exemplars:
+        histogram.exemplify(Exemplar(int(trace_id, 16), seconds, wall_s))
+    return histogram
+
+
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_decoder: Final = msgspec.msgpack.Decoder(Checkpoint, dec_hook=_from_plain)
+"""Creates only the types above, with fields of their declared types: another user may have written the file."""
+
+
+def save(directory: Path, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint of a job directory.
+
+    Raises:
+        OSError: There is no room, the directory is gone, or a number is larger than any job can count to.
+    """
+    try:
+        content = _VERSION + _encoder.encode(checkpoint)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise OSError(errno.ERANGE, str(error)) from error
+    sealed = zlib.crc32(content).to_bytes(4, "little") + content
+    replace_at_once(directory / FILE_NAME, directory / f".{FILE_NAME}.new", sealed)
+
+
+def load(directory: Path) -> Checkpoint | None:
+    """Return the checkpoint of a job directory: an empty one if no agent has read there, None if it is damaged.
+
+    A damaged one is one warning.
+
+    Raises:
+        OSError: It cannot be read now, but may be readable later: continuing without it would send spans twice.
+    """
+    path = directory / FILE_NAME
+    try:
+        most = MAX_BYTES + MAX_BYTES_OF_TAPE * min(len(list_tapes(directory)), MAX_TAPES)
+        found = read_regular(path, most, owner=directory.stat().st_uid)
+    except FileNotFoundError:
+        return Checkpoint()
+    except OSError as error:
+        if is_passing(error):
+            raise
+        return _warn(path, reason(error))
+    checksum, content = found[:4], found[4:]
+    if zlib.crc32(content).to_bytes(4, "little") != checksum:
+        return _warn(path, "its checksum is wrong")
+    if not content.startswith(_VERSION):
+        return _warn(path, "it was written by another version of otel_torchdist")
+    try:
+        return _decoder.decode(memoryview(content)[len(_VERSION) :])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _warn(path, readable(str(error), 200))
+
+
+def _warn(path: Path, why: str) -> None:
+    _logger.warning("%s cannot be used (%s): the tapes are read from their oldest records", path, why)

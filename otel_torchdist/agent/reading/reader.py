@@ -1,0 +1,351 @@
+"""The reader: polls tapes, and feeds their records to spans, metrics and the stall watch.
+
+It runs in a thread of the training process, where it exports its own rank's tape, or in its own process, where it
+exports all tapes of a node. Of several readers of the same tapes, only one watches for stalls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from otel_torchdist import guard
+from otel_torchdist.agent.reading.followed_rank import FollowedRank, RankState
+from otel_torchdist.agent.reading.stall_metrics import show
+from otel_torchdist.archive.recorder import TapeArchive
+from otel_torchdist.archive.writer import ArchiveWriter
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.live.feed import LiveFeed
+from otel_torchdist.machine.reader import WatchedRank
+from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.processes.silent_ends import SilentEnds
+from otel_torchdist.stall.events import Event, OngoingStall
+from otel_torchdist.stall.findings.events import FINDINGS, Finding
+from otel_torchdist.stall.reporting.reporter import StallReporter
+from otel_torchdist.stall.seen import RunSeen
+from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry.export.job_attributes import described_beyond
+from otel_torchdist.telemetry.export.outputs import Outputs
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.otel import OTelMetrics
+from otel_torchdist.telemetry.spans.model import LinkTarget
+from otel_torchdist.telemetry.spans.sampling import StepSampler
+from otel_torchdist.telemetry.spans.steps import RankSpans
+
+SHOWN_AFTER_END_S: Final = 60.0
+"""How long the series of a rank that has ended can still be scraped."""
+FLUSH_S: Final = 5.0
+ARCHIVE_FLUSH_S: Final = 2.0
+SLOW_S: Final = 1.0
+"""A turn that reads for longer than this delays verdicts: from then on tapes that are far behind are not read whole."""
+ENDING_S: Final = 1.0
+"""How long a process may take to end after the kernel has released its lock."""
+
+MANY_LOST: Final = 64
+"""Records of one turn that are worth a warning: damage, or a thread that died, loses single ones."""
+LOST: Final = (
+    "rank %d records operations faster than they can be read: %d records were not read, and later ones will not be "
+    "either. Their operations have no spans, and are missing in counters of operations, bytes and durations; they are "
+    "counted in torchdist_records_lost_total. Operations that do not end, and so stalls, are seen all the same"
+)
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Reader:
+    """Reads any number of tapes. Not thread-safe.
+
+    Attributes:
+        metrics: The metrics of all exported tapes, to be served.
+        incidents: Verdicts given and incidents resolved in the last turn.
+        failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
+    """
+
+    def __init__(
+        self,
+        outputs: Outputs,
+        span_budget: int,
+        watch: StallWatch,
+        deaths: DeathWatch | None = None,
+        archive: ArchiveWriter | None = None,
+        live: LiveFeed | None = None,
+        machine: MachineWatch | None = None,
+    ) -> None:
+        """Write to `outputs`.
+
+        Args:
+            outputs: Where everything goes; closed with the reader.
+            span_budget: Spans per second and rank.
+            watch: Watches for stalls; it follows no tapes yet.
+            deaths: As in `StallWatch`.
+            archive: Writes what is read into an archive; None for no archive. Closed with the reader.
+            live: Takes what the live page shows; None if there is no page.
+            machine: Reads the machine, and is stopped by its creator; None if nothing does.
+        """
+        self._outputs = outputs
+        self._archive = archive
+        self._span_budget = span_budget
+        self._ranks: dict[int, FollowedRank] = {}
+        self._watch = watch
+        self._reporter = StallReporter(outputs.sink, outputs.events, self)
+        self._findings: list[Finding] = []
+        self._spans_dropped = 0
+        self._silent_ends = SilentEnds(deaths)
+        self._live = live
+        self._machine = machine
+        self.metrics = NodeMetrics(
+            self.spans_dropped,
+            archive_dropped=lambda: archive.dropped if archive is not None else None,
+            machine=lambda: machine.reading if machine is not None else None,
+        )
+        provider = outputs.meter_provider
+        self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
+        self.incidents: list[Event] = []
+        self.failed: dict[int, Exception] = {}
+        self._is_behind = False
+        self._has_cut = False
+        self._has_warned = False
+
+    @property
+    def serves_metrics(self) -> bool:
+        """Whether serving `/metrics` is up to this process."""
+        return self._outputs.serves_metrics
+
+    def spans_dropped(self) -> int:
+        """Spans lost because they could not be handed on or held back any longer."""
+        held = sum(rank.spans_dropped for rank in tuple(self._ranks.values()))
+        return self._spans_dropped + held + self._outputs.sink.dropped
+
+    def follow(self, tape: TapeReader, exported: bool = True, before: RankState | None = None) -> None:
+        """Start reading a tape.
+
+        Args:
+            tape: The tape; owned by the reader.
+            exported: Whether we export its spans and metrics. If not, it is only watched for stalls.
+            before: Where another reader stopped, to continue from there.
+        """
+        identity = tape.identity
+        spans = metrics = None
+        if exported:
+            sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
+            metrics = self.metrics.track(tape)
+            describe = partial(described_beyond, self._outputs.resource, self._outputs.is_of_one_job, tape)
+            outputs = self._outputs
+            spans = RankSpans(tape, outputs.sink, sampler, outputs.links, metrics.exemplify, describe, self._run_of)
+        rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics)
+        if exported and self._archive is not None:
+            rank.archive = TapeArchive(tape, self._archive)
+        self._watch.follow(tape, is_new=exported and before is None)
+        if before is not None:
+            self._watch.observe(identity.nonce, rank.resume(before))
+
+    def _run_of(self, nonce: int) -> int | None:
+        """The run of a tape that is exported here."""
+        rank = self._ranks.get(nonce)
+        return rank.spans.run_id if rank is not None and rank.spans is not None else None
+
+    def states(self) -> dict[int, RankState]:
+        """How far every exported tape has been read, by its nonce."""
+        states = {nonce: rank.state for nonce, rank in self._ranks.items()}
+        return {nonce: state for nonce, state in states.items() if state is not None}
+
+    def knows(self, nonce: int) -> bool:
+        """Whether the tape with this nonce is being read."""
+        return nonce in self._ranks
+
+    @property
+    def tapes(self) -> list[TapeReader]:
+        """The tapes that are being read."""
+        return [rank.tape for rank in self._ranks.values()]
+
+    def life_of(self, tape: TapeReader) -> RankLife:
+        """What became of the process that writes a tape; also `RUNNING` while that is not yet known.
+
+        Raises:
+            TapeError: The tape is damaged.
+        """
+        return self._silent_ends.life_of(tape, self.tapes)
+
+    @property
+    def ongoing(self) -> list[OngoingStall]:
+        """Ongoing stalls."""
+        return self._watch.ongoing
+
+    @property
+    def any_running(self) -> bool:
+        """Whether any tape's writer is alive and has not recorded its end."""
+        return any(rank.ended_at is None for rank in self._ranks.values())
+
+    @property
+    def next_turn_s(self) -> float:
+        """Seconds until the next turn."""
+        return self._watch.next_check_s
+
+    @property
+    def is_concluding(self) -> bool:
+        """Whether ranks of other nodes are still compared with those of this node, which have ended."""
+        return self._watch.is_concluding
+
+    def turn(self, watches: bool = True, is_last: bool = False) -> None:
+        """Read everything that is new.
+
+        Args:
+            watches: Whether this reader watches for stalls; its predecessors have stopped.
+            is_last: Whether this is its last turn.
+        """
+        self._read_all(keeps_up=is_last)
+        if self._machine is not None:
+            ranks = [rank.tape for rank in self._ranks.values() if rank.ended_at is None]
+            self._machine.update([WatchedRank(tape.path, tape.identity, tape.owner) for tape in ranks])
+        self.incidents = []
+        if watches:
+            self.incidents = self._watch.check(time.monotonic_ns(), is_last)
+            self.report(self.incidents)
+            self.failed |= self._watch.failed
+        else:
+            self._watch.stand_down()
+        for nonce, rank in list(self._ranks.items()):
+            self._retire(nonce, rank)
+        if self._live is not None:
+            with guard.guarded("the live page"):
+                self._live.end_turn(self._watch, self.tapes, self.metrics, watches)
+
+    def _read_all(self, keeps_up: bool) -> None:
+        """Read all tapes; if that has taken long, not every record, until none is far behind any more.
+
+        Args:
+            keeps_up: Whether to read every record now, however long that takes.
+        """
+        now_ns = time.monotonic_ns()
+        self._is_behind = self._is_behind and not keeps_up
+        self._has_cut = False
+        self.failed = {}
+        for nonce in list(self._ranks):
+            try:
+                self._read(nonce, now_ns)
+            except Exception as error:  # one bad tape must not affect the others
+                self.failed[nonce] = error
+        self._is_behind = time.monotonic_ns() - now_ns > SLOW_S * 1e9 or (self._is_behind and self._has_cut)
+
+    def report(self, events: Iterable[Event]) -> None:
+        """Report what was found, here or elsewhere, in spans, logs and metrics."""
+        for event in events:
+            if isinstance(event, FINDINGS):
+                self._findings.append(event)
+            with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
+                self._reporter.report([event])
+                show(event, self.metrics)
+
+    def take_findings(self) -> list[Finding]:
+        """Return what was found without a stall since the last call."""
+        found, self._findings = self._findings, []
+        return found
+
+    @property
+    def seen(self) -> list[RunSeen]:
+        """What was seen of each run in the last turn."""
+        return self._watch.seen
+
+    def _read(self, nonce: int, now_ns: int) -> None:
+        rank = self._ranks[nonce]
+        if rank.ended_at is not None:
+            return
+        try:
+            # In this order, so that what is written before a process releases its lock is read.
+            alive = rank.tape.is_alive()
+            status = rank.tape.status()
+            batch = rank.tape.poll(is_behind=self._is_behind and alive)
+            if not alive and self._silent_ends.has_left(rank.tape):
+                status = replace(status, state=TapeState.FINISHED)
+        except TapeError as error:
+            _logger.warning("a tape can no longer be read: %s", error)
+            self._forget(nonce)
+            return
+        self._has_cut |= batch.is_cut
+        self._note_losses(rank, batch)
+        self._watch.observe(nonce, batch)
+        if self._live is not None and self._live.is_watched:
+            self._live.observe(rank.tape, batch)
+        rank.consume(batch, status, now_ns)
+        is_over = not alive or status.state is not TapeState.RUNNING
+        if is_over and not alive and self._may_be_ending(rank, status.state):
+            return
+        if is_over and batch.is_empty:
+            rank.ended_at = time.monotonic()
+            rank.end(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
+
+    def _note_losses(self, rank: FollowedRank, batch: Batch) -> None:
+        """Warn once if records are lost while a tape is read; what was overwritten before that is no surprise."""
+        if batch.lost >= MANY_LOST and rank.has_been_read and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(LOST, rank.tape.identity.rank, batch.lost)
+        rank.has_been_read = True
+
+    def _may_be_ending(self, rank: FollowedRank, state: TapeState) -> bool:
+        if state is not TapeState.RUNNING or not self._silent_ends.is_ending(rank.tape):
+            return False
+        rank.unlocked_at = rank.unlocked_at or time.monotonic()
+        return time.monotonic() - rank.unlocked_at < ENDING_S
+
+    def _retire(self, nonce: int, rank: FollowedRank) -> None:
+        if rank.ended_at is not None and rank.metrics is not None:
+            with contextlib.suppress(TapeError):
+                life = self.life_of(rank.tape)
+                if life in (RankLife.DEAD, RankLife.FINISHED):
+                    rank.metrics.gone(cleanly=life is RankLife.FINISHED)
+        if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
+            self._forget(nonce)
+
+    def forget(self, nonce: int) -> None:
+        """Stop reading a tape, if it is being read."""
+        if nonce in self._ranks:
+            self._forget(nonce)
+
+    def _forget(self, nonce: int) -> None:
+        rank = self._ranks.pop(nonce)
+        self._watch.forget(nonce)
+        rank.end(time.monotonic_ns())
+        self._spans_dropped += rank.spans_dropped
+        if rank.metrics is not None:
+            self.metrics.forget(nonce)
+        rank.tape.close()
+
+    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+        """See `StepTraces`."""
+        rank = self._ranks.get(nonce)
+        if rank is None or rank.spans is None:
+            return None
+        rank.spans.stalled(number, incident)
+        return rank.spans.end_segment(now_ns, incident)
+
+    def close(self, watches: bool = True) -> None:
+        """Read the rest, end all spans except those of live ranks (left to the next reader), and flush.
+
+        Args:
+            watches: As for `turn`; if so, the end of an incident is reported.
+        """
+        with guard.guarded("the last pass"):
+            self.turn(watches, is_last=True)
+        now_ns = time.monotonic_ns()
+        for rank in self._ranks.values():
+            with guard.guarded("the end of a tape"):
+                rank.leave(now_ns)
+        if self._archive is not None:
+            self._archive.close(ARCHIVE_FLUSH_S)
+        self._outputs.sink.shutdown(FLUSH_S)
+        if self._pushed is not None:
+            self._pushed.stop()
+        closers: tuple[Callable[[], object], ...] = self._outputs.closers
+        for close in closers:
+            with guard.guarded("closing an output"):
+                close()

@@ -1,0 +1,134 @@
+"""What stays the same for all calls of one kind from one call site: determined once, then looked up."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_torchdist.capture.c10d.calls.call import SOMETIMES, GroupState, Plan, PlanKey
+from otel_torchdist.capture.c10d.calls.ragged import line_of, sized
+from otel_torchdist.capture.c10d.calls.split_sizes import write_splits
+from otel_torchdist.capture.torch_api import SHOWS_BACKWARD
+from otel_torchdist.tape.layout import Flag, Phase, RecordKind
+from otel_torchdist.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
+
+UNSET_TIMEOUT: Final = -1
+"""Stands for the group's timeout in an operation's arguments."""
+MAX_CACHED: Final = 2048
+REDUCE_OP_FIRST: Final = 16
+REDUCE_OP_EVERY: Final = 31
+"""A plan's reduce op is read on its first 16 calls, and after that where the group's sequence is a multiple of 31: in
+the same operations on every rank, no matter how often each rank got there from which line. Reading it is a TorchScript
+call of 2 to 5 µs, up to half the cost of a recorded call; at a call site whose reduce op has been seen to change, it is
+always read. Records state whether theirs was read."""
+
+
+def read_arguments(
+    key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int
+) -> tuple[Plan, bytes]:
+    """Read what calls of one plan may differ in; returns the plan that fits, and the constant part of the record."""
+    if operation.reduce_op >= 0:
+        plan = _read_reduce_op(key, plan, operation, args)
+        tail = plan.tail_read
+    else:
+        tail = plan.tail
+        if operation.received >= 0:
+            tail = write_splits(plan, operation, args, entered_ns, thread=key[-2])
+    if plan.ragged_factor is not None:
+        tail = sized(tail, plan.ragged_factor, args[operation.described])
+    return plan, tail
+
+
+def _read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
+    """Check a plan's reduce op against this call's; return the plan that fits."""
+    current = args[operation.reduce_op].op()
+    if current == plan.reduce_op:
+        plan.reads += 1
+        if plan.reads >= REDUCE_OP_FIRST and not plan.varies and plan.ragged_factor is None:
+            plan.reading = SOMETIMES
+        return plan
+    plan.group.ragged.forget_plans()
+    changed = make_plan(plan.group, key, operation, args)
+    if changed is None:
+        return plan
+    changed.varies = True
+    return changed
+
+
+def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args: tuple[Any, ...]) -> Plan | None:
+    """Make the plan of a call that is seen for the first time; None for meta and fake tensors, which only pretend.
+
+    Args:
+        group: The process group.
+        key: As built by `HotPath.enter`: ends with asynchronous, peer, tag, coalesced, label, whether a backward pass
+            runs, thread and call site.
+        operation: The operation that is called.
+        args: Its arguments.
+    """
+    if group.is_over:
+        return None
+    is_async, peer, tag, is_coalesced, label, in_backward, thread, site = key[-8:]
+    line = line_of(key, operation, args)
+    ragged = group.ragged.find(line) if line is not None else None
+    if ragged is not None:
+        return ragged
+    is_ragged = line is not None and group.ragged.counts(line)
+    described = group.signatures.describe(operation, args, has_shapes=not is_ragged)
+    if described is None:
+        return None
+    flags = described.flags
+    if is_async:
+        flags |= Flag.ASYNC
+    if is_coalesced:
+        flags |= Flag.COALESCED
+    if operation.point_to_point:
+        flags |= Flag.POINT_TO_POINT
+    recorder = group.recorder
+    code = recorder.call_sites.code_at(site)
+    site_id = recorder.call_sites.name_of(code, site[1])
+    if code is not None:
+        recorder.call_paths.note(site, site_id)
+    channel = group.channel_of(described.device)
+    own_timeout = args[operation.timeout] if 0 <= operation.timeout < len(args) else UNSET_TIMEOUT
+    has_own_timeout = own_timeout != UNSET_TIMEOUT
+    prepare = partial(
+        TapeWriter.prepare,
+        message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
+        group=group.name_without_timeout(channel, described.device) if has_own_timeout else channel.name_id,
+        signature=described.signature,
+        call_site=site_id,
+        label=recorder.label(label) if label else 0,
+        peer=peer,
+        tag=tag,
+        thread=thread,
+        kind=RecordKind.OPERATION,
+        phase=_phase(in_backward, has_site=code is not None),
+    )
+    tail = tail_read = prepare(flags=flags)
+    if described.reduce_op >= 0:
+        tail = prepare(flags=flags | Flag.REDUCE_OP_UNREAD)
+    elif operation.received >= 0:
+        tail_read = prepare(flags=flags | Flag.UNEVEN)
+    counter = channel.messages(operation.name == "send", peer, tag) if operation.point_to_point else channel.counter
+    on_cpu, reduce_op = described.on_cpu, described.reduce_op
+    plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)
+    if in_backward and is_async and operation.name == "all_reduce":  # DDP never waits in the call
+        plan.buckets = group.buckets
+    if is_ragged and line is not None:
+        plan.becomes_ragged(group.signatures.contributed(operation, 1, is_root=peer == group.rank))
+        group.ragged.keep(line, plan)
+        return plan
+    if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
+        group.plans.clear()
+    group.plans[key] = plan
+    return plan
+
+
+def _phase(in_backward: bool, has_site: bool) -> Phase:
+    """The phase of calls; unknown on threads without a line of the program, such as one of gloo's in a callback."""
+    if in_backward:
+        return Phase.BACKWARD
+    return Phase.OUTSIDE_BACKWARD if SHOWS_BACKWARD and has_site else Phase.UNKNOWN

@@ -1,0 +1,57 @@
+"""What commands print to, and what `watch` and the demo share in drawing on a terminal."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
+
+from otel_torchdist.cli.output.alarm import Alarm
+
+
+class CommandConsole(Console):
+    """A console of rich that leaves it to `app` which exit code a broken pipe has; rich's own is 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that rich has caught."""
+        raise BrokenPipeError
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print lines as they are, of whatever length: a pipe must not wrap them."""
+    console = CommandConsole(highlight=False)
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether lines that were printed can be replaced: in a terminal that knows how, not in a pipe or log."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def live_display(console: Console) -> Live:
+    """Return a display that is redrawn only when asked to; a context manager that restores the terminal."""
+    return Live(console=console, auto_refresh=False)
+
+
+def redraw(live: Live, what: RenderableType) -> None:
+    """Replace what a display shows.
+
+    Raises:
+        OSError: The terminal is gone; rich would draw nothing then, and go on.
+    """
+    if not live.console.is_terminal:
+        raise OSError(errno.EIO, "the terminal is gone")
+    live.update(what, refresh=True)
+
+
+def stall_panel(alarm: Alarm) -> RenderableType:
+    """Build the box with a verdict and its line of code."""
+    text = Text(alarm.text)
+    if alarm.place:
+        text.append(f"\n{alarm.place}", style="bold")
+    return Panel(text, title="stall", title_align="left", border_style="red")

@@ -1,0 +1,113 @@
+"""How commands show times, paths and fates of ranks, and how they end if they cannot continue."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final, NoReturn
+
+import typer
+
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.naming import name_ranks, readable
+from otel_torchdist.tape.identity import TapeIdentity
+from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.world.model import RankView, life_in
+
+MAX_LINE: Final = 65_536
+"""Characters of a message to which names of files may add; longer than any of ours."""
+
+
+def day_and_time(wall_ns: int) -> str:
+    """Format a time as `2026-11-21 12:46:05`, local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+
+
+def time_of_day(wall_ns: int) -> str:
+    """Format a time as `12:46:05.1`, local time."""
+    tenths = wall_ns // 100_000_000
+    return f"{time.strftime('%H:%M:%S', time.localtime(tenths // 10))}.{tenths % 10}"
+
+
+def iso_time(wall_ns: int) -> str:
+    """Format a time as `2026-11-21T12:46:05.123456Z`."""
+    moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ns // 1000 % 1_000_000:06d}Z"
+
+
+def shown_callers(path: Sequence[str]) -> str:
+    """Format what has led to a call site, without that itself: `train.py:80 main ← … torch …`."""
+    return " ← ".join(path[1:])
+
+
+def length(seconds: float) -> str:
+    """Format a duration as `12 ms`, `8.1 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, smaller_unit in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {smaller_unit}"
+    return f"{whole} s"
+
+
+def shown(path: Path | str) -> str:
+    """Return a path as typed here: relative if it is below the current directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def fail(message: str, code: ExitCode) -> NoReturn:
+    """Print what is wrong on stderr, mostly in one line, and end with an exit code."""
+    lines = (readable(line, MAX_LINE) for line in message.split("\n"))
+    typer.echo("\n".join(["otel-torchdist: " + next(lines), *lines]), err=True)
+    raise typer.Exit(code)
+
+
+_FATES: Final = {
+    RankLife.RUNNING: ("is running", "are running"),
+    RankLife.FINISHED: ("has finished", "have finished"),
+    RankLife.FAILED: ("has failed", "have failed"),
+    RankLife.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),
+}
+
+
+def fates(views: Iterable[RankView]) -> list[str]:
+    """Return a clause for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
+    crowds: dict[tuple[RankLife, str], list[int]] = {}
+    for view in views:
+        crowds.setdefault((life_in(view), view.failure), []).append(view.rank)
+    return [
+        f"{name_ranks(sorted(ranks))} {_FATES[life][len(ranks) > 1]}{f' with {failure}' if failure else ''}"
+        for (life, failure), ranks in crowds.items()
+    ]
+
+
+_KERNELS: Final = {Kernel.NATIVE: "natively", Kernel.PYTHON: "in Python", Kernel.UNKNOWN: "by an unknown kernel"}
+
+
+def captured(identities: Iterable[TapeIdentity]) -> str:
+    """Describe what records ranks: `recorded natively, torch 2.15.0`; '' if no tape says it.
+
+    If ranks differ: `recorded differently: ranks 0-2 natively, torch 2.15.0; rank 3 in Python, torch 2.15.0`.
+    """
+    alike = alike_in_capture(identities)
+    clauses = [f"{_KERNELS[kernel]}, torch {torch or 'unknown'}" for kernel, torch in alike]
+    if len(clauses) == 1:
+        return f"recorded {clauses[0]}" if (Kernel.UNKNOWN, "") not in alike else ""
+    named = [f"{name_ranks(ranks)} {clause}" for clause, ranks in zip(clauses, alike.values(), strict=True)]
+    return f"recorded differently: {'; '.join(named)}" if named else ""
+
+
+def alike_in_capture(identities: Iterable[TapeIdentity]) -> dict[tuple[Kernel, str], list[int]]:
+    """Ranks, ascending, by what records them and the version of their torch."""
+    found: dict[tuple[Kernel, str], list[int]] = {}
+    for identity in sorted(identities, key=lambda one: one.rank):
+        found.setdefault((identity.kernel, identity.torch), []).append(identity.rank)
+    return found

@@ -1,0 +1,1 @@
+"""What a reader asks of a rank, and what the rank answers: small files beside its tape."""

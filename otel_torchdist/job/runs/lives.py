@@ -1,0 +1,80 @@
+"""What became of the processes that write tapes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.job.runs.membership import has_outlived_parent
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.reading.reader import TapeReader
+
+
+class RankLife(enum.Enum):
+    """What became of a rank."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """It reported the exception that ended it."""
+    DEAD = "dead"
+    """It disappeared without reporting why."""
+
+
+def life_of(tape: TapeReader) -> RankLife:
+    """Return what became of the rank that writes a tape.
+
+    Raises:
+        TapeError: The tape is damaged.
+    """
+    # In this order: a process reports that it has finished before it releases its lock.
+    is_alive = tape.is_alive()
+    state = tape.status().state
+    if state is TapeState.FINISHED:
+        return RankLife.FINISHED
+    if state is TapeState.FAILED:
+        return RankLife.FAILED
+    return RankLife.RUNNING if is_alive else RankLife.DEAD
+
+
+def run_of(tape: TapeReader) -> int:
+    """Return the run that a tape belongs to; 0 when that is not known."""
+    try:
+        return tape.status().run_id
+    except TapeError:
+        return 0
+
+
+def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
+    """Whether a helper that is gone lived at least as long as the rank that started it.
+
+    Args:
+        tape: The helper's tape.
+        tapes: All known tapes.
+    """
+    running = [other.identity for other in tapes if _runs(other)]
+    return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
+
+
+def _runs(tape: TapeReader) -> bool:
+    try:
+        return life_of(tape) is RankLife.RUNNING
+    except TapeError:
+        return False
+
+
+def waits(tape: TapeReader) -> bool:
+    """Whether a process waits for an operation, or did when it ended."""
+    return any(one.waiting_since_ns is not None for one in tape.open_operations())
+
+
+def has_left(tape: TapeReader, death: Death | None) -> bool:
+    """Whether a process exited with code 0, waiting for nothing, without recording that on its tape.
+
+    Args:
+        tape: Its tape, polled to its end.
+        death: How it ended; None if that was not seen.
+    """
+    return death is not None and death.exit_code == 0 and not waits(tape)

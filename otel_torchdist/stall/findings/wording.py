@@ -1,0 +1,103 @@
+"""Findings as sentences: values, failed checkpoints, and groups that two threads use."""
+
+from __future__ import annotations
+
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.stall.findings.checkpoints import SaveFailed
+from otel_torchdist.stall.findings.shared_groups import GroupShared
+from otel_torchdist.stall.findings.values import DifferingParameters, Diverged, NonFinite
+from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
+from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
+
+
+def describe_values(found: NonFinite | Diverged) -> str:
+    """Describe which ranks have brought a value that is not finite, or have another result than others."""
+    return _non_finite(found) if isinstance(found, NonFinite) else _diverged(found)
+
+
+def _non_finite(found: NonFinite) -> str:
+    what = "values that are not numbers (NaN)" if found.is_nan else "infinite values"
+    operation = describe_operation(found.operation, found.group, found.operation_id, found.label)
+    where = f"in the inputs of {operation} in step {found.step}"
+    called = f", called in {describe_frame(found.call_site)}" if found.call_site is not None else ""
+    were = f"; those of {name_ranks(found.others)} were finite" if found.others else ""
+    if not found.are_first:
+        had = f"{name_ranks(found.ranks)} {have(found.ranks)} {what}"
+        cause = f"{had} {where}{called}{were}{_unknown(found) or ', and'} no rank is known to be first"
+    else:
+        first = "are the first with" if len(found.ranks) > 1 else "is the first with"
+        cause = f"{name_ranks(found.ranks)} {first} {what} {where}{called}{were}"
+    skips = f"; the gradient scaler has left out {found.skips} steps in a row" if found.skips else ""
+    return f"{cause}{skips}"
+
+
+def _unknown(found: NonFinite) -> str:
+    """Whose inputs are not known, if those of others are."""
+    unknown = [rank for rank in found.unseen if rank not in found.ranks]
+    if not unknown or (not found.others and {*found.ranks} <= {*found.unseen}):
+        return ""
+    return f"; those of {name_ranks(unknown)} until then are not known, so"
+
+
+def _diverged(found: Diverged) -> str:
+    if found.is_of_parameters:
+        return _parted(found)
+    operation = (
+        f"{describe_operation(found.operation, found.group, found.operation_id, found.label)} in step {found.step}"
+    )
+    cause = "what was received has been changed on its way or afterwards, or the ranks run different code"
+    cause += f"; the results of {name_ranks(found.unseen)} are not known" if found.unseen else ""
+    if not found.others:
+        return f"{name_ranks(found.ranks)} have different results of {operation}, which must be equal: {cause}"
+    results = f"{have(found.ranks)} another result of {operation}"
+    return f"{name_ranks(found.ranks)} {results} than {name_ranks(found.others)}, which must be equal: {cause}"
+
+
+def _parted(found: Diverged) -> str:
+    of = f"of {found.group.title} " if found.group is not None else ""
+    when = f"in step {found.step}, since then or earlier"
+    which = _which(found.parameters)
+    must = "replicas must be equal"
+    must += f"; those of {name_ranks(found.unseen)} are not known" if found.unseen else ""
+    if not found.others:
+        return f"{name_ranks(found.ranks)} have different parameters {of}{when}: {must}{which}"
+    had = f"{have(found.ranks)} other parameters {of}than {name_ranks(found.others)}"
+    return f"{name_ranks(found.ranks)} {had} {when}: {must}{which}"
+
+
+def _which(parameters: DifferingParameters | None) -> str:
+    if parameters is None:
+        return ""
+    if parameters.candidates == 1:
+        only = f", the only one of {parameters.count:,} that differs" if parameters.count > 1 else ""
+        return f"; it is {parameters.first}{only}"
+    if parameters.candidates == parameters.count:
+        return f"; several of all {parameters.count:,} differ"
+    return f"; several of the {parameters.candidates:,} from {parameters.text} differ"
+
+
+def describe_problem(found: SaveFailed | GroupShared) -> str:
+    """Describe on which ranks a checkpoint has failed and why, or which threads use a group at the same time."""
+    return _save_failed(found) if isinstance(found, SaveFailed) else _group_shared(found)
+
+
+def _save_failed(found: SaveFailed) -> str:
+    what = f"{name_checkpoint(found.operation, found.checkpoint)} in step {found.step}"
+    why = f"{found.error}: {found.message}" if found.message else found.error
+    if not found.are_known:
+        return f"{what} has failed; {name_ranks(found.ranks)} received an exception: {why}"
+    stage = f", in {found.stage}" if found.stage else ""
+    notified = f"; {name_ranks(found.notified)} received it" if found.notified else ""
+    return f"{what} has failed on {name_ranks(found.ranks)}{stage}: {why}{notified}"
+
+
+def _group_shared(found: GroupShared) -> str:
+    operations = " and ".join(
+        f"{operation} in {describe_frame(site)}" if site is not None else operation
+        for operation, site in zip(found.example.operations, found.example.call_sites, strict=True)
+    )
+    return (
+        f"two threads of {name_ranks(found.ranks)} call collectives of {found.group.label} at the same time "
+        f"({operations}): gloo pairs calls in the order in which each rank makes them, so results may be wrong; "
+        "one of the two needs a group of its own"
+    )

@@ -1,0 +1,1 @@
+"""Reports what was found: as spans, in the log, and as attributes and words of both."""

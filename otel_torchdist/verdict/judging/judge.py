@@ -1,0 +1,291 @@
+"""Judges stalled operations. A pure function of a snapshot of the ranks.
+
+Blame follows the waits to their root: a rank that is missing here because it waits elsewhere is not blamed; the one
+that it waits for is. The verdict never claims more than the records show.
+
+Backends tolerate some calls that do not match: gloo adds up bytes of another type and continues. A mismatch that every
+member has come out of is not the cause of a later stall, unless ranks have been out of step since: one that has skipped
+a call is missing at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.first_death import FirstDeath, first_death
+from otel_torchdist.verdict.judging.circles import Hop, judge_circle
+from otel_torchdist.verdict.judging.creations import other_creation
+from otel_torchdist.verdict.judging.stuck import stuck_ranks
+from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, urgency
+from otel_torchdist.verdict.model import verdict_at as _verdict
+from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
+from otel_torchdist.verdict.rules import expects
+from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
+from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
+from otel_torchdist.world.model import RankView, WorldSnapshot
+
+SETTLED_NS: Final = 1_000_000_000
+"""A rank that has been in an operation for less than this is passing through, not waiting."""
+UNINTERRUPTIBLE_NS: Final = 3_000_000_000
+
+
+class Judge:
+    """Judges the operations of one snapshot."""
+
+    def __init__(self, world: WorldSnapshot, threshold_ns: int) -> None:
+        """Index the open operations of a snapshot.
+
+        Args:
+            world: The snapshot.
+            threshold_ns: How long all ranks must have been in an operation before it counts as stuck.
+        """
+        self._world = world
+        self._threshold_ns = threshold_ns
+        self._settled_ns = min(SETTLED_NS, threshold_ns // 2)
+        self._open_at = open_by_operation(world)
+
+    def verdict_on(self, operation_id: OperationId) -> Verdict | None:
+        """Find what holds up the operation `operation_id`, in which at least one rank waits or has failed.
+
+        Returns:
+            None if all ranks have come, and not all have been there for the threshold: it makes progress.
+        """
+        return self._search(operation_id, (), {})
+
+    def _search(
+        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict | None:
+        if operation_id not in seen:
+            seen[operation_id] = None  # visited once, however the waits are connected
+            seen[operation_id] = self._search_at(operation_id, path, seen)
+        return seen[operation_id]
+
+    def _search_at(
+        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict | None:
+        roll = self._roll(operation_id)
+        # Before deaths: backends end processes whose calls do not match.
+        mismatch = other_creation(roll) or find_cause(
+            {rank: self._world.ranks[rank] for rank in roll.standings}, operation_id
+        )
+        if mismatch is not None:
+            return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
+        first = self._first_death(roll)
+        if first is not None and self._is_to_blame(first, roll):
+            return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
+        doubt = _doubt_of_operation(roll)
+        if doubt is not None:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
+        missing = roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+        if missing:
+            return self._blame(roll, missing, path, seen)
+        unreachable = tuple(rank for rank in roll.unseen if rank in self._world.unreachable)
+        if unreachable:
+            hosts = {self._world.unreachable[rank] for rank in unreachable}
+            return replace(_verdict(VerdictKind.UNREACHABLE, roll, unreachable), hosts=tuple(sorted(hosts)))
+        if roll.silent and operation_id.channel.kind is RecordKind.RENDEZVOUS:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, roll.unseen)
+        if Standing.UNSURE in roll.standings.values():
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.RECORDS_LOST)
+        if roll.silent:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.SILENT)
+        if roll.group is not None and roll.group.is_inferred:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.MEMBERS)
+        raised = roll.ranks(Standing.RAISED)
+        if raised:
+            return _verdict(VerdictKind.ABSENT, roll, raised)
+        tolerance_ns = max(operation.tolerance_ns for operation in roll.waits.values())
+        if self._world.taken_ns - roll.last_entered_ns < max(self._threshold_ns, tolerance_ns):
+            return None
+        frozen = self._frozen(roll.ranks(Standing.WAITING))
+        if frozen:
+            return _verdict(VerdictKind.FROZEN, roll, frozen)
+        stuck = stuck_ranks(self._world, roll, self._threshold_ns)
+        if stuck:
+            return _verdict(VerdictKind.STUCK, roll, stuck)
+        return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
+
+    def verdict_after(self, operation_id: OperationId) -> Verdict | None:
+        """The verdict on a run that ended outside of any operation, after `operation_id`; None without a death."""
+        roll = self._roll(operation_id)
+        first = self._first_death(roll)
+        if first is None or first.together or roll.silent:
+            return None
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
+
+    def _first_death(self, roll: RollCall) -> FirstDeath | None:
+        return first_death([self._world.ranks[rank] for rank in roll.standings], self._first_interrupted_ns(roll))
+
+    def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether that death is what the others wait for, or what interrupted them."""
+        if first.together and not self._is_outlived(roll):
+            return False
+        if first.may_follow and roll.silent and not self._is_outlived(roll):
+            return False
+        if first.is_silence and not self._explains_the_wait(first, roll):
+            return False
+        if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
+            return True
+        # They had come out of it, or are the only ones that failed in it: then no other rank may be missing.
+        # The ranks that failed in it may have been interrupted by a death that is yet to be seen.
+        failed = roll.ranks(Standing.FAILED)
+        is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
+        if {*first.ranks} <= {*failed} and not is_alone:
+            return False
+        return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+
+    def _explains_the_wait(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether the silence of ranks is what the others wait for.
+
+        Ranks that have come hold no other up while one is missing that was alive. If none is, their threads may have
+        been held up for a moment only, as on a machine that swaps.
+        """
+        if not all(self._world.ranks[rank].at(roll.operation_id) for rank in first.ranks):
+            return True
+        if roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED):
+            return False
+        return self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns
+
+    def _is_outlived(self, roll: RollCall) -> bool:
+        """Whether a live rank has waited for the threshold: to it, ranks that ended together are dead."""
+        living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
+        return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
+
+    def _first_interrupted_ns(self, roll: RollCall) -> int | None:
+        """When the first rank was interrupted in the operation; None if none was."""
+        interrupted = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
+        times = [
+            one.record.completed_ns for one in interrupted if one is not None and one.operation_id == roll.operation_id
+        ]
+        return min((time_ns for time_ns in times if time_ns is not None), default=None)
+
+    def _blame(
+        self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict:
+        """Blame the ranks that are missing and do not wait elsewhere; else the ranks that they wait for."""
+        held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
+        guilty = tuple(rank for rank, causes in held_up.items() if not causes)
+        if guilty:
+            # Some have announced that they may take long; that excuses no other rank.
+            unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
+            return self._accuse(roll, unexpected or guilty)
+        return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
+
+    def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
+        """The verdict on ranks that are missing and wait for no other."""
+        frozen = self._frozen(guilty)
+        if frozen:
+            return _verdict(VerdictKind.FROZEN, roll, frozen)
+        absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
+        if not absent:
+            return _verdict(VerdictKind.DEVICE, roll, guilty)
+        channel = roll.operation_id.channel
+        if channel.kind is RecordKind.RENDEZVOUS:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
+        # A rank that has ended cleanly will not send what another one waits for.
+        has_ended = channel.is_point_to_point and roll.standings[absent[0]] is Standing.ENDED
+        return _verdict(VerdictKind.UNMATCHED if has_ended else VerdictKind.ABSENT, roll, absent)
+
+    def _frozen(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        return tuple(rank for rank in ranks if self._is_frozen(self._world.ranks[rank].stopped))
+
+    def _is_frozen(self, stopped: Stopped | None) -> bool:
+        """Whether a process is frozen; one that reads from a disk sleeps uninterruptibly often, but only briefly."""
+        if stopped is None:
+            return False
+        return stopped.state != "D" or self._world.taken_ns - stopped.since_ns >= UNINTERRUPTIBLE_NS
+
+    def _follow(
+        self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> list[Verdict]:
+        """What keeps a missing rank from coming; nothing if it only passes through operations that make progress."""
+        causes: list[Verdict | None] = []
+        view = self._world.ranks[rank]
+        for operation in self._waits_of(view):
+            hops = (*path, Hop(roll, rank, operation, view.uses(operation.record.thread, roll.operation_id.channel)))
+            circle = tuple(
+                itertools.dropwhile(lambda hop, target=operation.operation_id: hop.roll.operation_id != target, hops)
+            )
+            causes.append(judge_circle(circle) if circle else self._search(operation.operation_id, hops, seen))
+        return [cause for cause in causes if cause is not None]
+
+    def _waits_of(self, view: RankView) -> list[OperationView]:
+        """Where a rank waits: in the first operation of each channel; later ones wait for that.
+
+        Operations in flight count only if the rank is not seen to block: torch's C++ code waits unseen.
+        """
+        settled = self._world.taken_ns - self._settled_ns
+        waits = [operation for operation in view.open if view.waits_in(operation) and since_of(operation) <= settled]
+        blocking = [operation for operation in waits if operation.record.is_blocking]
+        first: dict[Channel, OperationView] = {}
+        for operation in blocking or waits:
+            first.setdefault(operation.operation_id.channel, operation)
+        return list(first.values())
+
+    def _roll(self, operation_id: OperationId) -> RollCall:
+        return call_roll(self._world, operation_id, self._open_at.get(operation_id, {}))
+
+
+def _doubt_of_operation(roll: RollCall) -> Doubt | None:
+    if roll.group is None:
+        return Doubt.NO_GROUP
+    channel = roll.operation_id.channel
+    if channel.is_point_to_point and channel.source == ANY_RANK:
+        return Doubt.ANY_SOURCE
+    return None if roll.aligned else Doubt.UNALIGNED
+
+
+def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
+    """The first mismatch, up to `operation_id`, that explains why the operation there does not end.
+
+    Args:
+        views: The members that report.
+        operation_id: The operation.
+    """
+    for mismatch in find_mismatches(views.values(), operation_id):
+        if not ended_well(views.values(), mismatch.operation_id) or _is_out_of_step(views, mismatch):
+            return mismatch
+    return None
+
+
+def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:
+    """Whether every one of these ranks has come out of an operation without an exception."""
+    return all(_has_come_out(view, operation_id) for view in views)
+
+
+def _has_come_out(view: RankView, operation_id: OperationId) -> bool:
+    progress = view.progress.get(operation_id.channel)
+    if progress is None or progress.completed < operation_id.sequence or progress.failed == operation_id.sequence:
+        return False
+    return view.at(operation_id) is None  # operations of a group may end out of order
+
+
+def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
+    """Whether the ranks in the minority have skipped calls, or made extra ones, from that mismatch on."""
+    channel, first = mismatch.operation_id
+    entered = {rank: view.progress[channel].entered for rank, view in views.items()}
+    behind = {rank for rank, count in entered.items() if count < max(entered.values())}
+    ahead = entered.keys() - behind
+    has_left_out = behind == set(mismatch.ranks)
+    has_made_more = ahead == set(mismatch.ranks) and mismatch.field is Field.OPERATION
+    if not mismatch.has_majority or not (has_left_out or has_made_more):
+        return False
+    leader = views[min(ahead)]
+    return all(_fits_later(views[rank], leader, channel, first) for rank in behind)
+
+
+def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
+    """Whether the calls of one rank equal those that another one has made some positions later."""
+    own, others = _calls(behind, channel), _calls(ahead, channel)
+    shift = ahead.progress[channel].entered - behind.progress[channel].entered
+    pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
+    return bool(pairs) and all(compare({0: one, 1: other}, OperationId(channel, first)) is None for one, other in pairs)
+
+
+def _calls(view: RankView, channel: Channel) -> dict[int, Arrival]:
+    return {arrival.sequence: arrival for arrival in view.progress[channel].recent}

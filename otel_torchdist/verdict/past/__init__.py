@@ -1,0 +1,1 @@
+"""Runs that are over, judged afterwards as if somebody had been watching."""

@@ -1,0 +1,97 @@
+"""Directories that take long to list are given up, with one line, so that all others are read in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry._logs import NoOpLogger
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+from otel_torchdist.agent import node
+from otel_torchdist.agent import node as slow_places
+from otel_torchdist.agent.agent import Agent
+from otel_torchdist.agent.node import NodeWatch, SlowScans
+from otel_torchdist.config import Config
+from otel_torchdist.job import live_jobs as jobs
+from otel_torchdist.job import tapes as local_tapes
+from otel_torchdist.job.live_jobs import live_jobs
+from otel_torchdist.job.tapes import LocalTapes
+from otel_torchdist.telemetry.export.outputs import Outputs
+from tests.agent.conftest import JOB
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.memory_sink import MemorySink
+
+FULL_JOB = "job-00000000000000ff"
+
+
+@pytest.fixture
+def full(base: Path, begin: Callable[..., Ranks]) -> Iterator[Path]:
+    """A job directory beside another one, with a live rank, that takes longer to list than is allowed here."""
+    begin(1)
+    directory = base / FULL_JOB
+    ranks = Ranks(directory, 1)
+    for number in range(12_000):
+        (directory / f"{number}.txt").touch()
+    yield directory
+    ranks.close()
+
+
+def test_directory_that_is_slow(
+    full: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slow directory is given up with one line after three polls, and tried again later; the other one is read."""
+    [fast] = [took_s for path, took_s in live_jobs(base).took_s.items() if path.name == JOB]
+    slow = live_jobs(base).took_s[full]
+    monkeypatch.setattr(slow_places, "SLOW_S", (fast * slow) ** 0.5)
+    agent = Agent(Config(), lambda: Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, False))
+    try:
+        watch = NodeWatch(agent, base, 60.0)
+        for _ in range(2):
+            watch._search()
+        assert set(agent.directories) == {base / JOB, full}
+        for _ in range(3):
+            watch._search()
+        assert agent.directories == [base / JOB]
+        [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert line.startswith(f"{full} is no longer read: scanning it takes ")
+        assert full not in live_jobs(base, agent.given_up).took_s
+        monkeypatch.setattr(node, "RETRY_S", 0.0)
+        watch._search()
+        assert set(agent.directories) == {base / JOB, full}
+    finally:
+        agent.close()
+
+
+def test_what_is_slow() -> None:
+    """Three slow polls in a row, because anything may be slow after a suspend; a fast poll resets the count."""
+    places, path = SlowScans(), Path("a")
+    slow, fast = {path: 1.0}, {path: 0.01}
+    found = [places.found_slow(took_s) for took_s in (slow, slow, fast, slow, slow, slow, {})]
+    assert found == [{}, {}, {}, {}, {}, slow, {}]
+
+
+def test_directory_full_of_tapes(
+    base: Path, begin: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More files than the limit hide no other directory; files that are not tapes are not all opened in one call."""
+    begin(1)
+    full = base / "job-0000000000000000"
+    full.mkdir()
+    for number in range(1, 41):
+        (full / f"{number:016x}.tape").touch()
+    monkeypatch.setattr(jobs, "MAX_TAPES", 16)
+    found = live_jobs(base)
+    assert found.live == [base / JOB]
+    assert {path: error.strerror for path, error in found.unseen.items()} == {
+        full: "it and those beside it hold more than 16 tapes"
+    }
+    monkeypatch.setattr(local_tapes, "MAX_OPENED", 4)
+    monkeypatch.setattr(local_tapes, "MAX_WARNINGS", 100)
+    tapes = LocalTapes(full)
+    counts: list[int] = []
+    for _ in range(3):
+        assert tapes.new(only_alive=False) == []
+        counts.append(len(caplog.records))
+    assert counts == [4, 8, 12]

@@ -1,0 +1,171 @@
+"""Processes that ranks start and that create their own groups, such as those of asynchronous checkpoints."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.job.directory import tapes_in
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.processes import silent_ends
+from otel_torchdist.processes.silent_ends import SilentEnds
+from otel_torchdist.tape.reading.reader import TapeReader
+from tests.agent.conftest import JOB
+from tests.support.commands.asking import ask
+from tests.support.commands.running import Running
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.waiting import until
+
+MAIN, HELPERS = f"{0xBEEF:032x}", f"{0xCAFE << 112:032x}"
+
+
+@pytest.fixture
+def tapes(base: Path) -> Iterator[Callable[[], list[TapeReader]]]:
+    """Polls the existing tapes; those of ranks come before those of their helpers."""
+    opened: list[TapeReader] = []
+
+    def tapes() -> list[TapeReader]:
+        found = [TapeReader(path) for path in tapes_in(base / JOB)]
+        opened.extend(found)
+        for tape in found:
+            tape.poll()
+        return sorted(found, key=lambda tape: bool(tape.identity.parent))
+
+    yield tapes
+    for tape in opened:
+        tape.close()
+
+
+def scrape(base: Path) -> str:
+    """The agent's page of metrics."""
+    [target] = json.loads((base / "prometheus" / f"{JOB}.json").read_text())
+    with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
+        return page.read().decode()
+
+
+def ups(page: str) -> dict[str, float]:
+    """Values of `torchdist_up` by labels."""
+    lines = [line for line in page.splitlines() if line.startswith("torchdist_up{")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
+    """Helpers that are terminated with their ranks are not reported dead: not in metrics, the log or `diagnose`."""
+    ranks = begin(2)
+    for rank in range(2):
+        ranks.send(rank, "helper 0")
+    running = agent("--keep", "3", OTEL_TRACES_EXPORTER="none")
+    running.wait_for("helper processes of ranks 0-1 of 2 in run cafe0000")
+    page = until(lambda: page if len(ups(page := scrape(base))) == 4 else "")
+    assert set(ups(page).values()) == {1.0}
+    ranks.meet(1)
+    ranks.exit()
+    running.wait_for("the helper processes of ranks 0-1 have ended")
+    until(lambda: ups(scrape(base)) == {})
+    assert running.end() == 0
+    assert "dead" not in running.out
+
+    answer = ask(base, "--json")
+    assert answer.code == 0
+    assert answer.document["run"]["id"] == MAIN
+    [helper] = answer.document["helpers"]
+    assert (helper["run"]["id"], helper["helps"], helper["problem"]) == (HELPERS, MAIN, False)
+    assert [rank["life"] for rank in helper["ranks"]] == ["finished"] * 2
+    listed = ask(base, "--list", "--json").document["runs"]
+    assert [(run["id"], run["helps"], run["state"]) for run in listed] == [
+        (MAIN, None, "finished"),
+        (HELPERS, MAIN, "finished"),
+    ]
+    assert "helper processes of ranks 0-1, run cafe0000: ranks 0-1 have finished" in ask(base).out
+
+
+def test_helper_that_hangs(
+    begin: Callable[..., Ranks], agent: Callable[..., Running], start: Callable[..., Running], base: Path
+) -> None:
+    """An operation that hangs among helpers is reported by the agent, `watch` and `diagnose`."""
+    ranks = begin(2)
+    for rank, sequence in enumerate((5, 0)):
+        ranks.send(rank, f"helper {sequence}")
+    stall = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000", "OTEL_TRACES_EXPORTER": "none"}
+    running = agent(**stall)
+    watch = start("watch", "--plain", "--run-dir", base / JOB, **stall)
+    watch.wait_for("run 00000000$")
+    watch.wait_for("helper processes, run cafe0000: STALL: .*all_reduce")
+    running.wait_for("stall.*all_reduce")
+    answer = ask(base, "--json")
+    assert (answer.code, answer.document["run"]["id"], answer.document["verdict"]) == (1, MAIN, None)
+    assert answer.document["helpers"][0]["verdict"]["waiting"] == [0]
+    shown = ask(base).out
+    assert shown.index("rank 1") < shown.index("helper processes of ranks 0-1") < shown.index("diagnose cafe0000")
+    ranks.exit()
+
+
+def test_how_helpers_end(
+    begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper that is gone before its rank is dead, after a moment in which the rank might have followed."""
+    monkeypatch.setattr(silent_ends, "TOGETHER_S", 0.2)
+    ranks = begin(1)
+    ranks.send(0, "helper 0")
+    lives = SilentEnds()
+    both = tapes()
+    assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING] * 2
+    ranks.send(0, "helper gone")
+    assert lives.life_of(both[1], both) is RankLife.RUNNING
+    time.sleep(0.25)
+    assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING, RankLife.DEAD]
+    ranks.exit()
+    assert [lives.life_of(tape, both) for tape in both] == [RankLife.FINISHED, RankLife.DEAD]
+
+
+@pytest.mark.parametrize(("sequence", "life"), [(0, RankLife.FINISHED), (7, RankLife.DEAD)])
+def test_helper_that_goes_with_its_rank(
+    begin: Callable[..., Ranks],
+    tapes: Callable[[], list[TapeReader]],
+    base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sequence: int,
+    life: RankLife,
+) -> None:
+    """However the rank ended, an idle helper has ended with it, and one that was in an operation has died."""
+    monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
+    ranks = begin(1)
+    ranks.send(0, f"helper {sequence}")
+    both = tapes()
+    assert [bool(tape.open_operations()) for tape in both] == [False, bool(sequence)]
+    ranks.kill(0)
+    until(lambda: not both[1].is_alive())
+    assert [SilentEnds().life_of(tape, both) for tape in both] == [RankLife.DEAD, life]
+    [helper] = ask(base, "--json").document["helpers"]
+    assert helper["ranks"][0]["life"] == life.value
+    assert (helper["problem"], ask(base).code) == (life is RankLife.DEAD, 1)
+
+
+def test_ranks_that_exit_silently(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
+    """`os._exit(0)` outside any operation is a normal end; a kill or another exit code is not."""
+    ranks = begin(4)
+    running = agent("--keep", "4", OTEL_TRACES_EXPORTER="none")
+    running.wait_for("/metrics is served")
+    until(lambda: len(ups(scrape(base))) == 4)
+    ranks.meet(1)
+    ranks.leave(0, 0)
+    ranks.leave(1, 0)
+    ranks.leave(2, 3)
+    ranks.kill(3)
+    running.wait_for("ranks? .*2.* (is|are) dead")
+    up = until(lambda: found if 0.0 in (found := ups(scrape(base))).values() else {})
+    if not knows_exit_codes(base):
+        pytest.skip("this kernel does not tell exit codes of other processes")
+    assert {label.partition('rank="')[2][0]: value for label, value in up.items()} == {"2": 0.0, "3": 0.0}
+    lives = {rank["rank"]: rank["life"] for rank in ask(base, "--json").document["ranks"]}
+    assert lives == {0: "finished", 1: "finished", 2: "dead", 3: "dead"}
+
+
+def knows_exit_codes(base: Path) -> bool:
+    """Whether the agent learned the exit code of a process."""
+    return any('"status": 768' in path.read_text() for path in (base / JOB).glob("*.death"))

@@ -1,0 +1,84 @@
+"""The agent that ranks start: it is up in time, reads everything, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.agent.training import RANKS, Training
+from tests.support.receivers.otlp_receiver import ReceivedSpan
+from tests.support.waiting import until, waited_for_a_core_s
+
+PROMISE_S = 2.0
+"""From the process group to the first page of `/metrics`; time in which the agent waits for a core comes on top."""
+
+
+def check_once_without_orphans(spans: list[ReceivedSpan]) -> None:
+    """Each span id once, and every parent before its children."""
+    twice = [key for key, count in Counter((span.trace_id, span.span_id) for span in spans).items() if count > 1]
+    assert not twice
+    seen: set[tuple[int, int]] = set()
+    for span in spans:
+        assert not span.parent_id or (span.trace_id, span.parent_id) in seen, span.name
+        seen.add((span.trace_id, span.span_id))
+
+
+def recorded(spans: list[ReceivedSpan], name: str) -> Counter[int]:
+    """The number of spans of an operation, by rank."""
+    return Counter(span.attributes["torchdist.rank"] for span in spans if span.name == name)
+
+
+def count_on(page: str, operation: str) -> list[int]:
+    """The number of operations that `/metrics` counts, by rank."""
+    lines = [line for line in page.splitlines() if line.startswith("torchdist_operations_total{")]
+    return sorted(int(float(line.rpartition(" ")[2])) for line in lines if f'operation="{operation}"' in line)
+
+
+def test_from_first_group_to_last_scrape(training: Training) -> None:
+    """An agent answers soon after the first group, on one port for both ranks; exports all spans; ends once scraped."""
+    joined = training.joined_at()
+    until(training.scrape)
+    took_s = time.monotonic() - joined
+    [agent] = training.agents()
+    assert took_s < PROMISE_S + waited_for_a_core_s(agent)
+    parent, session = Path(f"/proc/{agent}/stat").read_text().rpartition(") ")[2].split()[1:4:2]
+    assert int(parent) not in [*training.ranks(), training.torchrun.pid]
+    assert int(session) == os.getsid(agent) != os.getsid(training.torchrun.pid)
+    assert "libtorch" not in Path(f"/proc/{agent}/maps").read_text()
+    until(lambda: len(count_on(training.scrape(), "all_reduce")) == RANKS)
+
+    steps = training.end()
+    until(lambda: count_on(training.scrape(), "all_reduce") == [steps] * RANKS)
+    until(training.scraped_to_the_end)
+    assert training.target() == ""
+    spans = training.receiver.spans()
+    check_once_without_orphans(spans)
+    assert recorded(spans, "all_reduce") == recorded(spans, "broadcast") == dict.fromkeys(range(RANKS), steps)
+    assert recorded(spans, "barrier") == dict.fromkeys(range(RANKS), 1)
+    assert "Traceback" not in training.log
+
+
+def up_on(page: str) -> str:
+    """The lines of `/metrics` that state which ranks are up."""
+    return "\n".join(line for line in page.splitlines() if line.startswith("torchdist_up{"))
+
+
+def test_agent_that_dies_is_started_again(training: Training) -> None:
+    """A rank restarts the agent; it keeps its port, continues counting, and sends no span twice."""
+    training.joined_at()
+    until(training.scrape)
+    target = training.target()
+    for _ in range(2):
+        seen = count_on(until(training.scrape), "all_reduce")
+        [agent] = training.agents()
+        os.kill(agent, signal.SIGKILL)
+        until(lambda agent=agent: training.agents() not in ([], [agent]))
+        assert count_on(until(training.scrape), "all_reduce") >= seen
+        assert training.target() == target
+    steps = training.end()
+    until(lambda: count_on(training.scrape(), "all_reduce") == [steps] * RANKS)
+    until(training.scraped_to_the_end)
+    check_once_without_orphans(training.receiver.spans())

@@ -1,0 +1,59 @@
+"""Programs that had no agent while they ran."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.agent.reading.checkpoint import FILE_NAME
+from tests.agent.conftest import JOB
+from tests.agent.training import WORKERS, environment
+from tests.support.commands.running import Running
+from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import OtlpReceiver
+from tests.support.waiting import until
+
+
+def test_it_gets_one_when_it_ends(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
+    """No agent starts beside its `os.wait()`; one does at its end, silently, though Python starts no threads then."""
+    command = [sys.executable, WORKERS / "awaits_children.py", tmp_path / "store"]
+    done = subprocess.run(command, env=environment(base, receiver), capture_output=True, text=True, timeout=60)
+    word, pid = done.stdout.split()[-2:]
+    os.kill(int(pid), signal.SIGKILL)
+    assert (done.returncode, word, done.stderr) == (0, "trained", "")
+    until(lambda: [span.name for span in receiver.spans()].count("all_reduce") == 3)
+
+
+@pytest.mark.parametrize(
+    ("reader", "operations"), [("none", [1, 2]), ("thread", [2]), ("an agent", [2])], ids=["none", "thread", "agent"]
+)
+def test_agent_of_the_next_run(
+    begin: Callable[..., Ranks],
+    agent: Callable[..., Running],
+    base: Path,
+    receiver: OtlpReceiver,
+    reader: str,
+    operations: list[int],
+) -> None:
+    """It exports the run before its own if nothing has: neither that run's ranks, nor maybe an agent before it."""
+    first = begin(1, run=1 << 112)
+    first.meet(1)
+    if reader == "thread":
+        first.send(0, "exports")
+    elif reader == "an agent":
+        (base / JOB / FILE_NAME).write_bytes(b"damaged")
+    first.exit()
+    second = begin(1, run=2 << 112)
+    second.meet(2)
+    running = agent()
+    until(lambda: bool(receiver.spans()))
+    second.exit()
+    assert running.end() == 0
+    found = [span for span in receiver.spans() if span.name == "all_reduce"]
+    assert sorted(span.attributes["torchdist.sequence"] for span in found) == operations

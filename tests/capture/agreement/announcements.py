@@ -1,0 +1,30 @@
+"""Helpers for the tests of peer discovery: where agents listen, and what ranks have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from otel_torchdist.capture.agreement.peer_discovery import _key
+from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_peers
+
+HOST = "127.0.0.1"
+RUN = 0xFEED
+LOCAL = 2
+"""Ranks on each node."""
+
+
+def say_port(directory: Path, port: int = 4711, host: str = HOST) -> None:
+    """Write the port file as an agent does."""
+    (directory / PORT_FILE).write_text(ListeningAgent(host, port, frozenset({RUN, *peers_files(directory)})).to_json())
+
+
+def peers_in(directory: Path) -> Peers:
+    """What a rank has written for its node's agent."""
+    ((path, _),) = peers_files(directory).values()
+    return read_peers(path)
+
+
+def announced(store: Any, run: int = RUN) -> int:
+    """The number of announced agents."""
+    return store.add(_key(run, "count"), 0)

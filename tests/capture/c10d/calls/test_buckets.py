@@ -1,0 +1,73 @@
+"""DDP's buckets are counted by turn and size, and no number is given where these do not agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import ProcessGroup
+
+from otel_torchdist.capture.c10d.calls.buckets import Buckets
+from otel_torchdist.capture.c10d.groups.groups import Groups
+from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, PAYLOAD_TAIL, unpack_label
+
+SIZES = (400, 400, 800)
+
+
+class Model:
+    """Stands for a model."""
+
+
+@pytest.fixture
+def buckets(memory: Path) -> Iterator[Buckets]:
+    """The buckets of a group, whose model is not known yet."""
+    recorder = Recorder(memory, 0, 2, 1024)
+    new_group: Any = ProcessGroup
+    process_group = new_group(0, 2)
+    group = Groups().learn(recorder, process_group, (0, 1), 0)
+    yield Buckets(group.recorder, group.native)
+    recorder.tape.close()
+
+
+def numbers(buckets: Buckets, *sizes: int) -> list[int]:
+    """The numbers, from 1, that calls of these sizes get; 0 for none."""
+    tails = [buckets.put_label(PAYLOAD_TAIL.pack(size, *[0] * 11)) for size in sizes]
+    found = [unpack_label(*LABEL.unpack_from(tail, LABEL_OFFSET)) for tail in tails]
+    assert {label for label, piece in found if piece} <= {buckets.label}
+    return [piece for _, piece in found]
+
+
+def test_in_turn(buckets: Buckets) -> None:
+    """Buckets of one size are distinguished, calls of other sizes are none, and a forward begins anew."""
+    model = Model()
+    buckets.learn(model, SIZES)
+    assert numbers(buckets, 400, 12, 400, 800, 400) == [1, 0, 2, 3, 0]
+    buckets.begin()
+    assert numbers(buckets, 400) == [1]
+
+
+def test_out_of_turn(buckets: Buckets) -> None:
+    """After a call of a bucket's size that was not that bucket, nothing is certain until the next forward."""
+    model = Model()
+    buckets.learn(model, SIZES)
+    assert numbers(buckets, 800, 400, 400, 800) == [0, 0, 0, 0]
+    buckets.learn(model, (800, 400))
+    assert numbers(buckets, 800, 400) == [1, 2]
+
+
+def test_two_models(buckets: Buckets) -> None:
+    """Two models in one group are not distinguished; after the first has been freed, a new one is."""
+    first = Model()
+    buckets.learn(first, SIZES)
+    del first
+    second = Model()
+    assert not buckets.is_of(second)
+    buckets.learn(second, (400,))
+    assert numbers(buckets, 400) == [1]
+    third = Model()
+    buckets.learn(third, SIZES)
+    assert buckets.is_of(second) and buckets.is_of(third)
+    assert numbers(buckets, 400) == [0]

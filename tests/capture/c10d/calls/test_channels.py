@@ -1,0 +1,94 @@
+"""Groups with a backend for each type of device: operations of one are not counted among the other's."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # registers the backend `fake`
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
+
+from otel_torchdist.tape.layout import Flag
+from tests.support.devices.device_rank import DeviceRank, device_tensor
+from tests.support.tapes.recorded import Recorded, read_tapes
+
+CPU, CUDA = "cpu", "cuda"
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory for a tape."""
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-test-", dir="/dev/shm") as name:
+        yield Path(name)
+
+
+@pytest.fixture(params=["cpu:gloo,cuda:fake", "gloo"])
+def backends(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A default group with these backends."""
+    dist.init_process_group(request.param, rank=0, world_size=1, store=HashStore())
+    yield request.param
+    dist.destroy_process_group()
+
+
+def recorded(directory: Path, devices: list[str]) -> list[Recorded]:
+    """The tape of a rank that has called on these devices, one after the other."""
+    rank = DeviceRank(directory)
+    group = dist.group.WORLD
+    assert group is not None
+    rank.use_group(group, (0,))
+    for device in devices:
+        tensor = device_tensor() if device == CUDA else torch.ones(4)
+        rank.enter(tensor=tensor, keys=1 + (device == CUDA))
+    rank.close()
+    [tape] = read_tapes(directory)
+    return tape.operations
+
+
+def test_each_backend_has_its_own_numbers(directory: Path, backends: str) -> None:
+    """Wherever another thread's operations on the CPU come in between, those on CUDA keep their numbers."""
+    orders = [CUDA, CPU, CUDA, CUDA, CPU], [CUDA, CUDA, CUDA, CPU, CPU]
+    numbers: list[dict[str, list[int]]] = []
+    for index, order in enumerate(orders):
+        (directory / str(index)).mkdir(0o700)
+        operations = recorded(directory / str(index), order)
+        of = {device: [one.raw.sequence for one in operations if one.signature.device == device] for device in order}
+        numbers.append(of)
+        keys = {one.group.key for one in operations}
+        assert len(keys) == (1 if backends == "gloo" else 2)
+    if backends == "gloo":  # one backend runs all of them in one order, so all have to be compared
+        assert numbers[0] != numbers[1]
+    else:
+        assert numbers[0] == numbers[1] == {CUDA: [1, 2, 3], CPU: [1, 2]}
+
+
+def test_members_agree_on_the_group(directory: Path, backends: str) -> None:
+    """A separately counted part of a group names its device and backend, and is otherwise the group."""
+    operations = recorded(directory, [CPU, CUDA])
+    found = [(one.group.ranks, one.group.backend, one.group.device) for one in operations]
+    if backends == "gloo":
+        assert found == [((0,), "gloo", "")] * 2
+    else:
+        assert found == [((0,), "gloo", CPU), ((0,), "fake", CUDA)]
+    assert [bool(one.raw.flags & Flag.ON_DEVICE) for one in operations] == [False, backends != "gloo"]
+
+
+def test_steps_by_windows(directory: Path, backends: str) -> None:
+    """Sixty-four collectives of the default group make a step, whichever of its backends runs them."""
+    rank = DeviceRank(directory)
+    group = dist.group.WORLD
+    assert group is not None
+    rank.use_group(group, (0,))
+    rank.group.is_default = True
+    rank.groups.default = rank.group
+    rank.steps.recorder = rank.recorder
+    for number in range(150):
+        on_cpu = number % 3 == 0
+        rank.enter(tensor=torch.ones(4) if on_cpu else device_tensor(), keys=1 + (not on_cpu))
+    rank.close()
+    [tape] = read_tapes(directory)
+    assert [(mark.step, mark.sequence) for mark in tape.steps] == [(0, 64), (1, 128)], backends
+    assert [sum(one.raw.step == step for one in tape.operations) for step in range(3)] == [64, 64, 22]

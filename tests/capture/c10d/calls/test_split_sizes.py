@@ -1,0 +1,49 @@
+"""What an `all_to_all` sends to each member is on the tape, whichever way it was called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.records.splits import Splits
+from tests.support.launch.jobs import Job, Jobs
+
+
+@pytest.fixture(scope="module")
+def job(jobs: Jobs) -> Job:
+    """Three ranks; afterwards the first is alone in a world of a hundred."""
+    return jobs.run("exchanges", 3)
+
+
+def expected(line: dict[str, Any]) -> Splits | None:
+    """The splits of a call, as the worker describes it."""
+    if line["sent"] is None:
+        return None
+    return Splits(tuple(line["sent"]), line.get("largest", max(line["sent"], default=0)), line["received"])
+
+
+def test_as_issued(job: Job) -> None:
+    """Uneven calls have the parts that their callers gave, in bytes, and all others have none; nothing is lost."""
+    for rank, done in enumerate(job.ranks):
+        own = [tape for tape in job.tapes if tape.identity.rank == rank]
+        operations = [one.raw for tape in own for one in tape.operations if one.name.startswith("all_to_all")]
+        assert [one.splits for one in operations] == [expected(line) for line in done.lines()]
+        assert all(bool(one.flags & Flag.UNEVEN) == (one.splits is not None) for one in operations)
+        assert all(tape.lost == 0 for tape in own)
+
+
+def test_received_is_what_others_send(job: Job) -> None:
+    """What a rank receives is what all members together send to it."""
+    tapes = {tape.identity.rank: tape for tape in reversed(job.tapes)}
+    calls: dict[tuple[str, int], dict[int, Splits]] = {}
+    for rank, tape in tapes.items():
+        for one in tape.operations:
+            if one.raw.splits is not None and len(one.group.ranks) == 3:
+                calls.setdefault((one.group.key, one.raw.sequence), {})[rank] = one.raw.splits
+    complete = [found for found in calls.values() if len(found) == 3]
+    assert len(complete) > 50
+    for found in complete:
+        for rank, splits in found.items():
+            assert splits.received == sum(other.sent[rank] for other in found.values())

@@ -1,0 +1,33 @@
+"""One line that reduces with one op and sometimes with another, more often on rank 0 than on the others.
+
+The argument gives the steps; with `wrong` after it, rank 1 uses a third op there in the second half.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+from tests.support.ranks.rank import SHOWS_REDUCE_OP, join, rank, say, start_capture
+
+STEPS = 200
+
+
+def reduce(tensor: torch.Tensor, op: object = dist.ReduceOp.SUM) -> None:
+    """A helper as real programs have it."""
+    dist.all_reduce(tensor, op=op)
+
+
+capture = start_capture()
+join()
+every, is_wrong = int(sys.argv[1]), "wrong" in sys.argv and rank() == 1
+for step in range(STEPS):
+    if rank() == 0:
+        reduce(torch.ones(1))
+    else:
+        dist.all_reduce(torch.ones(1))
+    if step % every == every - 1:
+        reduce(torch.ones(1), dist.ReduceOp.MIN if is_wrong and step > STEPS / 2 else dist.ReduceOp.MAX)
+say(tells=SHOWS_REDUCE_OP)

@@ -1,0 +1,41 @@
+"""The program's exceptions that are raised inside our code: all arrive, and no record stays open for them.
+
+For a long run: `python tests/capture/c10d/groups/workers/interrupted.py signal 50000`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.launch.jobs import Jobs
+
+TIMES = 400
+
+
+@pytest.mark.parametrize("way", ["signal", "thread"])
+def test_raised_at_random_moments(jobs: Jobs, way: str) -> None:
+    """Deadlines by signal handlers and from other threads, in collectives, waits and steps of an optimizer.
+
+    The numbers on the tape stay those of gloo: an operation that was interrupted after it was issued counts.
+    """
+    found = jobs.run("interrupted", 1, way, str(TIMES)).ranks[0].line()
+    assert (found["raised"], found["caught"], found["lost"]) == (TIMES, TIMES, 0)
+    assert (found["open"], found["followed"], found["seen_open"]) == (0, 0, 0)
+    assert found["sequence"] == found["given_to_gloo"]
+
+
+def test_deadline_while_rank_0_waits(jobs: Jobs) -> None:
+    """A deadline during our wait for the store arrives at once; the group exists, and the run gets its id."""
+    job = jobs.run("deadline_in_rendezvous", 1)
+    found = job.ranks[0].line()
+    assert (found["caught"], found["is_there"], found["open"]) == (True, True, 0)
+    assert found["state"] in ("UNAGREED", "AGREED")
+    assert [operation.name for operation in job.tapes[0].operations] == ["all_reduce", "barrier"]
+
+
+@pytest.mark.parametrize("create", ["new_group", "init_process_group"])
+def test_while_groups_are_created(jobs: Jobs, create: str) -> None:
+    """At whichever line of our hooks a creation is interrupted, the exception arrives and no record stays open."""
+    found = jobs.run("interrupted_creation", 1, create).ranks[0].line()
+    assert found["lines"] > 30
+    assert (found["left_open"], found["swallowed"], found["is_there"]) == ({}, [], True)

@@ -1,0 +1,64 @@
+"""A deadline that expires while rank 0 waits for the store, inside `init_process_group`.
+
+The store does not answer in time: its clone waits. Then the program goes on with the group that exists by then.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
+
+from otel_torchdist.capture.agreement import run_id
+from tests.support.ranks.rank import own_tape, say, start_capture
+
+WAITS_S = 20.0
+
+
+class Deadline(Exception):
+    """Raised by the program's own deadline."""
+
+
+def late(signum: int, frame: FrameType | None) -> None:
+    """Raise the deadline, as the program's signal handler."""
+    del signum, frame
+    raise Deadline
+
+
+def late_answer(agreement: Any, own_id: int) -> None:
+    """Delay the store's answer for long, and until the program has got its exception."""
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    has_arrived.wait(WAITS_S)
+    answer(agreement, own_id)
+
+
+answer = run_id.RunIdAgreement._set
+run_id.RunIdAgreement._set = late_answer
+has_arrived = threading.Event()
+run_id.SET_DEADLINE_S = 2 * WAITS_S  # type: ignore[misc]  # so that it is this wait that the deadline meets
+capture = start_capture()
+signal.signal(signal.SIGALRM, late)
+caught = False
+began = time.monotonic()
+try:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
+except Deadline:
+    caught = time.monotonic() - began < WAITS_S
+has_arrived.set()
+is_there = dist.is_initialized()
+dist.all_reduce(torch.ones(1))
+dist.barrier()
+reader = own_tape(capture)
+deadline = time.monotonic() + 10
+while not reader.status().run_id and time.monotonic() < deadline:
+    time.sleep(0.05)
+reader.poll()
+state = reader.status().run_id_state.name
+dist.destroy_process_group()
+say(caught=caught, is_there=is_there, state=state, open=len(reader.open_operations()))

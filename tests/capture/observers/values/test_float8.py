@@ -1,0 +1,88 @@
+"""Statistics of float8 tensors: those of their values, exactly, whatever these are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_torchdist.capture.observers.values.eligible import sort
+from otel_torchdist.capture.observers.values.float8 import FLOAT8, extremes_of_float8, histogram_of
+from otel_torchdist.capture.observers.values.statistics import extremes_of, format_of, moments_of
+from otel_torchdist.tape.records.number_formats import LARGEST, NumberFormat
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+
+DTYPES = sorted(FLOAT8, key=str)
+
+
+@pytest.fixture(scope="module")
+def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
+    """Runs jobs."""
+    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
+    yield jobs
+    jobs.clean_up()
+
+
+@given(st.sampled_from(DTYPES), st.lists(st.integers(0, 255), min_size=1, max_size=40))
+def test_extremes_are_exact(dtype: torch.dtype, codes: list[int]) -> None:
+    """Of any values, in any order: as torch's own, converted to float32; NaN if one is not a number."""
+    tensor = torch.tensor(codes, dtype=torch.uint8).view(dtype)
+    smallest, largest = extremes_of_float8(tensor)
+    known = tensor.float()
+    if known.isnan().any():
+        assert math.isnan(smallest) or math.isnan(largest)
+        assert math.isnan(extremes_of([tensor]).largest)
+    else:
+        assert (smallest, largest) == (float(known.min()), float(known.max()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_histogram(dtype: torch.dtype) -> None:
+    """Means and shares are those of the values; casts of what is too large count as saturated."""
+    torch.manual_seed(0)
+    largest = torch.finfo(dtype).max
+    values = torch.cat([torch.randn(1_000), torch.zeros(50), torch.full((30,), largest), torch.full((20,), -largest)])
+    tensor = values.to(dtype)
+    tensor[:40] = torch.finfo(dtype).tiny / 2
+    found, known = histogram_of(tensor), tensor.float()
+    assert found.mean == pytest.approx(float(known.mean()), rel=1e-4, abs=1e-3)
+    assert found.mean_square == pytest.approx(float(known.double().square().mean()), rel=1e-6)
+    assert (found.zeros, found.saturated) == (int((known == 0).sum()), 50)
+    assert found.subnormals == int(((known != 0) & (known.abs() < torch.finfo(dtype).tiny)).sum())
+
+
+def test_statistics_of_several() -> None:
+    """Large, strided and mixed tensors are described; the share of saturated numbers only where all are float8."""
+    large = torch.full((300_000,), 2.0).to(torch.float8_e4m3fn)
+    strided = torch.full((4, 6), -448.0).to(torch.float8_e4m3fn).t()[1:]
+    assert sort([large, strided, torch.empty(0).to(torch.float8_e4m3fn)]).described == (large, strided)
+    found = extremes_of([large, strided])
+    assert (found.smallest, found.largest, found.elements, found.is_finite) == (-448.0, 2.0, 300_020, True)
+    moments = moments_of([large, strided])
+    assert moments.norm == pytest.approx(math.sqrt(300_000 * 4 + 20 * 448**2))
+    assert moments.saturated_share == pytest.approx(20 / (65_536 + 20))
+    assert moments_of([large, torch.ones(3)]).saturated_share is None
+    assert format_of([large, strided]) is NumberFormat.FLOAT8_E4M3FN
+    assert format_of([large, torch.ones(3)]) is format_of([torch.ones(3).double()]) is NumberFormat.UNKNOWN
+
+
+def test_largest_numbers() -> None:
+    """Those that readers know without torch are torch's."""
+    known = {one: torch.finfo(getattr(torch, one.name.lower())).max for one in NumberFormat if one}
+    assert known == LARGEST
+
+
+def test_float8_on_its_way(jobs: Jobs) -> None:
+    """What one rank sends to the other is described in its record: range, headroom, shares of zeros and saturation."""
+    sender, _ = jobs.run("sends_float8", 2).tapes
+    [sent] = [one.raw.numerics for one in sender.operations if one.raw.numerics is not None]
+    assert (sent.smallest, sent.largest, sent.headroom) == (-448.0, 1.5, 0.0)
+    assert sent.saturated_share == pytest.approx(0.25, abs=1e-4)
+    assert sent.zero_share == pytest.approx(0.5, abs=1e-4)
+    assert sent.is_finite

@@ -1,0 +1,118 @@
+"""Values of real trainings: the rank that brings the first NaN is found in every kind, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.capture.observers.values.numerics import is_chosen
+from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.numerics import NumericsFlag
+from otel_torchdist.world.following.follower import TapeFollower
+from otel_torchdist.world.model import RankView, WorldSnapshot
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.launch.warm_python import WarmPython
+
+WORKERS = Path(__file__).parent / "workers"
+RANKS = 3
+NO_RANK = -1
+BAD_STEP = 3
+KINDS = ("ddp", "fsdp", "tensor_parallel", "pipeline")
+
+
+@pytest.fixture(scope="module")
+def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
+    """Runs trainings."""
+    jobs = Jobs(warm_python, WORKERS)
+    yield jobs
+    jobs.clean_up()
+
+
+def world_of(job: Job) -> WorldSnapshot:
+    """What is known of a job at its end."""
+    views: dict[int, RankView] = {}
+    for tape in job.tapes:
+        reader = TapeReader(tape.path)
+        follower = TapeFollower(reader)
+        for batch in reader.rest():
+            follower.observe(batch)
+        view = follower.view(reader.status().monotonic_ns)
+        assert view is not None
+        views[view.rank] = view
+        reader.close()
+    now_ns = max(view.heartbeat_ns for view in views.values())
+    return WorldSnapshot(1, now_ns, views)
+
+
+def findings(job: Job) -> list[NonFinite | Diverged]:
+    """What a judge finds at the end of a job."""
+    return ValueFinder().find(world_of(job), is_last=True)
+
+
+@pytest.mark.parametrize("bad_rank", range(RANKS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_nan(jobs: Jobs, kind: str, bad_rank: int) -> None:
+    """Whichever rank brings it, it alone is named, with the step."""
+    [found] = findings(jobs.run("numeric", RANKS, kind, str(bad_rank)))
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.are_first, found.is_nan) == ((bad_rank,), True, True)
+    if kind in ("ddp", "fsdp", "tensor_parallel"):
+        assert found.step == BAD_STEP
+        assert found.others == tuple(rank for rank in range(RANKS) if rank != bad_rank)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_healthy(jobs: Jobs, kind: str) -> None:
+    """Without a bad value nothing is found, though every operation is looked at and every result is compared."""
+    job = jobs.run("numeric", RANKS, kind, str(NO_RANK))
+    assert findings(job) == []
+    for tape in job.tapes:
+        looked_at = [one.raw.numerics for one in tape.operations if one.raw.numerics is not None]
+        assert looked_at
+        assert all(one.flags & NumericsFlag.SAMPLED for one in looked_at)
+
+
+def test_some_ranks_look(jobs: Jobs) -> None:
+    """The others record nothing of their values and are not said to be finite; no rank is called the first."""
+    job = jobs.run("numeric", RANKS, "fsdp", "2", "0", "2")
+    [found] = findings(job)
+    assert isinstance(found, NonFinite)
+    assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1,))
+    for tape in job.tapes:
+        looks = tape.identity.rank != 1
+        assert tape.identity.checks_values is looks
+        assert any(one.raw.numerics is not None for one in tape.operations) is looks
+
+
+def test_what_is_right_is_no_finding(jobs: Jobs) -> None:
+    """NaN in masks, start values and buffers that are overwritten; results that differ by right; odd tensors."""
+    job = jobs.run("numeric", RANKS, "on_purpose", str(NO_RANK))
+    assert findings(job) == []
+    assert not any("internal error" in rank.err for rank in job.ranks)
+
+
+def test_what_is_not_over_is_not_compared(jobs: Jobs) -> None:
+    """Where an optimizer waits in its step, results of those that are ahead are not there before it."""
+    job = jobs.run("numeric", RANKS, "waits_late", str(NO_RANK))
+    assert findings(job) == []
+    for view in world_of(job).ranks.values():
+        assert len(view.values.outputs) == 6 * 6, "each parameter's, in each step"
+
+
+def test_all_members_sample_the_same(jobs: Jobs) -> None:
+    """Of large broadcasts too, of which only the root has inputs."""
+    sampled = [
+        [one.operation_id.sequence for one in view.values.outputs]
+        for view in world_of(jobs.run("numeric", RANKS, "large", str(NO_RANK))).ranks.values()
+    ]
+    assert sampled[0] == sampled[1] == sampled[2]
+    assert len(sampled[0]) == sum(is_chosen(sequence, 2, 2 << 20) for sequence in range(1, 49)) > 8
+
+
+def test_training_is_bit_identical(jobs: Jobs) -> None:
+    """Parameters and random state after a training with dropout are those of a bare one."""
+    job = jobs.run("numeric", 2, "twice", str(NO_RANK))
+    assert [done.line() for done in job.ranks] == [{"same": True}] * 2

@@ -1,0 +1,84 @@
+"""How processes begin and end: forked, spawned, killed; what their tapes show, and that they end as without us."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.quiet import QUIET
+from tests.support.launch.stderr import comparable
+
+ENDS = [
+    ("returns", 0, TapeState.FINISHED, ""),
+    ("raises", 1, TapeState.FAILED, "TrainingError"),
+    ("exits", 3, TapeState.FINISHED, ""),
+    ("exits_at_once", 4, TapeState.RUNNING, ""),
+    ("is_killed", -9, TapeState.RUNNING, ""),
+    ("is_terminated", -15, TapeState.RUNNING, ""),
+    ("aborts", -6, TapeState.RUNNING, ""),
+]
+
+
+@pytest.mark.parametrize(("way", "code", "state", "failure"), ENDS)
+def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state: TapeState, failure: str) -> None:
+    """The exit code is as without us, and the tape is readable: how it ended, and the operation that never did."""
+    codes = [code, 0]
+    plain = jobs.run("leaves", 2, way, "off", codes=codes)
+    job = jobs.run("leaves", 2, way, "on", codes=codes)
+    assert plain.tapes == []
+    tape = job.tapes[0]
+    assert (tape.status.state, tape.failure) == (state, failure)
+    assert [one.has_ended for one in tape.named("barrier")] == [True, True]
+    assert tape.only("all_reduce").how in ("open", "FAILED")  # rank 1 may be gone before rank 0
+    assert tape.only("recv").how in ("open", "ABANDONED")
+    if way != "aborts":  # its dump of all stacks names our thread
+        assert comparable(job.ranks[0].err) == comparable(plain.ranks[0].err)
+
+
+@pytest.mark.parametrize(("method", "ranks"), [("fork", 2), ("spawn", 1)])
+def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
+    """Forked and spawned children are ranks like any other, and record how they ended."""
+    job = jobs.run("launches", 1, method, str(ranks), "raises", environ=QUIET)
+    assert job.ranks[0].lines()[-1] == {"ended": True}
+    # From Python 3.13 on, multiprocessing has cleared the exception by the time it reports the end.
+    end = (TapeState.FAILED, "TrainingError") if sys.version_info < (3, 13) else (TapeState.FINISHED, "")
+    assert (job.tapes[-1].status.state, job.tapes[-1].failure) == end
+    assert [(tape.identity.rank, len(tape.named("all_reduce"))) for tape in job.tapes] == [(n, 1) for n in range(ranks)]
+    assert len({tape.status.run_id for tape in job.tapes}) == 1
+    assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
+    assert {tape.identity.parent for tape in job.tapes} == {0}  # the launcher is not a rank
+
+
+def test_process_that_a_rank_starts(jobs: Jobs) -> None:
+    """A process that creates its own group is a helper of that rank: in its job at any address, and marked."""
+    job = jobs.run("starts_helper", environ=QUIET)
+    rank, helper = sorted(job.tapes, key=lambda tape: tape.identity.monotonic_ns)
+    assert (rank.identity.parent, helper.identity.parent) == (0, rank.identity.nonce)
+    assert rank.status.run_id != helper.status.run_id
+
+
+def test_forked_ranks_that_end_well(jobs: Jobs) -> None:
+    """A forked rank ends by `os._exit`, yet its tape is finished and its spans are exported."""
+    job = jobs.run("launches", 1, "fork", "2", "returns", environ={**QUIET, "OTEL_TRACES_EXPORTER": "console"})
+    assert '{"ended": "well"}' in job.ranks[0].out.splitlines()
+    assert [tape.status.state for tape in job.tapes] == [TapeState.FINISHED] * 2
+    assert job.ranks[0].err == ""
+    names = [line.strip() for line in job.ranks[0].out.splitlines() if line.startswith('    "name": ')]
+    assert [names.count(f'"name": "{name}",') for name in ("init_process_group", "all_reduce", "barrier")] == [2, 2, 4]
+
+
+def test_data_loader_workers(jobs: Jobs) -> None:
+    """A worker has no thread of ours and writes nothing to its parent's tape, nor does any other forked child."""
+    job = jobs.run("loads_data")
+    said = job.ranks[0].line()
+    assert len(said["items"]) == 4
+    for item in said["items"]:
+        assert item["pid"] != said["pid"]
+        assert (item["threads"], item["open"], item["sum"]) == ([], 0, 2.0)
+    [tape] = job.tapes
+    assert [operation.name for operation in tape.operations] == ["all_reduce", "all_reduce", "barrier"]
+    assert (tape.steps, tape.lost) == ([], 0)
+    assert tape.status.state is TapeState.FINISHED

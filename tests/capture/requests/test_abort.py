@@ -1,0 +1,89 @@
+"""Backends that report an abort: hooked only on request, recorded once on the tape, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import ProcessGroup
+
+from otel_torchdist.capture.requests.abort import HOOK, AbortHooks
+from otel_torchdist.job.requests.abort import GIVEN_UP
+from otel_torchdist.tape.layout import TapeState
+from tests.support.devices.device_rank import DeviceRank, device_rank
+
+
+class Aborting(ProcessGroup):
+    """A group whose backend has abort hooks, as that of nccl2 has; no backend for the CPU has any."""
+
+    hooks: dict[int, Callable[[], None]]
+    supports_abort_hooks: Any = True
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        """Keep the hook."""
+        self.hooks[hook_id] = hook
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        """Drop the hook."""
+        del self.hooks[hook_id]
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[DeviceRank]:
+    """A rank with a tape."""
+    with device_rank(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def group() -> Aborting:
+    """A group."""
+    make: Any = Aborting
+    made = make(0, 2)
+    made.hooks = {}
+    return made
+
+
+def said(rank: DeviceRank) -> str:
+    """The rank's end as recorded on the tape."""
+    return rank.reader.names.text(rank.reader.status().failure) or ""
+
+
+def test_not_asked_for(rank: DeviceRank, group: Aborting) -> None:
+    """No hook is registered unless it is wanted: a hook in Python waits for the GIL."""
+    AbortHooks(False).attach(rank.recorder, group)
+    assert group.hooks == {}
+
+
+def test_a_backend_without(rank: DeviceRank, group: Aborting) -> None:
+    """A backend without hooks and a torch without support for them are left alone."""
+    group.supports_abort_hooks = False
+    AbortHooks(True).attach(rank.recorder, group)
+    AbortHooks(True).attach(rank.recorder, rank.process_group)
+    assert group.hooks == {}
+
+
+def test_the_announcement(rank: DeviceRank, group: Aborting) -> None:
+    """The hook records the abort, however often it is called, while the tape goes on; a clean end clears it."""
+    hooks = AbortHooks(True)
+    hooks.attach(rank.recorder, group)
+    hooks.attach(rank.recorder, group)
+    assert [*group.hooks] == [HOOK]
+    assert said(rank) == ""
+    for _ in range(2):
+        group.hooks[HOOK]()
+    assert (said(rank), rank.reader.status().state) == (GIVEN_UP, TapeState.RUNNING)
+    rank.recorder.tape.finish(TapeState.FINISHED)
+    assert said(rank) == ""
+
+
+def test_taken_out(rank: DeviceRank, group: Aborting) -> None:
+    """All hooks are removed with the tape; hooks registered by others stay."""
+    hooks = AbortHooks(True)
+    group.hooks[7] = lambda: None
+    hooks.attach(rank.recorder, group)
+    hooks.detach_all()
+    assert [*group.hooks] == [7]
+    hooks.detach_all()

@@ -1,0 +1,132 @@
+"""Signals that announce the end of a job are recorded when they come, and nothing about them changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.capture.requests.preemption import PreemptionWatch
+from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.verdict.wording.fates import describe_way
+from tests.support.launch.quiet import QUIET
+from tests.support.tapes.recorded import read_tapes
+from tests.support.waiting import until
+
+WORKER = Path(__file__).parent / "workers" / "preempted.py"
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:
+    """Rank 0 in a collective that rank 1 does not enter, its file of signals, and the directory of tapes."""
+    (tmp_path / "tapes").mkdir(0o700)
+    environ = {
+        **os.environ,
+        **QUIET,
+        "OTEL_PYTHON_TORCHDIST_READER": "none",
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tmp_path / "tapes"),
+        "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true",
+        "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS": "SIGTERM,SIGUSR1",
+    }
+    ready = tmp_path / "ready"
+    ranks = [
+        subprocess.Popen([sys.executable, WORKER, tmp_path / "store", str(rank), ready], env=environ)
+        for rank in range(2)
+    ]
+    try:
+        until(ready.exists, 60)
+        time.sleep(0.5)
+        yield ranks[0], ready, tmp_path / "tapes"
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+def asked(tapes: Path) -> list[tuple[int, int]]:
+    """Of each rank the signal that has asked it to end, and when."""
+    paths = sorted(tapes.rglob("*.tape"))
+    statuses = [(TapeReader(path).identity.rank, TapeReader(path).status()) for path in paths]
+    return [(status.asked_signal, status.asked_ns) for _, status in sorted(statuses, key=lambda one: one[0])]
+
+
+@pytest.mark.process
+def test_signals_are_recorded_within_a_collective(ready: tuple[subprocess.Popen[bytes], Path, Path]) -> None:
+    """The handlers cannot run, but the first signal is on the tape; the program's own descriptor gets all of them.
+
+    SIGUSR2 is not one of them, and that which a forked child has sent to itself is not its parent's.
+    """
+    rank, file, tapes = ready
+    assert [*file.read_bytes()] == [signal.SIGUSR1]
+    file.write_bytes(b"")
+    assert asked(tapes) == [(0, 0), (0, 0)]
+    before_ns = time.monotonic_ns()
+    for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
+        rank.send_signal(number)
+        until(lambda number=number: number in file.read_bytes())
+    until(lambda: asked(tapes)[0][0])
+    (number, at_ns), other = asked(tapes)
+    assert number == signal.SIGUSR1 and before_ns <= at_ns <= time.monotonic_ns()
+    assert other == (0, 0)
+    assert [*file.read_bytes()] == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM]
+    assert rank.poll() is None
+    assert len(read_tapes(tapes)) == 2
+
+
+def test_descriptor_is_put_back() -> None:
+    """Afterwards the program has its own descriptor again, or the one that somebody has set meanwhile."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        signal.set_wakeup_fd(write)
+        watch = PreemptionWatch(frozenset({signal.SIGTERM}), lambda: None)
+        watch.start()
+        assert signal.set_wakeup_fd(-1) not in (-1, write)
+        signal.set_wakeup_fd(write)
+        watch.stop()
+        assert signal.set_wakeup_fd(write) == write
+        watch = PreemptionWatch(frozenset({signal.SIGTERM}), lambda: None)
+        watch.start()
+        watch.stop()
+        watch.stop()
+        assert signal.set_wakeup_fd(-1) == write
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(read)
+        os.close(write)
+    until(lambda: not [one for one in threading.enumerate() if one.name == "otel-torchdist-signals"])
+
+
+def test_on_another_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """Python allows it on the main thread alone: one warning, and nothing else."""
+    watch = PreemptionWatch(frozenset({signal.SIGTERM}), lambda: None)
+    thread = threading.Thread(target=watch.start)
+    thread.start()
+    thread.join()
+    watch.stop()
+    assert caplog.messages == [
+        "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS: the process group was not created on the main thread, "
+        "so signals are not marked"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("death", "expected"),
+    [
+        (Death(40_000_000_000, 0, 9, asked=15, asked_ns=10_000_000_000), "was killed by SIGKILL 30.0 s after SIGTERM"),
+        (Death(40_000_000_000, 0, 15, asked=15, asked_ns=39_000_000_000), "was killed by SIGTERM"),
+        (Death(40_000_000_000, 0, 256, asked=10, asked_ns=38_500_000_000), "exited with code 1, 1.5 s after SIGUSR1"),
+        (Death(40_000_000_000, 0, 9), "was killed by SIGKILL"),
+    ],
+)
+def test_in_words(death: Death, expected: str) -> None:
+    """A death after such a signal is reported as such."""
+    assert describe_way(death) == expected

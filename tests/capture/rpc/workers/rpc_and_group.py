@@ -1,0 +1,53 @@
+"""Worker 1 is in no group; workers 0 and 2 are ranks 1 and 0 of one.
+
+With argument `first` they make the group before RPC, with `later` in a function that worker 1 has them run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed import rpc
+
+from tests.support.ranks import rank as own
+
+worker = own.rank()
+
+
+def make_group() -> None:
+    """Make the group of workers 0 and 2."""
+    store = f"file://{os.environ[own.STORE]}-group"
+    dist.init_process_group("gloo", init_method=store, rank=int(worker == 0), world_size=2, timeout=own.TIMEOUT)
+
+
+def train() -> float:
+    """What worker 1 has the others run."""
+    if not dist.is_initialized():
+        make_group()
+    ones = torch.ones(2)
+    dist.all_reduce(ones)
+    time.sleep(0.1)
+    return float(ones.sum())
+
+
+def main() -> None:
+    """Run the job."""
+    capture = own.start_capture()
+    if sys.argv[1] == "first" and worker != 1:
+        make_group()
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=40, init_method=f"file://{os.environ[own.STORE]}")
+    rpc.init_rpc(f"worker{worker}", rank=worker, world_size=3, rpc_backend_options=options)
+    if worker == 1:
+        futures = [rpc.rpc_async(f"worker{to}", train, timeout=0) for to in (0, 2)]
+        own.say(sums=[future.wait() for future in futures])
+    rpc.shutdown()
+    if worker != 1:
+        dist.destroy_process_group()
+    capture.uninstall()
+
+
+main()

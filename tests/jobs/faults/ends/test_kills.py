@@ -1,0 +1,35 @@
+"""Jobs under torchrun that end suddenly: which rank the agent names, and which `diagnose` does from what is on disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs.faults.ends.endings import ENDINGS, Ending, observe_ending, observe_kill
+from tests.support.launch.nodes import nodes, why_not
+from tests.support.launch.warm_python import WarmPython
+
+
+def test_rank_is_killed(warm_python: WarmPython) -> None:
+    """The rank killed in a busy loop of collectives is named; torchrun ends the others within 0.1 s."""
+    outcome = observe_kill(warm_python)
+    assert outcome.problems == ()
+    assert "was killed by SIGKILL 0." in outcome.sentence
+
+
+def test_rank_is_killed_under_the_usual_torchrun() -> None:
+    """The same holds where nothing in torchrun is changed for the tests."""
+    assert observe_kill(None).problems == ()
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_rank_is_killed_on_one_of_two_nodes(warm_python: WarmPython) -> None:
+    """The judging agent learns of the death from the other agent, on its own clock."""
+    with nodes(2) as two:
+        assert observe_kill(warm_python, two).problems == ()
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=[ending.title for ending in ENDINGS])
+def test_ending(warm_python: WarmPython, ending: Ending) -> None:
+    """A death names the rank that died first; a cancelled job blames no rank; a verdict on a hang stands."""
+    outcome = observe_ending(ending, warm_python)
+    assert outcome.problems == (), outcome.sentence

@@ -1,0 +1,59 @@
+"""Runs a command that answers and exits: in this process, because starting another takes most of a second each time."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from otel_torchdist.cli.app import app
+from tests.support.commands.running import SCRIPT, environment
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Output of a command.
+
+    Attributes:
+        code: Its exit code.
+        out: Its standard output.
+        err: Its standard error.
+    """
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its JSON output."""
+        return json.loads(self.out)
+
+    def has(self, pattern: str) -> bool:
+        """Whether a line of its output matches."""
+        return re.search(f"^{pattern}$", self.out, re.MULTILINE) is not None
+
+
+def ask(base: Path, *arguments: str | Path, command: str = "diagnose", threshold_s: float = 1.0) -> Answer:
+    """Run a command here; this process must not write any tape that it reads."""
+    environ = {**environment(base), "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(round(threshold_s * 1000))}
+    done = CliRunner().invoke(app, [command, *map(str, arguments)], env=environ, catch_exceptions=False)
+    return Answer(done.exit_code, done.stdout, done.stderr)
+
+
+def ask_as_people_do(base: Path, *arguments: str | Path, **environ: str) -> Answer:
+    """Run the console script, as people do."""
+    done = subprocess.run(
+        [str(SCRIPT), *map(str, arguments)],
+        env={**environment(base), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)

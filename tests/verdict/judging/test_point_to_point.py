@@ -1,0 +1,83 @@
+"""The verdict on sends and receives: which side is missing, and when that cannot be known."""
+
+import pytest
+
+from otel_torchdist.tape.layout import Flag, TapeState
+from otel_torchdist.verdict.judging.judge import Judge
+from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.sentences import EVERYBODY, operation_id_of, the_verdict
+
+P2P = Flag.POINT_TO_POINT
+
+
+@pytest.mark.parametrize(("waiting", "missing"), [("recv", "send"), ("send", "recv")])
+def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: str) -> None:
+    """The side that is not posted is named, with the operation that it should have entered."""
+    world = FakeWorld(4)
+    world.ranks[0].enter(EVERYBODY, 1.0, waiting, flags=P2P, peer=3, tag=5)
+    world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
+    verdict = Judge(world.snapshot(15.0), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
+    assert verdict is not None
+    # Rank 3 waits with another tag for rank 0, which waits for rank 3.
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (3,))
+    world.ranks[3].end(1, 3.0)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks, verdict.members) == (VerdictKind.ABSENT, (3,), 2)
+    ends = "from rank 3 to rank 0" if waiting == "recv" else "from rank 0 to rank 3"
+    assert sentence(verdict, 14).startswith(
+        f"rank 3 has not entered {missing} ({ends}, tag 5, sequence 1, default_pg) for 14.0 s; 1 of 2 ranks waits"
+    )
+
+
+def test_receive_from_any_rank_blames_no_rank() -> None:
+    """It is unknown which peer should have sent."""
+    world = FakeWorld(4)
+    world.ranks[0].enter(EVERYBODY, 1.0, "recv", flags=P2P, peer=-1)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.ANY_SOURCE)
+
+
+def test_receive_from_any_rank_upsets_the_count() -> None:
+    """A send taken by a receive from any rank leaves the counts of both sides different: they are not compared."""
+    world = FakeWorld(2)
+    pair = group_of(0, 1)
+    world.ranks[1].end(world.ranks[1].enter(pair, 0.5, "send", flags=P2P, peer=0), 0.6)
+    world.ranks[0].end(world.ranks[0].enter(pair, 0.5, "recv", flags=P2P, peer=-1), 0.6)
+    world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.UNALIGNED)
+
+
+def test_receive_whose_sender_waits_in_a_collective() -> None:
+    """Rank 0 receives what rank 1 does not send: rank 1 waits for rank 0 in a barrier. There is no send."""
+    world = FakeWorld(2)
+    pair = group_of(0, 1, description="pair")
+    world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1, tag=5)
+    world.ranks[1].enter(pair, 2.0, "barrier")
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
+    assert sentence(verdict, 14).startswith(
+        "rank 1 has no matching send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), "
+        "which has been blocked for 14.0 s; "
+        "1 of 2 ranks waits; it is in barrier"
+    )
+
+
+def test_receive_whose_sender_has_ended() -> None:
+    """A peer that has ended cleanly will not send."""
+    world = FakeWorld(2)
+    world.ranks[0].enter(group_of(0, 1), 1.0, "recv", flags=P2P, peer=1)
+    world.ranks[1].die(2.0, TapeState.FINISHED)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
+
+
+def test_two_receives_from_each_other() -> None:
+    """Both sides receive first and would send later: they wait for each other, and neither lacks anything else."""
+    world = FakeWorld(2)
+    for rank in (0, 1):
+        world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
