@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +14,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress
-from otel_torchdist.capture.agreement.run_id import RunIdAgreement
+from otel_torchdist.capture.agreement.agreements import RPC_RUN, Agreements
 from otel_torchdist.capture.c10d.coalescing import Coalescing
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
@@ -33,21 +30,13 @@ from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, Symmetri
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.requests.abort import AbortHooks, abort_if_requested
-from otel_torchdist.capture.requests.profile import Profiler
-from otel_torchdist.capture.requests.stacks import (
-    answer_stack_request,
-    offer_stacks,
-    still_offers_stacks,
-    withdraw_offer,
-    write_no_stacks,
-)
+from otel_torchdist.capture.requests.abort import AbortHooks
+from otel_torchdist.capture.requests.answers import RequestAnswers
 from otel_torchdist.capture.rpc.workers import RpcWorkers
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.capture.training.steps import WINDOW, StepSource
 from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.requests.abort import FAILURE
 from otel_torchdist.native.library import Library
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
@@ -59,8 +48,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 SWEEP_LIMIT: Final = 1024
 SETTLE_S: Final = 0.5
-RPC_RUN: Final = "otel_torchdist/run/rpc"
-"""Key of the run id of workers in no group, in their store, which has a prefix of its own for each `init_rpc`."""
 
 
 class Capture:
@@ -87,7 +74,6 @@ class Capture:
             observing: What looks at the tensors of operations; None for nothing.
         """
         self._abort_hooks = AbortHooks(has_abort_hooks)
-        self._exchange_host = exchange_host
         self._directory = directory
         self._capacity = capacity
         self._listeners: list[Callable[[Recorder], None]] = []
@@ -112,10 +98,10 @@ class Capture:
         self._one_sided = OneSided(self._meet)
         self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
-        self._agreements: list[RunIdAgreement] = []
+        self._agreements = Agreements(self._groups, exchange_host)
         self._rpc = RpcWorkers(self, self._watch.poll_soon, self._steps.call_begins, self._patches)
         self._is_of_rpc = False
-        self._profiler = Profiler()
+        self._requests = RequestAnswers()
         self._end = ProcessEnd(self._at_end)
         self._begins_tapes = False
 
@@ -204,8 +190,7 @@ class Capture:
             recorder.native.begin(WINDOW)
             if self._steps.source is not StepSource.WINDOWS:
                 recorder.native.stop_windows()
-        with guard.guarded("stack signal"):
-            offer_stacks(recorder.tape.path)
+        self._requests.begin(recorder.tape.path)
         for listener in self._listeners:
             with guard.guarded("new tape"):
                 listener(recorder)
@@ -251,7 +236,7 @@ class Capture:
         state.become_default()
         self._groups.default = state
         if not self._is_of_rpc:
-            self._agree(self._recorder, backend_and_store(group)[1])
+            self._agreements.agree(self._recorder, backend_and_store(group)[1])
 
     # --- RPC -------------------------------------------------------------------------------------------------
 
@@ -262,10 +247,10 @@ class Capture:
             recorder = self.default_group_begins(rank, world_size or rank + 1)
             if recorder is not None:
                 self._is_of_rpc = True
-                self._agree(recorder, store, RPC_RUN)
+                self._agreements.agree(recorder, store, RPC_RUN)
         elif rank == 0 and not self._is_of_rpc:
             # Ids of workers are no ranks: workers in no group are a run of their own.
-            self._agreements.append(RunIdAgreement(recorder, store, _never, _never, key=RPC_RUN, for_others=True))
+            self._agreements.set_for_others(recorder, store)
         return recorder
 
     def rpc_ended(self) -> None:
@@ -273,26 +258,6 @@ class Capture:
         is_of_rpc, self._is_of_rpc = self._is_of_rpc, False
         if is_of_rpc and self._groups.default is None:
             self._end_recorder(TapeState.FINISHED)
-
-    def _agree(self, recorder: Recorder, store: Any, key: str = "") -> None:
-        groups, everybody = self._groups, self._groups.default
-        agreement = RunIdAgreement(
-            recorder,
-            store,
-            has_met_rank_0=lambda: any(state.has_met(0) for state in groups.states()),
-            has_met_all=lambda: everybody is not None and everybody.is_synchronized,
-            discover_peers=self._peer_discovery_of(recorder),
-            key=key,
-        )
-        self._agreements.append(agreement)
-        agreement.wait_until_set()
-
-    def _peer_discovery_of(self, recorder: Recorder) -> Callable[[threading.Event], PeerDiscovery] | None:
-        if self._exchange_host is None:
-            return None
-        identity = recorder.tape.identity
-        address = RankAddress(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
-        return lambda stopping: PeerDiscovery(address, stopping)
 
     def _meet(self, group: ProcessGroup) -> GroupState | None:
         """Find a group; register one that is first seen in an operation or existed before capture was installed."""
@@ -304,7 +269,7 @@ class Capture:
             recorder = self.default_group_begins(group.rank(), group.size())
             if recorder is None:
                 return None
-            self._agree(recorder, None)
+            self._agreements.agree(recorder, None)
         self._abort_hooks.attach(recorder, group)
         return self._groups.learn(recorder, group)
 
@@ -313,9 +278,7 @@ class Capture:
         self._loop.write_to(None)
         self._is_of_rpc = False
         try:
-            with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
-                while True:
-                    self._agreements.pop().stop()
+            self._agreements.stop()
         finally:  # a signal handler may raise while we wait
             if recorder is not None:
                 self._finish(recorder, state, failure)
@@ -334,11 +297,8 @@ class Capture:
         if self._observed is not None:
             self._observed.forget_all()
         self._abort_hooks.detach_all()
-        with guard.guarded("profile"):
-            self._profiler.stop()
+        self._requests.end(recorder.tape.path)
         self._loop.forget_all(ends_left=True)
-        with guard.guarded("stack signal"):
-            withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
 
     def _forget_groups(self) -> None:
@@ -359,12 +319,7 @@ class Capture:
         self._works.let_go_of_issued()
         self._rpc.sweep(of_all_ages=True)
         self._loop.beat()
-        if not still_offers_stacks():
-            withdraw_offer(recorder.tape.path)
-        with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
-            answer_stack_request(recorder.tape)
-        self._profiler.start_if_requested(recorder.tape)
-        abort_if_requested(recorder.tape.path, lambda: recorder.fail(FAILURE))
+        self._requests.answer(recorder)
         for listener in self._beat_listeners:
             with guard.guarded("beat"):
                 listener()
@@ -379,7 +334,8 @@ class Capture:
 
     def after_fork_in_child(self) -> None:
         """Reset: a child is not a rank until it creates its own group, and it never writes to its parent's tape."""
-        self._recorder, self._agreements = None, []
+        self._recorder = None
+        self._agreements.forget_all()
         self._loop.write_to(None)
         self._groups.clear()
         if self._native is not None:
@@ -393,8 +349,7 @@ class Capture:
         self._devices.after_fork_in_child()
         self._loop.forget_all(ends_left=False)
         self._hot_path.forget_threads()
-        self._profiler.forget()
-        write_no_stacks()
+        self._requests.after_fork_in_child()
 
     def _at_end(self) -> None:
         """Finish the tape; operations that other exit handlers issue afterwards are not recorded."""
@@ -421,10 +376,6 @@ def _observed_calls(
     from otel_torchdist.capture.observers.observed import ObservedCalls
 
     return ObservedCalls(observing, meet, patches, current, devices.find_cuda)
-
-
-def _never() -> bool:
-    return False
 
 
 def _forget_in_child(capture: Capture | None) -> None:

@@ -1,28 +1,23 @@
 """Calls observers before each operation, and when it has ended, with its tensors.
 
 It stands in front of the kernels in Python, and only where there is an observer: without one nothing is in the way.
-Nothing is held: outputs are found again by weak references, which stay alive as long as the program or torch's C++ has
-the tensor (DDP's buckets too). An operation has ended for its observers where a wait for it returns. Where C++ waits,
-the optimizer's step is the first point at which all that the backward pass has issued is over.
+When an operation has ended for its observers is the matter of `ends`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import get_native_id
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.distributed import ProcessGroup, Work
-from torch.optim import Optimizer
+from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
+from otel_torchdist.capture.observers.ends import AwaitedEnds, Pending
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.observers.replicas import Replicas
 from otel_torchdist.capture.observers.synchronized import Synchronizer
@@ -31,8 +26,6 @@ from otel_torchdist.capture.observers.values.device_values import DeviceValues
 from otel_torchdist.capture.torch_api import (
     REDUCE_OPS,
     Patches,
-    backward_id,
-    hook_before_optimizers,
     number_of_reduce_op,
     skip_in_dynamo,
 )
@@ -46,9 +39,6 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
 
 _logger = logging.getLogger("otel_torchdist")
-MAX_PENDING: Final = 1_024
-"""Operations whose end is awaited; those that are never waited for must not accumulate."""
-
 Kernel = Callable[..., Any]
 
 
@@ -56,44 +46,6 @@ class _Thread(threading.local):
     """Whether the calling thread is inside a hook."""
 
     is_inside = False
-
-
-class _Pending:
-    """An operation that has not ended for its observers.
-
-    Attributes:
-        call: What hooks receive, without tensors.
-        hooks: Called when it has ended.
-        outputs: References to what it writes to.
-        in_backward: Whether a backward pass has issued it.
-        on_host: Whether it runs on the CPU.
-        work: Reference to its Work; None if it has none, or not yet.
-    """
-
-    __slots__ = ("call", "hooks", "in_backward", "on_host", "outputs", "work")
-
-    def __init__(
-        self, call: OperationCall, hooks: tuple[Hook, ...], outputs: tuple[torch.Tensor, ...], on_host: bool
-    ) -> None:
-        self.call = call
-        self.hooks = hooks
-        self.outputs = tuple([weakref.ref(tensor) for tensor in outputs])
-        self.in_backward = backward_id() >= 0
-        self.on_host = on_host
-        self.work: weakref.ref[Any] | None = None
-
-    @guard.calls_plug_ins
-    def may_be_awaited(self) -> bool:
-        """Whether its Work exists, which has not ended: then the program may still wait for it."""
-        work = self.work() if self.work is not None else None
-        try:
-            if work is None or work.is_completed():
-                return False
-            # Of gloo, C++ waits for the future, which is complete a moment before the Work; of NCCL that says nothing.
-            return not (self.on_host and work.get_future().done())
-        except Exception as error:
-            guard.pass_on(error)
-            return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +97,8 @@ class ObservedCalls:
         self._replicas = Replicas(every, meet, current, self._devices) if every else None
         self._meet = meet
         self._patches = patches
-        self._patched: set[type] = set()
         self._thread = _Thread()
-        self._pending: OrderedDict[_Pending, None] = OrderedDict()
-        self._by_work: dict[int, tuple[weakref.ref[Any], list[_Pending]]] = {}
-        self._by_memory: dict[int, _Pending] = {}
-        # The Work of each thread's last operation on a device, until its next call: its caller then gets this very
-        # object, by which a wait is recognized. On the CPU, `Works` holds it.
-        self._last_works: dict[int, Any] = {}
-        self._blocks: dict[int, list[_Pending]] = {}
+        self._ends = AwaitedEnds(meet, patches, self._call)
         self._wanted: dict[tuple[int, int], tuple[tuple[Hook, ...], tuple[Hook, ...]]] = {}
         self._handles: list[Any] = []
 
@@ -163,9 +108,7 @@ class ObservedCalls:
             self._replicas.hook(self._patches)
         if not self._looks_at_tensors:
             return
-        self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
-        skip_in_dynamo(ObservedCalls._settle.__code__, with_callees=False)
-        self._handles.append(hook_before_optimizers(self._settle))
+        self._handles.append(self._ends.hook())
 
     def rank_begins(self, rank: int, world_size: int) -> None:
         """Look at values only if this rank is among those that do so."""
@@ -189,8 +132,8 @@ class ObservedCalls:
 
     def forget_all(self) -> None:
         """Forget what has not ended, because the tape ends or this is a forked child."""
-        for table in (self._pending, self._by_work, self._by_memory, self._blocks, self._wanted, self._last_works):
-            table.clear()
+        self._ends.forget_all()
+        self._wanted.clear()
         self._thread = _Thread()
         if self._replicas is not None:
             self._replicas.forget_steps()
@@ -205,6 +148,7 @@ class ObservedCalls:
         if not looks_at_tensors and synchronizer is None:
             return kernel
         roles = tensor_roles(operation)
+        ends = self._ends
 
         def observed(keyset: Any, *args: Any) -> Any:
             looks = looks_at_tensors and (hooks or self._numerics is not None)
@@ -214,7 +158,7 @@ class ObservedCalls:
             if synchronizer is not None:
                 synchronizer.after(devices)
             if pending is not None:
-                self._issued(pending, operation, args, result)
+                ends.issued(pending, operation, args, result)
             return result
 
         skip_in_dynamo(observed.__code__, with_callees=False)
@@ -225,10 +169,12 @@ class ObservedCalls:
         if not self._looks_at_tensors:
             return kernel
 
+        ends = self._ends
+
         def observed_wait(keyset: Any, given: Any) -> Any:
             result = kernel(keyset, given)
-            if self._by_memory:
-                self._waited_for(given)
+            if ends.are_found_by_memory:
+                ends.waited_for(given)
             return result
 
         skip_in_dynamo(observed_wait.__code__, with_callees=False)
@@ -236,11 +182,11 @@ class ObservedCalls:
 
     def _begin(
         self, operation: OperationSchema, roles: TensorRoles, hooks: tuple[Hooks, ...], args: tuple[Any, ...]
-    ) -> _Pending | None:
+    ) -> Pending | None:
         """Call the hooks before an operation; returns it if there are some to call after it."""
         if self._thread.is_inside:
             return None
-        self._last_works.pop(get_native_id(), None)
+        self._ends.call_begins()
         call = None
         with guard.guarded("hooks"):
             call = self._describe(operation, args)
@@ -260,7 +206,7 @@ class ObservedCalls:
                     known, call.group, call.channel, call.tag, get_native_id(), inputs, outputs, self._devices
                 )
             after = after if record is None else (record, *after)
-        return _Pending(known, after, outputs, call.on_host) if after else None
+        return Pending(known, after, outputs, call.on_host) if after else None
 
     def _hooks_for(
         self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState
@@ -312,113 +258,3 @@ class ObservedCalls:
                 hook(call)
         finally:
             thread.is_inside = False
-
-    # --- ends --------------------------------------------------------------------------------------------------------
-
-    def _issued(self, pending: _Pending, operation: OperationSchema, args: tuple[Any, ...], result: Any) -> None:
-        """Await the end of an operation that the backend has accepted."""
-        boxed = result[1] if operation.work > 0 else None if operation.work < 0 else result
-        work = None
-        with guard.guarded("hooks"):
-            # NCCL boxes nothing for a synchronous operation, which runs on the caller's stream.
-            work = Work.unbox(boxed) if boxed is not None else None
-            if work is not None:
-                self._await(pending)
-                group = self._meet(ProcessGroup.unbox(args[operation.group]))
-                if group is not None and group.coalescing is not None:
-                    self._blocks.setdefault(group.name_id, []).append(pending)
-                else:
-                    self._by_work_of([pending], work)
-                if not pending.on_host:
-                    self._last_works[get_native_id()] = work
-                return
-        if work is None:  # the call blocked until the operation was over, or what comes next on the stream waits for it
-            self._ended(pending)
-
-    def _await(self, pending: _Pending) -> None:
-        self._pending[pending] = None
-        for reference in pending.outputs:
-            tensor = reference()
-            if tensor is not None and tensor.layout is torch.strided:
-                self._by_memory[tensor.data_ptr()] = pending
-        while len(self._pending) > MAX_PENDING:
-            oldest, _ = self._pending.popitem(last=False)
-            self._forget(oldest)
-
-    def _by_work_of(self, several: list[_Pending], work: Any) -> None:
-        """Have a wait for a Work end operations. Its object lives as long as the program can wait for it."""
-        if work.__class__ not in self._patched:
-            self._patch(work.__class__)
-        if len(self._by_work) > MAX_PENDING:
-            self._by_work = {key: known for key, known in self._by_work.items() if known[0]() is not None}
-        self._by_work[id(work)] = reference = (weakref.ref(work), several)
-        for pending in several:
-            pending.work = reference[0]
-
-    def _patch(self, cls: type[Any]) -> None:
-        for owner in cls.__mro__:
-            if owner not in self._patched and "wait" in vars(owner):
-                self._patches.replace(owner, "wait", self._make_wait)
-            self._patched.add(owner)
-
-    def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def observed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(work, *args, **kwargs)
-            self._last_works.pop(get_native_id(), None)
-            known = self._by_work.pop(id(work), None)
-            if known is not None and known[0]() is work:
-                for pending in known[1]:
-                    self._ended(pending)
-            return result
-
-        return observed_wait
-
-    def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            work = original(group, *args, **kwargs)
-            several: list[_Pending] = []
-            with guard.guarded("hooks"):
-                state = self._meet(group)
-                several = self._blocks.pop(state.name_id, several) if state is not None else several
-                if several and work is not None:
-                    self._by_work_of(several, work)
-            if work is None:
-                for pending in several:
-                    self._ended(pending)
-            return work
-
-        return end_coalescing
-
-    def _waited_for(self, given: Any) -> None:
-        """End the operations that write to the memory of some tensors."""
-        several: list[_Pending | None] = []
-        with guard.guarded("hooks"):
-            several = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]
-        for pending in several:
-            if pending is not None:
-                self._ended(pending)
-
-    def _settle(self, optimizer: Optimizer) -> None:
-        """End what backward passes have issued and C++ waits for: that is over where an optimizer steps."""
-        self._last_works.clear()
-        for pending in [one for one in self._pending if one.in_backward]:
-            if pending.may_be_awaited():
-                pending.in_backward = False  # what it writes to may be written to again by the next step
-            else:
-                self._ended(pending)
-
-    def _forget(self, pending: _Pending) -> None:
-        for reference in pending.outputs:
-            tensor = reference()
-            if tensor is not None and self._by_memory.get(tensor.data_ptr()) is pending:
-                del self._by_memory[tensor.data_ptr()]
-
-    def _ended(self, pending: _Pending) -> None:
-        """Call the hooks of an operation that is over, once, unless the program has dropped all of its outputs."""
-        if self._pending:
-            self._pending.pop(pending, None)
-        self._forget(pending)
-        outputs = tuple([tensor for reference in pending.outputs if (tensor := reference()) is not None])
-        hooks, pending.hooks = pending.hooks, ()
-        if hooks and (outputs or not pending.outputs):
-            self._call(hooks, replace(pending.call, outputs=outputs))

@@ -193,7 +193,7 @@ def test_ranks_that_are_threads(tmp_path: Path) -> None:
     recorder = capture.default_group_begins(1, 2)
     assert recorder is not None
     for _ in range(3):
-        capture._agree(recorder, HashStore())  # no rank sets an id there, so it keeps waiting
+        capture._agreements.agree(recorder, HashStore())  # no rank sets an id there, so it keeps waiting
     agreeing = set(threading.enumerate()) - before - {capture._watch._thread}
     assert len(agreeing) == 3
     capture.uninstall()
