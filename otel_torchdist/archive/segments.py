@@ -3,7 +3,7 @@
     head   magic, checksum of the rest of the head; size, uncompressed size and checksum of the body; what the segment
            is of, so that those of one rank are found without reading the others; numbers of rows
     body   compressed with zlib: a JSON document (see `_Described`), lines of names as in a tape's dictionary, and for
-           ended operations, open ones, steps, activities and splits their columns, see `columns`
+           ended operations, open ones, steps, activities, splits and more of activities their columns, see `columns`
 
 Columns come in the order of `OPERATION_COLUMNS` and so on. What operations from one call site have in common is a row
 of the table `plans`. A time after the entry is stored as the nanoseconds since then plus 1, or as 0 if it is not known.
@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from otel_torchdist.archive.activities import Facts, names_of, pack_facts, with_calls, with_facts
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encode_head
 from otel_torchdist.archive.model import Moment, Origin, Segment
@@ -85,6 +86,8 @@ class _Described:
     plans: list[_Plan]
     splits: Annotated[int, Meta(ge=0, le=2 * MAX_ROWS)] = 0
     parts: Annotated[int, Meta(ge=0, le=MAX_PARTS)] = 0
+    facts: Annotated[int, Meta(ge=0, le=MAX_ROWS)] = 0
+    calls: Annotated[int, Meta(ge=0, le=MAX_ROWS)] = 0
 
 
 def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
@@ -105,10 +108,13 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
         *_packed(segment.steps, STEP_COLUMNS),
         *_activity_columns(segment.activities),
         *pack_splits(splits),
+        *pack_facts(segment.activities),
     ]
     referred = {identity for plan in plans for identity in (*plan[2:5], unpack_label(plan[5])[0], plan[7])}
     referred.update(identity for plan in plans for identity in names.path_ids(plan[4]))
-    referred.update(identity for activity in segment.activities for identity in (activity.detail, activity.failure))
+    referred.update(identity for activity in segment.activities for identity in names_of(activity))
+    sites = {one.call.call_site for one in segment.activities if one.call is not None}
+    referred.update(identity for site in sites for identity in names.path_ids(site))
     found = ((identity, names.get(identity)) for identity in sorted(referred.union(groups)))
     lines = b"".join(encode_line(identity, name) for identity, name in found if name is not None)
     document = json.dumps(_described(segment, list(plans), splits), separators=(",", ":")).encode()
@@ -133,6 +139,8 @@ def _described(segment: Segment, plans: list[tuple[Any, ...]], splits: Sequence[
         plans=[],
         splits=len(splits),
         parts=sum(len(one.sent) for _, one in splits),
+        facts=len(with_facts(segment.activities)),
+        calls=len(with_calls(segment.activities)),
     )
     return {**asdict(described), "plans": plans}
 
@@ -185,6 +193,7 @@ class Columns:
         steps: Columns of ends of steps, see `STEP_COLUMNS`.
         activities: Columns of activities, see `ACTIVITY_COLUMNS`.
         splits: How uneven exchanges are split, by the number of their operation.
+        facts: What else is known of activities.
     """
 
     origin: Origin
@@ -197,6 +206,7 @@ class Columns:
     steps: list[array[int]]
     activities: list[array[int]]
     splits: dict[int, Splits]
+    facts: Facts
 
     @property
     def open_numbers(self) -> frozenset[int]:
@@ -218,7 +228,7 @@ class Columns:
                 ended=_operations(self.ended, self.plans, self.splits),
                 open=_operations(self.open, self.plans, self.splits),
                 steps=[StepMark(*row) for row in zip(*self.steps, strict=True)],
-                activities=[_activity(*row) for row in zip(*self.activities, strict=True)],
+                activities=[self.facts.added_to(_activity(*row)) for row in zip(*self.activities, strict=True)],
                 names=self.names,
             )
         except (ValueError, KeyError, IndexError) as error:
@@ -272,8 +282,9 @@ def decode(content: bytes) -> Columns:
         state=described.state,
         failure=readable(described.failure, MAX_TEXT),
     )
-    splits = unpack_splits(view, offset, described.splits, described.parts)
-    return Columns(origin, moment, described.archived, names, described.plans, *tables, splits=splits)
+    splits, offset = unpack_splits(view, offset, described.splits, described.parts)
+    facts = Facts.unpacked(view, offset, described.facts, described.calls)
+    return Columns(origin, moment, described.archived, names, described.plans, *tables, splits=splits, facts=facts)
 
 
 def _inflated(body: bytes, size: int) -> bytes:

@@ -36,7 +36,7 @@ def pack_splits(splits: Sequence[tuple[int, Splits]]) -> Iterator[bytes]:
     yield pack([part for _, one in splits for part in one.sent])
 
 
-def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> dict[int, Splits]:
+def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> tuple[dict[int, Splits], int]:
     """Unpack the columns.
 
     Args:
@@ -46,7 +46,7 @@ def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> dict[
         count: How many parts these have together.
 
     Returns:
-        The splits by the number of their operation.
+        The splits by the number of their operation, and where the next table begins.
 
     Raises:
         DamagedSegmentError: They do not fit together, or are impossible.
@@ -55,7 +55,7 @@ def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> dict[
     for _ in SPLIT_COLUMNS:
         column, offset = unpack(view, offset, rows)
         columns.append(column)
-    parts, _ = unpack(view, offset, count)
+    parts, offset = unpack(view, offset, count)
     if any(not 0 <= value <= MAX_BYTES for column in (*columns, parts) for value in column):
         raise DamagedSegmentError("splits of an impossible size")
     if sum(columns[3]) != len(parts):
@@ -65,4 +65,4 @@ def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> dict[
     for number, largest, received, members in zip(*columns, strict=True):
         found[number] = Splits(tuple(parts[first : first + members]), largest, received)
         first += members
-    return found
+    return found, offset

@@ -20,10 +20,20 @@ from otel_torchdist.archive.model import Archived, Moment, Segment
 from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import decode, encode
-from otel_torchdist.tape.layout import MAX_PIECE, MAX_TIME_NS, ActivityKind, Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.layout import (
+    MAX_PIECE,
+    MAX_TIME_NS,
+    ActivityKind,
+    CallMode,
+    Flag,
+    How,
+    RecordKind,
+    TapeState,
+)
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.records.remote_calls import CALLS, RemoteCall
 from tests.archive.made import NAMES, operations, origin, segment
 
 _names = Names(dict(enumerate(NAMES, 1)))
@@ -55,7 +65,21 @@ def _activities(draw: st.DrawFn) -> Activity:
     how = draw(st.none() | st.sampled_from(How))
     completed = None if took is None else entered + took
     kind = draw(st.sampled_from(ActivityKind))
-    return Activity(draw(_counts), kind, entered, draw(_counts), draw(_ids), draw(_counts), completed, how, draw(_ids))
+    facts = [draw(one) for one in (_counts, _counts, _counts, _ids, _ids)] if draw(st.booleans()) else [0] * 5
+    call = draw(_calls(entered)) if kind in CALLS else None
+    return Activity(
+        draw(_counts), kind, entered, draw(_counts), draw(_ids), draw(_counts), completed, how, draw(_ids),
+        *facts, call=call,
+    )  # fmt: skip
+
+
+@st.composite
+def _calls(draw: st.DrawFn, entered: int) -> RemoteCall:
+    took = draw(_after)
+    return RemoteCall(
+        draw(_ranks), draw(_ids), draw(_ids), draw(st.sampled_from(CallMode)), draw(st.integers(0, (1 << 64) - 1)),
+        draw(_counts), draw(_counts), None if took is None else entered + took, draw(st.booleans()),
+    )  # fmt: skip
 
 
 _steps = st.builds(StepMark, _counts, _times, _counts, _counts)
@@ -67,7 +91,7 @@ _segments = st.builds(
     st.lists(_operations(), max_size=20),
     st.lists(_operations(), max_size=3),
     st.lists(_steps, max_size=5),
-    st.lists(_activities(), max_size=5),
+    st.lists(_activities(), max_size=5, unique_by=lambda one: one.number),
 )
 
 
@@ -83,13 +107,18 @@ def test_columns(values: list[int], grows: bool) -> None:
 
 @given(_segments)
 def test_round_trip(made: Segment) -> None:
-    """Every segment comes back, with exactly the names that its records refer to."""
+    """Every segment comes back, whatever its activities are, with exactly the names that its records refer to."""
     found = decode(encode(made, _names)).segment()
     referred = {
         identity
         for one in (*made.ended, *made.open)
         for identity in (one.group, one.signature, one.call_site, one.label, one.failure)
-    } | {identity for one in made.activities for identity in (one.detail, one.failure)}
+    } | {
+        identity
+        for one in made.activities
+        for identity in (one.detail, one.failure, one.storage, one.explanation)
+        + ((one.call.worker_name, one.call.call_site) if one.call is not None else ())
+    }
     assert found == replace(made, names={one: NAMES[one - 1] for one in referred - {0}})
 
 
@@ -151,7 +180,12 @@ def _resealed(content: bytes, raw: bytes) -> bytes:
 
 def test_forged() -> None:
     """Thousands of forged bodies with sound checksums are read or refused, and nothing else happens."""
-    content = encode(segment(operations(1, 60), 61), _names)
+    call = RemoteCall(1, 4, 3, CallMode.SYNC, 5, 6, 7, 90, True)
+    activities = [
+        Activity(70, ActivityKind.CHECKPOINT_SAVE, 5, 1, 4, 1, 9, How.CALL, 5, 1, 1000, 2, 4, 4),
+        Activity(71, ActivityKind.RPC_CLIENT, 5, 1, 4, 1, 9, How.CALL, call=call),
+    ]
+    content = encode(replace(segment(operations(1, 60), 61), activities=activities), _names)
     raw = zlib.decompress(content[HEAD_SIZE:])
     assert decode(_resealed(content, raw)).segment() == decode(content).segment()
     chance = random.Random(5)
@@ -165,6 +199,17 @@ def test_forged() -> None:
         except DamagedSegmentError:
             refused += 1
     assert 300 < refused < 3_000
+
+
+def test_segments_of_before() -> None:
+    """A segment without the tables of what activities have besides, as it was written before them, is read."""
+    content = encode(segment(operations(1, 60), 61), _names)
+    raw = zlib.decompress(content[HEAD_SIZE:])
+    size, names = struct.unpack_from("<II", raw)
+    document = raw[8 : 8 + size].replace(b',"facts":0,"calls":0', b"")
+    assert len(document) < size
+    old = struct.pack("<II", len(document), names) + document + raw[8 + size :]
+    assert decode(_resealed(content, old)).segment() == decode(content).segment()
 
 
 def test_bomb() -> None:
