@@ -3,16 +3,18 @@
 C++ issues them, in order, and says no number. So the calls of a backward pass are counted, and a number is recorded
 only where the size of the message is that of the bucket whose turn it is: with a hook that compresses, or once a call
 of a bucket's size was not that bucket, there is none until the next forward. DDP rebuilds its buckets after the first
-backward, and shows their new sizes one forward later.
+backward, and shows their new sizes one forward later. For the step between, they are worked out as DDP does, from the
+order in which gradients were ready.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import torch.distributed as dist
 from torch.compiler import is_dynamo_compiling
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import distributed as ddp
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 MAX_READS: Final = 16
 """How often the sizes are read, 6 µs each, of a model whose buckets are never rebuilt."""
-_SIZES: Final = ("rebuilt_bucket_sizes", "bucket_sizes")
+_REBUILT: Final = "rebuilt_bucket_sizes"
+_ORDER: Final = "prev_iteration_grad_ready_order_indices"
 
 
 class Replicated:
@@ -74,5 +77,34 @@ class Replicated:
             return
         known: dict[str, Any] = model._get_ddp_logging_data()
         self._reads[model] = MAX_READS if known.get("has_rebuilt_buckets") else reads + 1
-        text = next((str(known[name]) for name in _SIZES if known.get(name)), "")
-        buckets.learn(model, [int(size) for size in text.split(",") if size.strip()])
+        buckets.learn(model, _sizes_of(model, known))
+
+
+def _sizes_of(model: Any, known: Mapping[str, Any]) -> list[int]:
+    """The sizes of the buckets that come next, in bytes; empty if they are not known."""
+    if known.get(_REBUILT):
+        return _numbers(known[_REBUILT])
+    if getattr(model, "_has_rebuilt_buckets", False):
+        return _rebuilt_sizes(model, _numbers(known.get(_ORDER, "")))
+    return _numbers(known.get("bucket_sizes", ""))
+
+
+def _numbers(text: object) -> list[int]:
+    return [int(number) for number in str(text).split(",") if number.strip()]
+
+
+def _rebuilt_sizes(model: Any, order: list[int]) -> list[int]:
+    """The sizes that buckets get when they are rebuilt in the order in which gradients were ready.
+
+    Where that is not how this version of DDP does it, the sizes are others than those of the messages, which then get
+    no number.
+    """
+    parameters = [one for one in model._module_parameters if one.requires_grad]
+    if sorted(order) != list(range(len(parameters))):  # some had no gradient
+        return []
+    most: int = model.bucket_bytes_cap
+    first: int = dist._DEFAULT_FIRST_BUCKET_BYTES if model.bucket_bytes_cap_default else most
+    limits = list(getattr(model, "bucket_bytes_cap_list", ())) or [first, most]
+    ready = [parameters[place] for place in order]
+    buckets, _ = dist._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready), order)
+    return [sum(parameters[place].nbytes for place in bucket) for bucket in buckets]
