@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Meshes:
     """Learns which groups are for which dimensions, when a mesh creates or chooses them.
 
-    A slice of a mesh has the groups of that. `__init__` itself is left alone: a mesh may be what creates the first
+    A slice of a mesh has the groups of that, and `from_group` makes a mesh of groups that are there. `__init__` itself is left alone: a mesh may be what creates the first
     group, and so what switches us on, and Dynamo traces it.
     """
 
@@ -34,12 +34,13 @@ class Meshes:
 
     def replaced(self) -> Replaced:
         """What is replaced."""
-        return [(getattr(device_mesh, "DeviceMesh", None), "_init_process_groups")]
+        mesh_class = getattr(device_mesh, "DeviceMesh", None)
+        return [(mesh_class, "_init_process_groups"), (mesh_class, "from_group")]
 
     def hook(self, patches: Patches) -> None:
         """Replace it."""
-        for owner, name in self.replaced():
-            patches.replace(owner, name, functools.partial(self._init, mesh_class=owner))
+        for (owner, name), make in zip(self.replaced(), (self._init, self._from_group), strict=True):
+            patches.replace(owner, name, functools.partial(make, mesh_class=owner))
 
     def _init(self, original: Callable[..., Any], mesh_class: Any) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -61,6 +62,19 @@ class Meshes:
             return result
 
         return init_process_groups
+
+    def _from_group(self, original: Callable[..., Any], mesh_class: Any) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def from_group(*args: Any, **kwargs: Any) -> Any:
+            given = args[1:] if args and isinstance(args[0], mesh_class) else args  # it is static
+            mesh = original(*given, **kwargs)
+            try:
+                self._learn(mesh.mesh_dim_names or (), mesh._dim_group_names)
+            except Exception as error:
+                guard.report("mesh dimensions", error)
+            return mesh
+
+        return from_group
 
     def _learn(self, dimensions: Any, groups: Any) -> None:
         for dimension, name in zip(dimensions, groups, strict=False):

@@ -83,8 +83,8 @@ def test_messages_of_tensors_alone_are_labelled(job: LabelledJob) -> None:
 
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_dimensions(job: LabelledJob, rank: int) -> None:
-    """Groups have the names of their dimensions: flattened ones too, and those for which the default group stands."""
+    """Groups have the names of their dimensions: flattened ones, those for which others stand, and given groups."""
     found = [(one.group.description, one.group.dimensions) for one in job.part("meshes", rank)]
     world = ("default_pg", ("dp_fsdp", "world"))
-    mesh = [("mesh_dp", ("dp",)), ("mesh_fsdp", ("fsdp",)), ("mesh_tp", ("tp",))]
-    assert found == [*mesh, world, world]
+    mesh = [("mesh_dp", ("dp", "outer")), ("mesh_fsdp", ("fsdp",)), ("mesh_tp", ("tp",))]
+    assert found == [*mesh, world, world, ("", ("given", "inner")), mesh[0]]

@@ -30,6 +30,7 @@ HOOKED: tuple[tuple[Any, str], ...] = (
     (schedules, "_batch_p2p"),
     (DistributedDataParallel, "_pre_forward"),
     (device_mesh.DeviceMesh, "_init_process_groups"),
+    (device_mesh.DeviceMesh, "from_group"),
 )
 PARTS = (
     ("FSDP units", _fsdp_param_group.FSDPParamGroup, "post_backward", {"unshard"}),
@@ -37,7 +38,7 @@ PARTS = (
     ("pipeline stages", stage._PipelineStageBase, "get_bwd_send_ops", {name for _, name in HOOKED if "_ops" in name}),
     ("pipeline stages", schedules, "_batch_p2p", set[str]()),
     ("DDP buckets", DistributedDataParallel, "_pre_forward", set[str]()),
-    ("dimensions of device meshes", device_mesh.DeviceMesh, "_init_process_groups", set[str]()),
+    ("dimensions of device meshes", device_mesh.DeviceMesh, "_init_process_groups", {"from_group"}),
 )
 """What is left out without one of its functions, that, and the other functions that are then left alone."""
 

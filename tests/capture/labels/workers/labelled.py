@@ -7,7 +7,7 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
@@ -132,11 +132,16 @@ def pipelines() -> None:
 
 
 def meshes() -> None:
-    """Three dimensions of two ranks each or one, a flattened one, and one as large as the world."""
+    """Three dimensions of two ranks each or one, a flattened one, one as large as the world, and given groups."""
     cube = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("dp", "fsdp", "tp"))
     flat = cube["dp", "fsdp"]._flatten("dp_fsdp")
     line = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
-    for mesh in (cube["dp"], cube["fsdp"], cube["tp"], flat, line):
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    pair = pairs[dist.get_rank() // 2]
+    given = DeviceMesh.from_group(pair, "cpu", mesh_dim_names=("given",))
+    ranks = torch.tensor([[0, 1], [2, 3]])
+    both = DeviceMesh.from_group([cube.get_group("dp"), pair], "cpu", ranks, mesh_dim_names=("outer", "inner"))
+    for mesh in (cube["dp"], cube["fsdp"], cube["tp"], flat, line, given, both["outer"]):
         dist.all_reduce(torch.ones(3), group=mesh.get_group())
 
 
