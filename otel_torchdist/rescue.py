@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MAX_AHEAD: Final = 64
 """Optimizer steps that a program may have enqueued on a device beyond the last one that has ended."""
+_COUNTS_ON_DEVICE: Final = ("capturable", "fused")
+"""Settings of optimizers that keep their counts of steps where the parameters are, so that no step waits for them."""
 _STEP: Final = re.compile(r"step-(\d{1,18})")
 
 
@@ -121,13 +123,17 @@ class LocalShards:
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 _local(tensor).copy_(saved[name])
-            parameters = list(self._parameters())
+            for group, one in zip(self._optimizer.param_groups, copied["groups"], strict=True):
+                for key, value in one.items():
+                    group[key] = _put_back(group.get(key), value)
+            places = [(one, group) for group in self._optimizer.param_groups for one in group["params"]]
             states: dict[int, dict[str, Any]] = copied["state"]
             for position, state in states.items():
-                parameter = parameters[position]
-                self._optimizer.state[parameter] = {key: _like(parameter, value) for key, value in state.items()}
-            for group, one in zip(self._optimizer.param_groups, copied["groups"], strict=True):
-                group.update(one)
+                parameter, group = places[position]
+                on_device = any(group.get(name) for name in _COUNTS_ON_DEVICE)
+                self._optimizer.state[parameter] = {
+                    key: _like(parameter, value, on_device) for key, value in state.items()
+                }
         self._steps = copied["steps"]
         self._events.clear()
 
@@ -143,6 +149,8 @@ class LocalShards:
         return (self.steps, *(_local(tensor)._version for tensor in tensors))
 
     def _on_cpu(self, value: Any) -> Any:
+        if isinstance(value, tuple | list):  # betas, which may be tensors
+            return type(value)(map(self._on_cpu, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         if not isinstance(value, torch.Tensor):
             return value
         local = _local(value)
@@ -154,9 +162,26 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _like(parameter: torch.Tensor, value: Any) -> Any:
-    """Make of a saved value of an optimizer's state what it was: a shard, if it has the shape of the parameter's."""
+def _put_back(present: Any, saved: Any) -> Any:
+    """Put a saved setting of an optimizer in its place; a tensor is kept, for what was captured or compiled reads it."""
+    if isinstance(present, torch.Tensor) and isinstance(saved, torch.Tensor) and present.shape == saved.shape:
+        return present.copy_(saved)
+    if isinstance(present, tuple | list) and isinstance(saved, tuple | list) and len(present) == len(saved):  # pyright: ignore[reportUnknownArgumentType]
+        return type(present)(map(_put_back, present, saved))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return saved
+
+
+def _like(parameter: torch.Tensor, value: Any, on_device: bool) -> Any:
+    """Make of a saved value of an optimizer's state what it was: a shard, if it has the shape of the parameter's.
+
+    Args:
+        parameter: The parameter.
+        value: The value, on the CPU.
+        on_device: Whether numbers, such as the count of steps, are where the parameter is.
+    """
     local = _local(parameter)
+    if isinstance(value, torch.Tensor) and not value.ndim and on_device:
+        return value.to(local.device)
     if not isinstance(value, torch.Tensor) or value.shape != local.shape or not value.ndim:
         return value
     value = value.to(local.device)

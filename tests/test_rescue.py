@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,21 @@ import torch
 from otel_torchdist import StalledRank, rescue
 
 
-def trained(seed: int, steps: int, width: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer, rescue.LocalShards]:
+Made = tuple[torch.nn.Module, torch.optim.Optimizer, rescue.LocalShards]
+
+
+def adam(parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """As most programs have it."""
+    return torch.optim.AdamW(parameters, lr=0.1)
+
+
+def trained(
+    seed: int, steps: int, width: int = 4, make: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer] = adam
+) -> Made:
     """A model, its optimizer and its shards after some steps."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    optimizer = make(model.parameters())
     shards = rescue.LocalShards(model, optimizer)
     train(model, optimizer, range(steps))
     return model, optimizer, shards
@@ -49,6 +60,44 @@ def test_copy_goes_on_as_the_original(tmp_path: Path) -> None:
     assert others_shards.steps == 9
     for name, value in model.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
+
+
+def with_tensors(parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Its learning rate and momentum are tensors, as programs have them that capture or compile the step."""
+    betas: Any = torch.tensor(0.9), torch.tensor(0.999)
+    return torch.optim.AdamW(parameters, lr=torch.tensor(0.1), betas=betas, foreach=False)
+
+
+def fused(parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Its count of steps is where the parameter is."""
+    return torch.optim.AdamW(parameters, lr=torch.tensor(0.1), fused=True)
+
+
+@pytest.mark.parametrize("make", [with_tensors, fused])
+def test_hyperparameters_that_are_tensors(
+    make: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    """They are copied, not referred to, and put back into the same tensors, which a scheduler changes afterwards."""
+    model, optimizer, shards = trained(seed=1, steps=3, make=make)
+    optimizer.param_groups[0]["lr"].fill_(0.02)
+    path = rescue.save(shards.copy(), stalled(0, 3, tmp_path))
+    optimizer.param_groups[0]["lr"].fill_(0.01)
+    other, others_optimizer, others_shards = trained(seed=2, steps=0, make=make)
+    rate: torch.Tensor = others_optimizer.param_groups[0]["lr"]
+    others_shards.load(torch.load(path, weights_only=True))
+    assert others_optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.02)
+    rate.fill_(0.01)
+    for one, its_optimizer in ((model, optimizer), (other, others_optimizer)):
+        train(one, its_optimizer, range(3, 6))
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_counts_of_steps_are_on_the_device() -> None:
+    """Where an optimizer keeps counts beside the parameters, they are put back there, and otherwise stay on the CPU."""
+    parameter, count = torch.empty(2, device="meta"), torch.tensor(3.0)
+    assert rescue._like(parameter, count, on_device=True).device.type == "meta"
+    assert rescue._like(parameter, count, on_device=False) is count
 
 
 def test_copy_is_not_the_original() -> None:
