@@ -163,7 +163,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _put_back(present: Any, saved: Any) -> Any:
-    """Put a saved setting of an optimizer in its place; a tensor is kept, for what was captured or compiled reads it."""
+    """Put a saved setting of an optimizer in its place; tensors stay the same, for compiled code reads them."""
     if isinstance(present, torch.Tensor) and isinstance(saved, torch.Tensor) and present.shape == saved.shape:
         return present.copy_(saved)
     if isinstance(present, tuple | list) and isinstance(saved, tuple | list) and len(present) == len(saved):  # pyright: ignore[reportUnknownArgumentType]

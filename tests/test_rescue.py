@@ -11,7 +11,6 @@ import torch
 
 from otel_torchdist import StalledRank, rescue
 
-
 Made = tuple[torch.nn.Module, torch.optim.Optimizer, rescue.LocalShards]
 
 

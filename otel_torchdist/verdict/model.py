@@ -16,6 +16,7 @@ from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, in_checkpoint, missing_thread, place_of
+from otel_torchdist.world.remote_waits import RemoteWait, remote_wait
 
 MAX_THREADS_CHOSEN: Final = 16
 """Maximum ranks of a verdict for which the thread that should have come is looked up."""
@@ -88,6 +89,8 @@ class Link:
         operation: The operation's name.
         group: Its group.
         label: What it is for; see `OperationView`.
+        remote: The remote procedure call in which it waits, whose function is in that operation; None if it is so
+            itself.
     """
 
     rank: int
@@ -95,6 +98,7 @@ class Link:
     operation: str
     group: GroupView | None
     label: str = ""
+    remote: RemoteWait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,11 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
     for rank, view in members.items():
         thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
         place = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)
-        places[rank] = in_checkpoint(place, view, checkpoint_of(world, rank, verdict.roll), world.taken_ns)
+        place = in_checkpoint(place, view, checkpoint_of(world, rank, verdict.roll), world.taken_ns)
+        remote = remote_wait(world, rank, missing_at[rank].channel) if rank in missing_at else None
+        if remote is not None:
+            place = replace(place, remote=remote, remote_for_ns=max(world.taken_ns - remote.since_ns, 0))
+        places[rank] = place
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
     symptoms = {rank: view.symptoms for rank, view in members.items() if view.symptoms}
     return replace(

@@ -15,6 +15,7 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import CheckpointView
 from otel_torchdist.world.calls import OperationId, OperationView
 from otel_torchdist.world.model import ChildWait, RankView, WorldSnapshot
+from otel_torchdist.world.remote_waits import RemoteWait
 
 
 class Source(enum.Enum):
@@ -46,6 +47,8 @@ class Place:
         checkpoint: The checkpoint that it is in; None for none.
         checkpoint_for_ns: For how long it has been in that, or in its stage.
         stopped: How the kernel prevents its process from running, see `Stopped.state`; '' when it does not.
+        remote: The remote procedure call in which it waits; None for none.
+        remote_for_ns: For how long that has been as it is.
     """
 
     source: Source
@@ -58,6 +61,8 @@ class Place:
     child_for_ns: int = 0
     checkpoint: CheckpointView | None = None
     checkpoint_for_ns: int = 0
+    remote: RemoteWait | None = None
+    remote_for_ns: int = 0
 
 
 def place_of(view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None) -> Place:

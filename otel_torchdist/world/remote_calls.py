@@ -31,6 +31,8 @@ class CallView:
         thread: Native id of the thread.
         holds_thread: Whether the thread can do nothing else: it runs the function, or waits for the result.
         call_site: The line that made the call.
+        nonce: Nonce of the tape of its caller; 0 if that is not recorded.
+        number: Number of the caller's record there, the same on both sides.
     """
 
     is_served: bool
@@ -40,6 +42,13 @@ class CallView:
     thread: int
     holds_thread: bool
     call_site: CallSiteName | None = None
+    nonce: int = 0
+    number: int = 0
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Identifies the call on both sides."""
+        return self.nonce, self.number
 
     @property
     def text(self) -> str:
@@ -106,7 +115,8 @@ def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
         holds = call.returned_ns is None if is_served else call.is_waited_for
         function, peer = names.text(activity.detail) or UNKNOWN_FUNCTION, names.text(call.worker_name) or ""
         site = names.call_site(call.call_site)
-        view = CallView(is_served, function, peer, activity.entered_ns, activity.thread, holds, site)
+        origin = (call.caller_nonce, call.caller_number) if is_served else (tape.identity.nonce, activity.number)
+        view = CallView(is_served, function, peer, activity.entered_ns, activity.thread, holds, site, *origin)
         (served if is_served else made).append(view)
     calls = (*made[:MAX_CALLS], *served[:MAX_CALLS])
     return WorkerView(names.text(status.rpc_worker) or "", status.rpc_threads, calls, joins, leaves)

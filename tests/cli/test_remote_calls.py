@@ -63,6 +63,18 @@ def test_full_pools(workers: Callable[[str], GlooJobs], command: Callable[..., R
     assert len(re.findall(r"^  calls  nested on worker[01] for [\d.]+ s, called in", diagnose.out, re.MULTILINE)) >= 4
 
 
+def test_callee_waits_for_its_caller(workers: Callable[[str], GlooJobs], command: Callable[..., Running]) -> None:
+    """A rank that waits for a function which waits for that rank in a collective: both are in a circle."""
+    workers("circle")
+    watch = command("watch", "--plain", *OPTIONS)
+    said = watch.wait_for(r"STALL: (.*)").group(1)
+    assert re.match(
+        r"ranks 0-1 have waited for each other for [\d.]+ s: rank 0 in its call of reduce on worker1 \(rank 1\), which "
+        r"is in all_reduce \(sequence 2, default_pg\); 1 of 2 ranks waits; ",
+        said,
+    ), said
+
+
 def test_call_that_lasts_as_long_as_training(
     workers: Callable[[str], GlooJobs], command: Callable[..., Running]
 ) -> None:

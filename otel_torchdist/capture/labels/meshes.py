@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Meshes:
     """Learns which groups are for which dimensions, when a mesh creates or chooses them.
 
-    A slice of a mesh has the groups of that, and `from_group` makes a mesh of groups that are there. `__init__` itself is left alone: a mesh may be what creates the first
-    group, and so what switches us on, and Dynamo traces it.
+    A slice of a mesh has the groups of that, and `from_group` makes a mesh of groups that are there. `__init__` itself
+    is left alone: a mesh may be what creates the first group, and so what switches us on, and Dynamo traces it.
     """
 
     def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:

@@ -82,6 +82,7 @@ def _link(link: Link) -> Json:
         "sequence": link.operation_id.sequence,
         "group": _group(link.group),
         "label": link.label or None,
+        "call": link.remote.text if link.remote is not None else None,
     }
 
 

@@ -51,6 +51,8 @@ def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Invol
     """
     if verdict.kind in _NOT_BY_A_SCRIPT:
         raise NotReproducibleError(f"the verdict is `{verdict.kind.value}`: {_NOT_BY_A_SCRIPT[verdict.kind]}")
+    if any(link.remote is not None for link in verdict.circle):
+        raise NotReproducibleError("a rank of the circle waits in a remote procedure call, which no script makes")
     focus: dict[Channel, int] = {}
     for channel, sequence in _positions(verdict, histories):
         focus[channel] = min(sequence, focus.get(channel, sequence))

@@ -10,6 +10,7 @@ from otel_torchdist.verdict.judging.creations import other_call
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall
 from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.remote_waits import RemoteWait
 
 
 class Hop(NamedTuple):
@@ -20,12 +21,19 @@ class Hop(NamedTuple):
         rank: The rank.
         waits_in: The operation in which it waits.
         is_own_thread: Whether the thread that waits there is one that enters the channel of the first operation.
+        remote: The remote procedure call in which it waits, if that is how it does: the function is in the operation.
     """
 
     roll: RollCall
     rank: int
     waits_in: OperationView
     is_own_thread: bool
+    remote: RemoteWait | None = None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The rank, and the one that it has called."""
+        return (self.rank,) if self.remote is None or self.remote.rank is None else (self.rank, self.remote.rank)
 
 
 def judge_circle(hops: Sequence[Hop]) -> Verdict:
@@ -40,11 +48,13 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
     if len(free) == 1:
         return verdict_at(VerdictKind.ABSENT, free[0].roll, (free[0].rank,))
     first = min((hop.roll for hop in hops), key=_age)
-    ranks = tuple(sorted({hop.rank for hop in hops}))
+    ranks = tuple(sorted({rank for hop in hops for rank in hop.ranks}))
     if free:
         return verdict_at(VerdictKind.UNKNOWN, first, ranks, Doubt.CYCLE)
     if not all(hop.is_own_thread for hop in hops):
         return verdict_at(VerdictKind.UNKNOWN, first, ranks, Doubt.THREADS, circle=_links(hops))
+    if any(hop.remote is not None for hop in hops):
+        return verdict_at(VerdictKind.CIRCULAR, first, ranks, circle=_links(hops))
     return _left_out(hops) or _unmatched(hops) or verdict_at(VerdictKind.CIRCULAR, first, ranks, circle=_links(hops))
 
 
@@ -95,7 +105,7 @@ def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
 def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
     """Which rank waits where, starting with the lowest rank."""
     links = [
-        Link(hop.rank, hop.waits_in.operation_id, hop.waits_in.name, hop.waits_in.group, hop.waits_in.label)
+        Link(hop.rank, hop.waits_in.operation_id, hop.waits_in.name, hop.waits_in.group, hop.waits_in.label, hop.remote)
         for hop in hops
     ]
     lowest = min(range(len(links)), key=lambda place: links[place].rank)

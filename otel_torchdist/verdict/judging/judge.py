@@ -28,6 +28,7 @@ from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.remote_waits import remote_wait
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this is passing through, not waiting."""
@@ -206,8 +207,13 @@ class Judge:
         """What keeps a missing rank from coming; nothing if it only passes through operations that make progress."""
         causes: list[Verdict | None] = []
         view = self._world.ranks[rank]
-        for operation in self._waits_of(view):
-            hops = (*path, Hop(roll, rank, operation, view.uses(operation.record.thread, roll.operation_id.channel)))
+        channel = roll.operation_id.channel
+        waits = [Hop(roll, rank, one, view.uses(one.record.thread, channel)) for one in self._waits_of(view)]
+        remote = remote_wait(self._world, rank, channel)
+        if remote is not None and remote.operation is not None and remote.is_own_thread:
+            waits = [Hop(roll, rank, remote.operation, True, remote)]
+        for hop in waits:
+            operation, hops = hop.waits_in, (*path, hop)
             circle = tuple(
                 itertools.dropwhile(lambda hop, target=operation.operation_id: hop.roll.operation_id != target, hops)
             )

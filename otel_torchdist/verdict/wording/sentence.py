@@ -15,6 +15,7 @@ from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
 from otel_torchdist.verdict.wording.machine import describe_machine
+from otel_torchdist.verdict.wording.remote_calls import describe_call
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
@@ -101,6 +102,9 @@ def _places(verdict: Verdict) -> list[str]:
     if verdict.ranks and lone_saver(verdict) is None:
         savers = [(rank, describe_checkpoint(verdict.places[rank])) for rank in located]
         clauses = [f"{'it' if alone else f'rank {rank}'} is in {text}" for rank, text in savers if text] + clauses
+    calls = [describe_call(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
+    if verdict.kind is not VerdictKind.CIRCULAR:
+        clauses = [*filter(None, calls), *clauses]
     if verdict.kind is VerdictKind.DEAD:
         clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
@@ -232,7 +236,8 @@ def _describe_link(link: Link) -> str:
 
 def describe_link(link: Link) -> str:
     """The operation in which a rank of a circle waits."""
-    return describe_operation(link.operation, link.group, link.operation_id, link.label)
+    operation = describe_operation(link.operation, link.group, link.operation_id, link.label)
+    return operation if link.remote is None else f"its call of {link.remote.text}, which is in {operation}"
 
 
 def _unmatched(verdict: Verdict, age: str) -> str:

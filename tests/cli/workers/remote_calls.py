@@ -2,6 +2,7 @@
 
 `starved`: two calls to worker 1, each of which calls worker 0, which calls worker 1, with no thread left for that.
 `long`: a call that lasts as long as the job, as a trainer's does.
+`circle`: a call whose function is in a collective that its caller has yet to enter.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 from torch.distributed import rpc
 
 rank = int(os.environ["RANK"])
@@ -29,10 +32,18 @@ def run_trainer() -> None:
     time.sleep(600)
 
 
+def reduce() -> None:
+    """Sum up with the other worker."""
+    dist.all_reduce(torch.ones(2))
+
+
 def main() -> None:
     """Run the job."""
     deed, _, pids = sys.argv[1:]
     (Path(pids) / str(rank)).write_text(f"{os.getpid()}\n")
+    if deed == "circle":
+        dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}-group", rank=rank, world_size=2)
+        reduce()
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=2, rpc_timeout=0, init_method=f"file://{os.environ['STORE']}"
     )
@@ -44,6 +55,8 @@ def main() -> None:
         with contextlib.suppress(RuntimeError):  # worker 1 is killed in the end
             rpc.rpc_sync("worker1", run_trainer)
         time.sleep(600)
+    if deed == "circle" and rank == 0:
+        rpc.rpc_sync("worker1", reduce)
     rpc.shutdown()
 
 

@@ -1,0 +1,27 @@
+"""In which remote procedure call a rank waits, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist.world.places import Place
+from otel_torchdist.world.remote_waits import Served
+
+_SERVED: Final = {
+    Served.RUNS: "which has run for {age}",
+    Served.WAITS: "which is in {operation}",
+    Served.STOPPED: "which does not run, because it is stopped",
+    Served.DEFERRED: "which has returned a future",
+    Served.NOT_BEGUN: "which is not seen to have begun in {age}",
+    Served.UNSEEN: "which is not seen from here",
+}
+
+
+def describe_call(place: Place, subject: str) -> str:
+    """`it waits for train on worker1 (rank 1), which has run for 12.0 s`; '' for a rank that waits in no call."""
+    remote = place.remote
+    if remote is None:
+        return ""
+    operation = remote.operation.name if remote.operation is not None else ""
+    served = _SERVED[remote.served].format(age=f"{place.remote_for_ns / 1e9:.1f} s", operation=operation)
+    return f"{subject} waits for {remote.text}, {served}"
