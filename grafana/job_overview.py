@@ -15,6 +15,7 @@ from grafana.promql import (
     RUN,
     WORST,
     highest,
+    largest,
     percentile,
     rate,
     worst_in_range,
@@ -28,6 +29,9 @@ _NODES: Final = 8
 """Nodes that have a line of their own."""
 _NO_DATA: Final = "no data"
 _NO_STEPS: Final = "no steps yet"
+_NO_CALLS: Final = "no remote call"
+_FUNCTIONS: Final = 5
+"""Functions of remote calls that have lines of their own."""
 
 _UP: Final = f"max by (run, rank) (torchdist_up{{{OF_RANKS}}})"
 _OLDEST: Final = f"job_run_rank:torchdist_oldest_age_seconds:max{{{OF_RANKS}}}"
@@ -45,6 +49,7 @@ def sections() -> list[Section]:
         Section("Speed", (_step_time(), _steps(), _bytes(), _communication())),
         Section("Machine", (_memory(), _memory_pressure())),
         Section("Checkpoints", (_checkpoint_age(), _checkpoint_time(), _checkpoint_bytes())),
+        Section("Remote calls", (_call_rate(), _call_time())),
         Section("Evidence", (_lost(), _overhead())),
     ]
 
@@ -305,6 +310,47 @@ def _checkpoint_bytes() -> Panel:
             "no checkpoint",
         ),
         [Query(f"sum by (operation) ({moved})", "{{operation}}")],
+    )
+
+
+def _call_rate() -> Panel:
+    count = "rpc_client_call_duration_seconds_count"
+    of_failed = f'{RUN}, error_type!=""'
+    calls = f"sum by (rpc_method) ({rate(count, RUN)})"
+    failed = f"sum by (error_type) ({rate(count, of_failed)})"
+    return lines(
+        About(
+            "Remote calls a second",
+            f"Calls of torch.distributed.rpc that ended while a thread waited for them: the {_FUNCTIONS} functions "
+            "that are called most, and all that failed, by error. Failures are bad; so is a function that stops.",
+            "suffix: /s",
+            _NO_CALLS,
+        ),
+        [
+            Query(largest(_FUNCTIONS, calls, "rpc_method"), "{{rpc_method}}"),
+            Query(largest(_FUNCTIONS, failed, "error_type"), "failed, {{error_type}}"),
+        ],
+    )
+
+
+def _call_time() -> Panel:
+    def slowest(side: str) -> str:
+        buckets = f"rpc_{side}_call_duration_seconds_bucket"
+        return largest(_FUNCTIONS, percentile(0.99, buckets, RUN, "rpc_method"), "rpc_method")
+
+    return lines(
+        About(
+            "Duration of remote calls",
+            f"The 99th percentile, of the {_FUNCTIONS} slowest functions: until the caller had its result, and of that "
+            "how long the function ran. Where the first grows beside the second, calls wait for a free thread, or for the "
+            "network.",
+            "s",
+            _NO_CALLS,
+        ),
+        [
+            Query(slowest("client"), "{{rpc_method}}, called"),
+            Query(slowest("server"), "{{rpc_method}}, run"),
+        ],
     )
 
 
