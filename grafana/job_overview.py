@@ -342,8 +342,8 @@ def _call_time() -> Panel:
         About(
             "Duration of remote calls",
             f"The 99th percentile, of the {_FUNCTIONS} slowest functions: until the caller had its result, and of that "
-            "how long the function ran. Where the first grows beside the second, calls wait for a free thread, or for the "
-            "network.",
+            "how long the function ran. Where the first grows beside the second, calls wait for a free thread or for "
+            "the network.",
             "s",
             _NO_CALLS,
         ),
