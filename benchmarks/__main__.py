@@ -18,7 +18,7 @@ from benchmarks.readers import agent_memory, exporting, readers, reading
 from benchmarks.results.machine import describe_machine
 from benchmarks.results.report import show, show_machine, write_json
 from benchmarks.results.sections import Section
-from benchmarks.steps import ddp, numerics, step_time
+from benchmarks.steps import ddp, numerics, parts, step_time
 from benchmarks.steps.training import Switch
 
 Done: TypeAlias = Mapping[str, Section]
@@ -27,13 +27,23 @@ Done: TypeAlias = Mapping[str, Section]
 
 def _step_time(quick: bool, done: Done) -> Section:
     """What calls cost after a layer is needed to say what a step should lose."""
+    return step_time.measure(step_time.QUICK if quick else step_time.USUAL, _call_us(done))
+
+
+def _parts(quick: bool, done: Done) -> Section:
+    """What whole steps are made of is needed to say what they should lose."""
+    steps = parts.whole_steps(done["step_time"], _call_us(done)) if "step_time" in done else {}
+    model = (step_time.QUICK if quick else step_time.USUAL).model
+    return parts.measure(parts.QUICK if quick else parts.USUAL, model, steps)
+
+
+def _call_us(done: Done) -> dict[Switch, float | None]:
     after_a_layer = done.get("cold")
     costs = {Switch.PYTHON: Variant.PYTHON, Switch.NATIVE: Variant.NATIVE}
-    call_us = {
+    return {
         switch: cold.added_us(after_a_layer, variant) if after_a_layer is not None else None
         for switch, variant in costs.items()
     }
-    return step_time.measure(step_time.QUICK if quick else step_time.USUAL, call_us)
 
 
 SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
@@ -41,6 +51,7 @@ SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
     "cold": lambda quick, _: cold.measure(cold.QUICK if quick else cold.USUAL),
     "growth": lambda quick, _: growth.measure(growth.QUICK if quick else growth.USUAL),
     "step_time": _step_time,
+    "parts": _parts,
     "ddp": lambda quick, _: ddp.measure(ddp.QUICK if quick else ddp.USUAL),
     "small_collectives": lambda quick, _: small_collectives.measure(
         small_collectives.QUICK if quick else small_collectives.USUAL

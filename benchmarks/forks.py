@@ -12,6 +12,7 @@ from typing import Any, Final
 PRELOADED: Final = (
     "benchmarks.calls.call_timer",
     "benchmarks.steps.ddp_rank",
+    "benchmarks.steps.part_rank",
     "benchmarks.programs.small_collectives_rank",
     "benchmarks.steps.training_rank",
 )

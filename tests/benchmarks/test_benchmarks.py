@@ -13,6 +13,7 @@ GOALS = {
     "cold": 2 * len(KERNELS) - 2,
     "growth": 3,
     "step_time": 4 * len(KERNELS),
+    "parts": 2 * len(KERNELS) - 2,
     "ddp": 2 * len(KERNELS) - 2,
     "small_collectives": 2,
     "numerics": 2,

@@ -1,0 +1,17 @@
+"""How often parts of recording come in a training step. Needs no torch."""
+
+from __future__ import annotations
+
+from benchmarks.part_orders import Event
+from benchmarks.training import Model, Parallelism
+
+
+def events_of_a_step(parallelism: Parallelism, model: Model) -> dict[Event, int]:
+    """How often each event comes in a step of the model that `step_time` trains."""
+    found = {Event.BACKWARD: 1, Event.OPTIMIZER: 1, Event.BATCH: 1}
+    if parallelism is Parallelism.DDP:
+        return {**found, Event.FORWARD: 1}
+    units = model.layers + 1
+    # Each is gathered, perhaps ahead of its turn, in forward and in backward, asked for again when its turn comes, and
+    # its gradients are reduced.
+    return {**found, Event.UNIT: 5 * units}

@@ -1,0 +1,100 @@
+"""What the parts of recording that are no operations are about: single events of a training, each as a function.
+
+Every event is torch's own code, called as a program does, with what we replace in it or without.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from benchmarks.part_orders import Event
+
+BATCHES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An event that can happen.
+
+    Attributes:
+        act: Makes it happen.
+        prepare: Comes before each time, and is not timed.
+    """
+
+    act: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+
+
+@contextmanager
+def events() -> Iterator[Mapping[Event, Timed]]:
+    """All events, in a process that is the only rank of its world."""
+    warnings.simplefilter("ignore")  # torch's own, about worlds of one rank
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
+        yield _events(Path(directory))
+
+
+def _events(directory: Path) -> dict[Event, Timed]:
+    weight = nn.Parameter(torch.ones(8))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.ones(8)
+    replicated = DistributedDataParallel(nn.Linear(8, 8))
+    for _ in range(20):  # its buckets are rebuilt, and known
+        replicated(torch.ones(2, 8)).sum().backward()
+    unit = _unsharded_unit()
+    batches = _Batches()
+    saved = {"one": torch.ones(8)}
+    return {
+        Event.FORWARD: Timed(lambda: replicated._pre_forward(torch.ones(2, 8))),
+        Event.UNIT: Timed(lambda: unit.unshard()),  # looked up each time, as it is replaced
+        Event.BACKWARD: Timed(lambda: (weight * 2).sum().backward()),
+        Event.OPTIMIZER: Timed(lambda: optimizer.step()),
+        Event.BATCH: Timed(lambda: next(batches.iterator), batches.rewind),
+        Event.SAVE: Timed(lambda: save(copy.copy(saved), checkpoint_id=directory / "dcp", no_dist=True)),
+        Event.FILE: Timed(lambda: torch.save(saved, directory / "file.pt")),
+    }
+
+
+class _Batches:
+    """Batches of a loader, which never end."""
+
+    def __init__(self) -> None:
+        self._loader = DataLoader(list(range(BATCHES)), batch_size=None)
+        self.iterator = iter(self._loader)
+        self._left = BATCHES
+
+    def rewind(self) -> None:
+        """Begin anew in time."""
+        self._left -= 1
+        if self._left < 1:
+            self.iterator, self._left = iter(self._loader), BATCHES - 1
+
+
+def _unsharded_unit() -> FSDPParamGroup:
+    """A unit of FSDP2 whose parameters are there: `unshard` only looks, so what it costs is what we add."""
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    mesh = init_device_mesh("cpu", (1,))
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    net(torch.ones(2, 8)).sum().backward()  # units get their names
+    layer: Any = net[1]
+    layer.unshard()
+    state = layer._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    return groups[0] if groups else state._fsdp_param_group
