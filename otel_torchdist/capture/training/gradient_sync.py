@@ -5,6 +5,7 @@ DDP times its first ten iterations and every hundredth after that, with the devi
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,8 @@ from otel_torchdist import guard
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.torch_api import Patches
+
+_logger = logging.getLogger("otel_torchdist")
 
 FIRST: Final = 12
 EVERY: Final = 50
@@ -34,6 +37,8 @@ class GradientSync:
 
     def hook(self, patches: Patches) -> None:
         """Learn of models where they are wrapped; those that were before are not known."""
+        if not hasattr(ddp.DistributedDataParallel, _INITIALIZES):
+            _logger.warning("this torch has no DDP.%s: the time of gradient sync is not known", _INITIALIZES)
         patches.replace(ddp.DistributedDataParallel, _INITIALIZES, self._make_initialize)
 
     def _make_initialize(self, original: Callable[..., Any]) -> Callable[..., Any]:

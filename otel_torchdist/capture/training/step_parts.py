@@ -8,6 +8,7 @@ fetch data ahead, does not hold up a step.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.utils.data.dataloader import _BaseDataLoaderIter  # pyright: ignore[reportPrivateUsage]  # all loaders have it
+from torch.utils.data import dataloader
 
 from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import backward_id, skip_in_dynamo
@@ -34,6 +35,11 @@ FETCHES: Final = "_next_data"
 """The method that waits for a batch; each kind of iterator has its own."""
 MAX_IN_STEP: Final = 16
 """Records of each kind in a training step: pipelines run backward for each microbatch."""
+
+_LOADER: Final = "_BaseDataLoaderIter"
+"""The class of all iterators of loaders; private to torch."""
+
+_logger = logging.getLogger("otel_torchdist")
 
 _active: StepParts | None = None
 """The instance to which `data_wait` counts; a process has at most one capture."""
@@ -95,19 +101,16 @@ class StepParts:
         _active = self
         for ours in (StepParts._ran, StepParts.waited, DataWait.__enter__, DataWait.__exit__, data_wait):
             skip_in_dynamo(ours.__code__)
-        # Not `__next__`, which warns at the line of its caller.
-        for loader in _with_subclasses(_BaseDataLoaderIter):
-            self._follow(patches, loader)
-        follow = functools.partial(self._follow, patches)
-        _BaseDataLoaderIter.__init_subclass__ = classmethod(_subclass_hook(follow))  # type: ignore[method-assign]
+        self._follow_loaders(patches)
         patches.replace(torch.autograd, "backward", self._make_backward, has_rule=True)
 
     def unhook(self) -> None:
         """Stop handling `data_wait`."""
         global _active
         _active = None
-        if "__init_subclass__" in _BaseDataLoaderIter.__dict__:
-            del _BaseDataLoaderIter.__init_subclass__
+        base: Any = getattr(dataloader, _LOADER, None)
+        if base is not None and "__init_subclass__" in vars(base):
+            del base.__init_subclass__
 
     def write_to(self, recorder: Recorder | None) -> None:
         """Write to another tape from now on, or to none; the calling thread trains, until another ends a step."""
@@ -124,9 +127,21 @@ class StepParts:
 
     # --- data waits --------------------------------------------------------------------------------------------
 
+    def _follow_loaders(self, patches: Patches) -> None:
+        """Follow the iterators of all loaders, those too whose classes are made later."""
+        base: Any = getattr(dataloader, _LOADER, None)
+        if not hasattr(base, FETCHES):
+            missing = _LOADER if base is None else f"{_LOADER}.{FETCHES}"
+            _logger.warning("this torch has no %s: waits for data are not known, except those in data_wait()", missing)
+            return
+        # Not `__next__`, which warns at the line of its caller.
+        for loader in _with_subclasses(base):
+            self._follow(patches, loader)
+        base.__init_subclass__ = classmethod(_subclass_hook(base, functools.partial(self._follow, patches)))
+
     def _follow(self, patches: Patches, loader: type) -> None:
         """Follow the iterators of a class that fetches batches in its own way."""
-        if FETCHES in loader.__dict__ and loader is not _BaseDataLoaderIter:
+        if FETCHES in loader.__dict__ and loader.__name__ != _LOADER:
             patches.replace(loader, FETCHES, self._make_next, is_traced=True)
 
     def _make_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,9 +248,9 @@ def _with_subclasses(of: type) -> Iterator[type]:
         yield from _with_subclasses(one)
 
 
-def _subclass_hook(follow: Callable[[type], None]) -> Callable[..., None]:
+def _subclass_hook(base: type, follow: Callable[[type], None]) -> Callable[..., None]:
     def __init_subclass__(cls: Any, **kwargs: Any) -> None:
-        super(_BaseDataLoaderIter, cls).__init_subclass__(**kwargs)
+        super(base, cls).__init_subclass__(**kwargs)
         with guard.guarded("data loader"):
             follow(cls)
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from torch.distributed.checkpoint import state_dict_saver
+from torch import serialization
+from torch.distributed.checkpoint import state_dict_saver, utils
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from otel_torchdist import semconv
@@ -310,6 +311,39 @@ def test_silent_logger(rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixt
     [record] = [one for one in caplog.records if one.name == "otel_torchdist"]
     assert record.getMessage().startswith(f"checkpoints are not recorded: the logger {LOGGER} is disabled")
     assert rank.ended() == []
+
+
+@QUIET
+@pytest.mark.parametrize(
+    ("owner", "missing", "said"),
+    [
+        (utils, "_DistWrapper", "this torch has no _DistWrapper.reduce_scatter: bytes of checkpoints are not known"),
+        (utils._DistWrapper, "all_gather", "this torch has no _DistWrapper.all_gather: bytes of checkpoints are"),
+        (
+            serialization,
+            "_open_zipfile_reader",
+            "this torch has no torch.serialization._open_zipfile_reader: its files",
+        ),
+    ],
+)
+def test_parts_of_torch_that_are_missing(
+    memory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: Any,
+    missing: str,
+    said: str,
+) -> None:
+    """One line says what is not known; a save is recorded with its stages as ever."""
+    original = getattr(owner, missing)
+    monkeypatch.delattr(owner, missing)
+    with contextlib.closing(Rank(memory)) as rank:
+        monkeypatch.setattr(owner, missing, original, raising=False)  # torch itself goes on
+        save(tmp_path / "x")
+        found = dict(rank.ended())
+    assert [one.getMessage().startswith(said) for one in caplog.records if one.name == "otel_torchdist"] == [True]
+    assert {"write_data", str(tmp_path / "x")} <= set(found)
 
 
 def test_full_disk_at_the_end_of_a_file(rank: Rank) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 
 from otel_torchdist import data_wait, mark_step
 from otel_torchdist.capture.training import throughput
+from otel_torchdist.capture.training.gradient_sync import GradientSync
 from otel_torchdist.capture.training.step_parts import MAX_IN_STEP, StepParts
 from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.figures import FigureWord, StepFigures, read_figures
@@ -369,3 +371,40 @@ def test_damaged_figures(rank: Rank) -> None:
     assert rank.figures.flops == 0.0
     rank.reader.words[FigureWord.FLOPS] = 0xFFF0_0000_0000_0000
     assert rank.figures.flops == 0.0
+
+
+@pytest.mark.parametrize(
+    ("owner", "missing", "said"),
+    [
+        (dataloader, "_BaseDataLoaderIter", "_BaseDataLoaderIter"),
+        (dataloader._BaseDataLoaderIter, "_next_data", "_BaseDataLoaderIter._next_data"),
+    ],
+)
+def test_torch_without_the_class_of_iterators(
+    memory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: Any,
+    missing: str,
+    said: str,
+) -> None:
+    """One line says what is not known; backward passes, and waits that the program names, are counted as ever."""
+    monkeypatch.delattr(owner, missing)
+    with contextlib.closing(Rank(memory)) as rank:
+        with data_wait():
+            torch.ones(1, requires_grad=True).sum().backward()
+        assert rank.figures.batches == 1
+        assert rank.figures.backward_ns > 0
+    assert caplog.messages == [f"this torch has no {said}: waits for data are not known, except those in data_wait()"]
+
+
+def test_torch_without_what_ddp_begins_with(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says what is not known, and the end of a step asks no model."""
+    monkeypatch.delattr(DistributedDataParallel, "_ddp_init_helper")
+    with contextlib.closing(Rank(memory)) as rank:
+        timers = GradientSync()
+        timers.hook(rank.patches)
+        timers.step_ended(rank.recorder)
+    assert caplog.messages == ["this torch has no DDP._ddp_init_helper: the time of gradient sync is not known"]

@@ -45,8 +45,14 @@ QUICK = ("--ranks", "3", "--steps", "250", "--seed", "1", "--threshold", str(THR
         ),
         ("mismatch", "mismatched, rank 2", "rank 2 has shape 9 elements where ranks 0-1 have 10", NOT_FINISHED),
         ("circular", "circular, ranks 0-2", "ranks 0-2 have waited for each other for ", HAS_HUNG),
+        (
+            "checkpoint",
+            "absent, rank 2",
+            r"rank 2 is in checkpoint save /.*/digits-\w+, write_data, for [\d.]+ s \([\d.]+ kB\), and has not entered ",
+            FINISHED,
+        ),
     ],
-    ids=["kill", "freeze", "mismatch", "circular"],
+    ids=["kill", "freeze", "mismatch", "circular", "checkpoint"],
 )
 def test_fault_gets_its_verdict(
     start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str, end: str
@@ -65,7 +71,8 @@ def test_fault_gets_its_verdict(
     assert reported is not None, demo.out
     assert float(reported[1]) <= THRESHOLD_S + 2
     assert "STALL: " not in demo.out.partition("torchrun is asked to end")[2]
-    assert f"stall: all_reduce ({expected.split(',')[0]})" in output.read_text()
+    operation = "all_gather" if fault == "checkpoint" else "all_reduce"
+    assert f"stall: {operation} ({expected.split(',')[0]})" in output.read_text()
     assert end in demo.out
     assert (HAS_HUNG in demo.out) == (end == HAS_HUNG)
     assert (processes_of(base), list(base.iterdir())) == ([], [])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from otel_torchdist.capture.c10d.timeouts import at_timeout_of
+from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names.model import AtTimeout
 from tests.support.launch.jobs import Jobs
@@ -84,3 +86,9 @@ def test_what_a_backend_does(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert at_timeout_of(backend) is expected
+
+
+@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1), None, 30, "30 s"])
+def test_timeouts_that_are_none(timeout: object) -> None:
+    """No timeout, or what is not one, is unknown: no verdict says when it ends."""
+    assert milliseconds_of(timeout) == 0
