@@ -139,9 +139,14 @@ class GroupView:
 
     @property
     def title(self) -> str:
-        """The label, and the dimensions of device meshes that it does not name: the default group may be one."""
-        others = [one for one in self.name.dimensions if self.name.description != f"mesh_{one}"]
-        return f"{self.label}, mesh {' and '.join(others)}" if others else self.label
+        """The label, and the dimensions of device meshes that it does not name."""
+        return with_dimensions(self.label, self.name)
+
+
+def with_dimensions(label: str, name: GroupName) -> str:
+    """What a group is called, and the dimensions of meshes that this does not say: the default group may be one."""
+    others = [one for one in name.dimensions if name.description != f"mesh_{one}"]
+    return f"{label}, mesh {' and '.join(others)}".removeprefix(", ") if others else label
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,7 @@ class RankMetrics:
         """
         is_running = status.state is TapeState.RUNNING and self._tape.is_alive()
         with self._lock:
+            self._series.rename()
             for operation in batch.entered:
                 self._count_entered(operation)
             for numerics in batch.numerics:

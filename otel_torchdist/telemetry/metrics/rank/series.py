@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from otel_torchdist import semconv
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import Operation
@@ -17,6 +18,7 @@ from otel_torchdist.telemetry.metrics.labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.state import GroupState, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 from otel_torchdist.units import size_class
+from otel_torchdist.world.calls import with_dimensions
 
 MAX_CACHED_TARGETS: Final = 16_384
 
@@ -83,6 +85,7 @@ class RankSeries:
         self._names = names
         self._labels = labels
         self._by_id: dict[int, GroupProgress] = {}
+        self._renamed = names.renamed
         self._targets: dict[tuple[int, int], Target] = {}
 
     @property
@@ -152,10 +155,19 @@ class RankSeries:
             return None
         group = self.groups.get(label)
         if group is None:
-            info = GroupInfo(label_value(name.description), len(name.ranks))
-            group = self.groups[label] = GroupProgress(label, info, name.aligned)
+            group = self.groups[label] = GroupProgress(label, _info_of(name), name.aligned)
         self._by_id[name_id] = group
         return group
+
+    def rename(self) -> None:
+        """Describe groups anew that have become those of a mesh's dimensions."""
+        if self._names.renamed == self._renamed:
+            return
+        self._renamed = self._names.renamed
+        for name_id, group in self._by_id.items():
+            name = self._names.group(name_id)
+            if name is not None:
+                group.info = _info_of(name)
 
     def timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
         """Return the label of a message size, and where operations of that size are timed."""
@@ -165,3 +177,7 @@ class RankSeries:
             size = self._labels.size((series.group, series.operation), size)
             timed = series.sizes.setdefault(size, TimedMessages())
         return size, timed
+
+
+def _info_of(name: GroupName) -> GroupInfo:
+    return GroupInfo(label_value(with_dimensions(name.description, name)), len(name.ranks))

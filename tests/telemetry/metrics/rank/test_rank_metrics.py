@@ -37,6 +37,22 @@ def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
     assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 1, second: 0}
 
 
+def test_group_that_becomes_a_dimension(node: Node) -> None:
+    """Dimensions of a mesh are known after its groups: the description follows, and nothing is counted anew."""
+    rank = node.add()
+    rank.run()
+    node.poll()
+    assert node.values(semconv.GROUP_INFO) == {(RUN, WORLD.key, "default_pg", "4"): 1}
+    names = rank.writer.names
+    names.replace(names.intern(WORLD), dataclasses.replace(WORLD, dimensions=("dp", "world")))
+    rank.run("broadcast")  # names are read when there is a new one
+    node.poll()
+    rank.run()
+    node.poll()
+    assert node.values(semconv.GROUP_INFO) == {(RUN, WORLD.key, "default_pg, mesh dp and world", "4"): 1}
+    assert node.values(semconv.OPERATIONS)[RUN, "0", WORLD.key, "all_reduce"] == 2
+
+
 @pytest.mark.parametrize("how", How)
 def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
     """Only an end shown by call, wait, callback or event counts as a duration; every end takes it out of flight."""
