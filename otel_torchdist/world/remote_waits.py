@@ -45,7 +45,8 @@ class RemoteWait:
         served: What becomes of the call there.
         since_ns: Since when that runs or stops, or else since when the call has been open.
         operation: The operation in which the function waits; None if it does not.
-        is_own_thread: Whether the waiting thread is known to be one that enters the operation in question.
+        is_own_thread: Whether the waiting thread is, as far as is known, the one that should enter the operation in
+            question: it began with such operations last, and no function that the rank runs may come instead.
     """
 
     call: CallView
@@ -71,8 +72,18 @@ def remote_wait(world: WorldSnapshot, rank: int, channel: Channel) -> RemoteWait
     if not made:
         return None
     progress = view.progress.get(channel)
-    is_own = progress is not None and made[-1].thread in progress.threads
+    was_last = progress is not None and progress.threads[-1:] == (made[-1].thread,)
+    is_own = was_last and not _serves_what_may_come(view)
     return _follow(world, view, made[-1], is_own, 0)
+
+
+def _serves_what_may_come(view: RankView) -> bool:
+    """Whether the rank runs a function for a worker, perhaps itself, that waits in nothing: it may be what comes."""
+    if view.worker is None:
+        return False
+    waiting = {call.thread for call in view.worker.made if call.holds_thread}
+    waiting |= {operation.record.thread for operation in view.open if operation.record.is_blocking}
+    return any(call.thread not in waiting for call in view.worker.served if call.holds_thread)
 
 
 def _follow(world: WorldSnapshot, caller: RankView, call: CallView, is_own: bool, depth: int) -> RemoteWait:

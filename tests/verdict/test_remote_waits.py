@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.remote_calls import CallView, WorkerView
 from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
+from tests.support.judging import verdicts
 from tests.support.sentences import the_verdict
 
 ALL = group_of(0, 1, 2, description="default_pg")
@@ -44,6 +46,12 @@ def after_one_step(count: int = 3) -> FakeWorld:
     return world
 
 
+def one_verdict(world: WorldSnapshot, group: GroupView) -> Verdict:
+    """The verdict on the only operation that waits in a group."""
+    [found] = [one for key, one in verdicts(world).items() if one is not None and key.channel.group == group.key]
+    return found
+
+
 def test_callee_waits_for_its_caller() -> None:
     """Rank 0 waits for a function on worker 1 that is in an operation which rank 0 has yet to enter: a circle."""
     world = after_one_step()
@@ -67,6 +75,19 @@ def test_cause_behind_a_call() -> None:
     calls = {0: (call_at(1, 0, 1, False, MAIN),), 1: (call_at(1, 0, 1, True, SERVING),)}
     verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks, verdict.group) == (VerdictKind.ABSENT, (2,), pair)
+
+
+def test_callee_that_makes_progress() -> None:
+    """A function that has only just entered its operation is passing through: the caller is named, as without it."""
+    world = after_one_step()
+    pair = group_of(1, 2, description="pair")
+    world.ranks[1].enter(FIRST_TWO, 2.0, thread=MAIN)
+    world.ranks[1].enter(pair, 19.9, thread=SERVING)
+    calls = {0: (call_at(1, 0, 1, False, MAIN),), 1: (call_at(1, 0, 1, True, SERVING),)}
+    snapshot = with_calls(world.snapshot(20.0), calls)
+    verdict = locate(snapshot, one_verdict(snapshot, FIRST_TWO))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
+    assert "; it waits for train on worker1 (rank 1), which is in all_reduce; " in sentence(verdict, 18)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +118,17 @@ def test_worker_that_is_not_seen() -> None:
     verdict = the_verdict(with_calls(world.snapshot(20.0), {0: (call_at(1, 0, 9, False, MAIN),)}))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     assert "; it waits for train on worker9, which is not seen from here; " in sentence(verdict, 18)
+
+
+def test_rank_that_serves_a_call_itself() -> None:
+    """A driver that has all workers train, itself included: its own function may be late, so there is no circle."""
+    world = after_one_step()
+    world.ranks[1].enter(ALL, 2.0, thread=SERVING)
+    world.ranks[2].enter(ALL, 2.0, thread=SERVING)
+    own = call_at(1, 0, 0, True, SERVING)
+    calls = {0: (call_at(1, 0, 1, False, MAIN), own), 1: (call_at(1, 0, 1, True, SERVING),)}
+    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
 
 
 def test_call_of_another_thread() -> None:

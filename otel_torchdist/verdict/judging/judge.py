@@ -211,7 +211,8 @@ class Judge:
         waits = [Hop(roll, rank, one, view.uses(one.record.thread, channel)) for one in self._waits_of(view)]
         remote = remote_wait(self._world, rank, channel)
         if remote is not None and remote.operation is not None and remote.is_own_thread:
-            waits = [Hop(roll, rank, remote.operation, True, remote)]
+            is_settled = since_of(remote.operation) <= self._world.taken_ns - self._settled_ns
+            waits = [Hop(roll, rank, remote.operation, True, remote)] if is_settled else []
         for hop in waits:
             operation, hops = hop.waits_in, (*path, hop)
             circle = tuple(
