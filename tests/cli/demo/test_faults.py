@@ -48,7 +48,7 @@ QUICK = ("--ranks", "3", "--steps", "250", "--seed", "1", "--threshold", str(THR
         (
             "checkpoint",
             "absent, rank 2",
-            r"rank 2 is in checkpoint save /.*/digits-\w+, write_data, for [\d.]+ s \([\d.]+ kB\), and has not entered ",
+            r"rank 2 is in checkpoint save /.*/digits-\w+, write_data, for [\d.]+ s \([\d.]+ kB\), and has not ",
             FINISHED,
         ),
     ],
