@@ -12,6 +12,5 @@ def events_of_a_step(parallelism: Parallelism, model: Model) -> dict[Event, int]
     if parallelism is Parallelism.DDP:
         return {**found, Event.FORWARD: 1}
     units = model.layers + 1
-    # Each is gathered, perhaps ahead of its turn, in forward and in backward, asked for again when its turn comes, and
-    # its gradients are reduced.
-    return {**found, Event.UNIT: 5 * units}
+    # Each is gathered in forward and in backward, there also ahead of its turn but for the first, and then reduced.
+    return {**found, Event.UNIT: 4 * units - 1}

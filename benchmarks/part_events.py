@@ -74,7 +74,8 @@ class _Batches:
     """Batches of a loader, which never end."""
 
     def __init__(self) -> None:
-        self._loader = DataLoader(list(range(BATCHES)), batch_size=None)
+        samples: Any = range(BATCHES)
+        self._loader = DataLoader(samples, batch_size=None)
         self.iterator = iter(self._loader)
         self._left = BATCHES
 

@@ -23,7 +23,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -149,8 +149,8 @@ class LocalShards:
         return (self.steps, *(_local(tensor)._version for tensor in tensors))
 
     def _on_cpu(self, value: Any) -> Any:
-        if isinstance(value, tuple | list):  # betas, which may be tensors
-            return type(value)(map(self._on_cpu, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        if isinstance(value, tuple):  # betas, which may be tensors
+            return tuple(map(self._on_cpu, cast("tuple[Any, ...]", value)))
         if not isinstance(value, torch.Tensor):
             return value
         local = _local(value)
@@ -166,8 +166,8 @@ def _put_back(present: Any, saved: Any) -> Any:
     """Put a saved setting of an optimizer in its place; tensors stay the same, for compiled code reads them."""
     if isinstance(present, torch.Tensor) and isinstance(saved, torch.Tensor) and present.shape == saved.shape:
         return present.copy_(saved)
-    if isinstance(present, tuple | list) and isinstance(saved, tuple | list) and len(present) == len(saved):  # pyright: ignore[reportUnknownArgumentType]
-        return type(present)(map(_put_back, present, saved))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(present, tuple) and isinstance(saved, tuple):  # betas
+        return tuple(map(_put_back, cast("tuple[Any, ...]", present), cast("tuple[Any, ...]", saved)))
     return saved
 
 

@@ -60,12 +60,12 @@ class ThreadLabels:
         identity = recorder.label(name) if recorder is not None and name is not None else 0
         return pack_label(identity, piece) if identity else 0
 
-    def around(self, original: Callable[..., Any], name_of: Callable[..., LabelName | None]) -> Callable[..., Any]:
+    def around(self, original: Callable[..., Any], word_of: Callable[..., int]) -> Callable[..., Any]:
         """A function that labels the calls made in another one.
 
         Args:
             original: That function.
-            name_of: Receives its arguments and returns the label; None to leave it as it is.
+            word_of: Receives its arguments and returns the word of the label; 0 to leave it as it is.
         """
         thread = self.thread
 
@@ -74,16 +74,12 @@ class ThreadLabels:
             word = thread.word
             before = word[0]
             try:  # a signal handler may raise at any call in here
-                word[0] = self._word_in(name_of, args, kwargs) or before
+                try:
+                    word[0] = word_of(*args, **kwargs) or before
+                except Exception as error:
+                    guard.report("label", error)
                 return original(*args, **kwargs)
             finally:
                 word[0] = before
 
         return labelled
-
-    def _word_in(self, name_of: Callable[..., LabelName | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        try:
-            return self.word_of(name_of(*args, **kwargs))
-        except Exception as error:
-            guard.report("label", error)
-            return 0

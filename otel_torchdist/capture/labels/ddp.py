@@ -99,12 +99,14 @@ def _rebuilt_sizes(model: Any, order: list[int]) -> list[int]:
     Where that is not how this version of DDP does it, the sizes are others than those of the messages, which then get
     no number.
     """
-    parameters = [one for one in model._module_parameters if one.requires_grad]
+    parameters = [one for one in getattr(model, "_module_parameters", ()) if one.requires_grad]
     if sorted(order) != list(range(len(parameters))):  # some had no gradient
         return []
+    torch_distributed: Any = dist  # both are private
     most: int = model.bucket_bytes_cap
-    first: int = dist._DEFAULT_FIRST_BUCKET_BYTES if model.bucket_bytes_cap_default else most
+    is_default = getattr(model, "bucket_bytes_cap_default", False)
+    first: int = torch_distributed._DEFAULT_FIRST_BUCKET_BYTES if is_default else most
     limits = list(getattr(model, "bucket_bytes_cap_list", ())) or [first, most]
     ready = [parameters[place] for place in order]
-    buckets, _ = dist._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready), order)
+    buckets, _ = torch_distributed._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready), order)
     return [sum(parameters[place].nbytes for place in bucket) for bucket in buckets]

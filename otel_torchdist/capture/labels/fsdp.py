@@ -15,6 +15,7 @@ from otel_torchdist.tape.names.model import LabelKind, LabelName
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.thread_labels import ThreadLabels
     from otel_torchdist.capture.torch_api import Patches, Replaced
 
@@ -27,14 +28,22 @@ IMPORTERS: Final = (
 """Modules that have a name of their own for `_unshard`; they hold the original if they were imported before us."""
 MAX_UNIT: Final = 200
 """Letters of a unit's name: one of several modules has the names of all."""
+MAX_UNITS: Final = 4096
+"""Units whose words are kept; those beyond are found anew each time."""
 _GATHER: Final = "_unshard"
 
 
 class ParamGroups:
-    """Labels what `fully_shard` gathers and reduces."""
+    """Labels what `fully_shard` gathers and reduces.
+
+    Units are asked for several times a step each, and between two layers caches hold other things: so the words of
+    labels are kept by the units' names, and little code runs.
+    """
 
     def __init__(self, labels: ThreadLabels) -> None:
         self._labels = labels
+        self._words: dict[str, int] = {}
+        self._recorder: Recorder | None = None
 
     def replaced(self, module: ModuleType) -> Replaced:
         """What is replaced in the module of the units."""
@@ -43,13 +52,28 @@ class ParamGroups:
     def hook(self, patches: Patches, module: ModuleType) -> None:
         """Replace it."""
         for owner, name in self.replaced(module):
-            patches.replace(owner, name, lambda original: self._labels.around(original, _unit_of))
+            patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
 
+    def _word_of(self, group: Any, *_: Any, **__: Any) -> int:
+        """The word of an `FSDPParamGroup`: '' is the root, None stands before the first forward."""
+        unit = group._module_fqn
+        if self._labels.recorder is self._recorder:
+            word = self._words.get(unit)
+            if word is not None:
+                return word
+        return self._find_word(unit)
 
-def _unit_of(group: Any, *_: Any, **__: Any) -> LabelName | None:
-    """The unit of an `FSDPParamGroup`: '' is the root, None stands before the first forward."""
-    unit = group._module_fqn
-    return LabelName(LabelKind.FSDP, unit=str(unit)[:MAX_UNIT]) if unit is not None else None
+    def _find_word(self, unit: Any) -> int:
+        if self._labels.recorder is not self._recorder:
+            self._recorder = self._labels.recorder
+            self._words = {}
+        if unit is None:
+            return 0
+        name = str(unit)[:MAX_UNIT]
+        word = self._labels.word_of(LabelName(LabelKind.FSDP, unit=name))
+        if word and len(self._words) < MAX_UNITS:
+            self._words[unit] = word
+        return word
 
 
 class FlatParameters:
@@ -66,14 +90,17 @@ class FlatParameters:
     def hook(self, patches: Patches, module: ModuleType) -> None:
         """Replace it."""
         for owner, name in self.replaced(module):
-            patches.replace(owner, name, lambda original: self._labels.around(original, self._unit_of))
+            patches.replace(owner, name, lambda original: self._labels.around(original, self._word_of))
 
     def hook_importer(self, patches: Patches, module: ModuleType) -> None:
         """Replace the function that gathers where another module has imported it, unless that is ours already."""
         if not hasattr(getattr(module, _GATHER, None), "__wrapped__"):
-            patches.replace(module, _GATHER, lambda original: self._labels.around(original, self._unit_of))
+            patches.replace(module, _GATHER, lambda original: self._labels.around(original, self._word_of))
 
-    def _unit_of(self, state: Any, handle: Any, *_: Any, **__: Any) -> LabelName | None:
+    def _word_of(self, state: Any, handle: Any, *_: Any, **__: Any) -> int:
+        return self._labels.word_of(self._unit_of(state, handle))
+
+    def _unit_of(self, state: Any, handle: Any) -> LabelName | None:
         if not handle:
             return None
         known = self._known.get(handle)
