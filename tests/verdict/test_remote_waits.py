@@ -12,9 +12,9 @@ from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.remote_calls import CallView, WorkerView
-from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
-from tests.support.judging import verdicts
-from tests.support.sentences import the_verdict
+from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
+from tests.support.worlds.judging import verdicts
+from tests.support.worlds.sentences import the_verdict
 
 ALL = group_of(0, 1, 2, description="default_pg")
 FIRST_TWO = group_of(0, 1, description="first two")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from benchmarks.training import Switch
+from benchmarks.steps.training import Switch
 
 
 class Event(Enum):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.part_orders import Event
-from benchmarks.training import Model, Parallelism
+from benchmarks.steps.part_orders import Event
+from benchmarks.steps.training import Model, Parallelism
 
 
 def events_of_a_step(parallelism: Parallelism, model: Model) -> dict[Event, int]:

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.distributed import rpc
 
-from benchmarks.collectives import join_gloo_alone
-from benchmarks.part_events import Timed, events
-from benchmarks.part_orders import Event, PartTimes, PartTurn
-from benchmarks.switching import recording
+from benchmarks.calls.collectives import join_gloo_alone
+from benchmarks.steps.part_events import Timed, events
+from benchmarks.steps.part_orders import Event, PartTimes, PartTurn
+from benchmarks.steps.switching import recording
 from otel_torchdist.native.library import Library, find_library
 
 RARE: Final = (Event.SAVE, Event.FILE)
