@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_READS: Final = 16
 """How often the sizes are read, 6 µs each, of a model whose buckets are never rebuilt."""
 _SIZES: Final = ("rebuilt_bucket_sizes", "bucket_sizes")
+_ASSIGNED: Final = "rebuilt_per_bucket_param_indices"
 
 
 class Replicated:
@@ -75,4 +76,5 @@ class Replicated:
         known: dict[str, Any] = model._get_ddp_logging_data()
         self._reads[model] = MAX_READS if known.get("has_rebuilt_buckets") else reads + 1
         text = next((str(known[name]) for name in _SIZES if known.get(name)), "")
-        buckets.learn(model, [int(size) for size in text.split(",") if size.strip()])
+        sizes = [int(size) for size in text.split(",") if size.strip()]
+        buckets.learn(model, sizes, str(known.get(_ASSIGNED, "")), getattr(model, "_has_rebuilt_buckets", True))
