@@ -25,6 +25,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
 from otel_torchdist.capture.observers.device_values import DeviceValues
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
+from otel_torchdist.capture.observers.rehearsals import Rehearsals
 from otel_torchdist.capture.observers.replicas import Replicas
 from otel_torchdist.capture.observers.synchronized import Synchronizer
 from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
@@ -143,6 +144,7 @@ class ObservedCalls:
         self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
         every = observing.compare_parameters
         self._replicas = Replicas(every, meet, current, self._devices) if every else None
+        self._rehearsals = Rehearsals(patches)
         self._meet = meet
         self._patches = patches
         self._patched: set[type] = set()
@@ -163,6 +165,8 @@ class ObservedCalls:
             self._replicas.hook(self._patches)
         if not self._looks_at_tensors:
             return
+        if self._numerics is not None:
+            self._rehearsals.follow()
         self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
         skip_in_dynamo(ObservedCalls._settle.__code__, with_callees=False)
         self._handles.append(hook_before_optimizers(self._settle))
@@ -183,6 +187,7 @@ class ObservedCalls:
         """Stop following, and forget what has not ended."""
         if self._replicas is not None:
             self._replicas.unhook()
+        self._rehearsals.unfollow()
         while self._handles:
             self._handles.pop().remove()
         self.forget_all()
@@ -253,7 +258,7 @@ class ObservedCalls:
         if before:
             self._call(before, replace(known, inputs=inputs))
         outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
-        if self._numerics is not None:
+        if self._numerics is not None and not self._rehearsals.are_on:
             record = None
             with guard.guarded("numerics"):
                 record = self._numerics.before(
