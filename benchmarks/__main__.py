@@ -19,6 +19,7 @@ from benchmarks import (
     growth,
     memory,
     numerics,
+    numerics_steps,
     own_threads,
     per_call,
     readers,
@@ -57,6 +58,7 @@ SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
         small_collectives.QUICK if quick else small_collectives.USUAL
     ),
     "numerics": lambda quick, _: numerics.measure(numerics.QUICK if quick else numerics.USUAL),
+    "numerics_steps": lambda quick, _: numerics_steps.measure(numerics_steps.QUICK if quick else numerics_steps.USUAL),
     "own_threads": lambda quick, _: own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL),
     "memory": lambda quick, _: memory.measure(memory.QUICK if quick else memory.USUAL),
     "reading": lambda quick, _: reading.measure(reading.QUICK if quick else reading.USUAL),

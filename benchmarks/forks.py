@@ -12,6 +12,7 @@ from typing import Any, Final
 PRELOADED: Final = (
     "benchmarks.call_timer",
     "benchmarks.ddp_rank",
+    "benchmarks.numerics_rank",
     "benchmarks.small_collectives_rank",
     "benchmarks.training_rank",
 )

@@ -57,6 +57,23 @@ def expected_of(*hosts: torch.Tensor) -> list[Any]:
     return [extremes.smallest, extremes.largest, moments.mean, moments.norm, *shares, checksum, checksum]
 
 
+def waits() -> None:
+    """What would wait for the device raises here: the parts below show that none of that is called."""
+    tensor, refused = cuda.on_device(torch.ones(9)), list[str]()
+    for name, call in {
+        "item": lambda: tensor.sum().item(),
+        "nonzero": lambda: tensor.nonzero(),
+        "mask": lambda: tensor[tensor > 0],
+        "to_host": lambda: tensor.cpu(),
+        "from_host": lambda: tensor.copy_(torch.zeros(9)),
+    }.items():
+        try:
+            call()
+        except Exception:
+            refused.append(name)
+    say(part="waits", refused=refused)
+
+
 def values() -> None:
     """Each type of numbers, also misaligned, transposed and large."""
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
@@ -174,7 +191,7 @@ def device_fails() -> None:
 
 
 parts: tuple[Callable[[], None], ...] = (
-    values, in_order, too_many, in_graph, asynchronous, odd_inputs, parameters, device_fails,
+    waits, values, in_order, too_many, in_graph, asynchronous, odd_inputs, parameters, device_fails,
 )  # fmt: skip
 for part in parts:
     part()
