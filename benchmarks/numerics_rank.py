@@ -79,10 +79,10 @@ def _run(training: Training, looking: Looking, tapes: Path, stopwatch: Stopwatch
     training.steps(looking.warm_up)
     gc.collect()
     began_ns = stopwatch.ns
-    wall_ms, _ = training.steps(looking.steps)
+    _, step_ms = training.steps(looking.steps)
     looked_ms = (stopwatch.ns - began_ns) / 1e6 / looking.steps
     capture.uninstall()
     for file in own.iterdir():
         file.unlink()
     own.rmdir()
-    return Looked(wall_ms, looked_ms, stopwatch.operations - operations)
+    return Looked(step_ms, looked_ms, stopwatch.operations - operations)

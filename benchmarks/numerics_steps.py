@@ -1,12 +1,13 @@
 """What looking at values takes of real training steps: DDP and FSDP2 with 19 million parameters, two ranks on gloo.
 
-What the training thread does in our observers is timed on the processor, where it happens: neither other ranks nor
-other programs blur it, as they blur whole steps.
+What the training thread does in our observers is timed on the processor, where it happens, and compared with what the
+thread takes for a step: neither other ranks nor other programs blur that, as they blur the time of whole steps.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
@@ -29,8 +30,8 @@ GOALS: Final = {
 NOTES: Final = (
     "One thread for arithmetic, gloo, two ranks. Looking: processor time of the training thread inside our observers, "
     "the mean of a block's steps; the three modes take turns in the same processes. Off, nothing of them is called.",
-    "share: of the time of a step in the same block that is not recorded. Sampled operations are so rare that a block "
-    "may have none; what they take is in the table of megabytes.",
+    "step: processor time of the training thread in a step that is not looked at, without its waits. Sampled operations "
+    "are so rare that a block may have none; what they take is in the table of megabytes.",
 )
 
 
@@ -39,20 +40,22 @@ class Extent:
     """How much is measured.
 
     Attributes:
-        rounds: Blocks of each mode, for each model.
+        rounds: Blocks of each mode, for each model; at least two.
+        budget_s: Seconds for each model after which no further round begins.
         warm_up: Steps at the start of a block.
         steps: Timed steps of a block.
         model: The model that is trained.
     """
 
     rounds: int
+    budget_s: float
     warm_up: int
     steps: int
     model: Model
 
 
-USUAL: Final = Extent(rounds=8, warm_up=2, steps=5, model=LARGE)
-QUICK: Final = Extent(rounds=2, warm_up=1, steps=2, model=SMALL)
+USUAL: Final = Extent(rounds=8, budget_s=60.0, warm_up=1, steps=5, model=LARGE)
+QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, steps=2, model=SMALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,12 @@ class Looked:
     """One rank's answer.
 
     Attributes:
-        wall_ms: How long each step took.
+        step_ms: Processor time of the training thread in each step.
         looked_ms: Processor time of the training thread in observers, of each step on average.
         operations: Operations that were looked at, in all steps.
     """
 
-    wall_ms: Sequence[float]
+    step_ms: Sequence[float]
     looked_ms: float
     operations: int
 
@@ -90,7 +93,7 @@ class Result:
     """One model's figures, by mode.
 
     Attributes:
-        step_ms: Time of a step that is not recorded.
+        step_ms: Processor time of the training thread in a step that is not looked at.
         looked_ms: Processor time in observers.
         operations: Operations a step that are looked at.
     """
@@ -110,23 +113,25 @@ def measure(extent: Extent) -> Section:
 
 
 def _measure(parallelism: Parallelism, extent: Extent) -> Result:
-    walls: list[float] = []
+    bare, rounds = list[float](), 0
     looked: dict[NumericsMode, list[float]] = {mode: [] for mode in NumericsMode}
     operations = dict.fromkeys(NumericsMode, 0)
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
         places = [Place(rank, Path(directory)) for rank in range(RANKS)]
         with forked(_serve, [(parallelism, extent.model, place) for place in places]) as ranks:
-            for _ in range(extent.rounds):
+            deadline = time.monotonic() + extent.budget_s
+            while rounds < 2 or (rounds < extent.rounds and time.monotonic() < deadline):
+                rounds += 1
                 for mode in NumericsMode:
                     for rank in ranks:
                         rank.send(Looking(mode, extent.warm_up, extent.steps))
                     for answer in [rank.recv() for rank in ranks]:
                         looked[mode].append(answer.looked_ms)
                         operations[mode] += answer.operations
-                        walls += answer.wall_ms if mode is NumericsMode.OFF else ()
-    steps = RANKS * extent.rounds * (extent.warm_up + extent.steps)
+                        bare += answer.step_ms if mode is NumericsMode.OFF else ()
+    steps = RANKS * rounds * (extent.warm_up + extent.steps)
     return Result(
-        step_ms=Spread.of(walls),
+        step_ms=Spread.of(bare),
         looked_ms={mode: Spread.of(of) for mode, of in looked.items()},
         operations={mode: count / steps for mode, count in operations.items()},
     )

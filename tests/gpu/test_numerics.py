@@ -15,7 +15,7 @@ from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.numerics import NumericsObserver
 from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of
 from otel_torchdist.config import NumericsMode
-from otel_torchdist.tape.numerics import Numerics, checksum_word
+from otel_torchdist.tape.records.numerics import Numerics, checksum_word
 from tests.gpu.world import DEVICE, World, begin_world, end_world
 
 WARM_UP = 5

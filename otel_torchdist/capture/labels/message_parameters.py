@@ -57,7 +57,8 @@ def parameters_of_bucket(
             `2 1, 0`; '' if it has not yet.
         is_rebuilt: Whether it has rebuilt them; it writes that down some steps later.
     """
-    parameters: list[torch.Tensor] = model._build_params_for_reducer()[0]
+    build = getattr(model, "_build_params_for_reducer", None)
+    parameters: list[torch.Tensor] = build()[0] if build is not None else []
     if is_rebuilt:
         buckets = [[int(one) for one in bucket.split()] for bucket in assigned.split(",") if bucket.strip()]
     else:
@@ -108,10 +109,12 @@ def parameters_of_unit(elements: int, ranks: int) -> MessageParameters | None:
 
 def _parameters_of(unit: Iterable[Any], elements: int, ranks: int) -> MessageParameters | None:
     parameters = tuple(unit)
+    if not all(hasattr(one, "padded_sharded_param_size") for one in parameters):
+        return None
     lengths = [int(one.padded_sharded_param_size.numel()) for one in parameters]
     if elements not in (sum(lengths), ranks * sum(lengths)):
         return None
-    return _parameters([one._param_fqn for one in parameters], lengths)
+    return _parameters([getattr(one, "_param_fqn", None) for one in parameters], lengths)
 
 
 def _parameters(names: Sequence[str | None], lengths: Sequence[int]) -> MessageParameters | None:

@@ -27,7 +27,7 @@ from otel_torchdist.capture.observers.device_values import DeviceValues
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.observers.rehearsals import Rehearsals
 from otel_torchdist.capture.observers.replicas import Replicas
-from otel_torchdist.capture.observers.synchronized import Synchronizer
+from otel_torchdist.capture.observers.synchronized import Synchronizer, warn_of_distortion
 from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
 from otel_torchdist.capture.torch_api import (
     REDUCE_OPS,
@@ -172,7 +172,9 @@ class ObservedCalls:
         self._handles.append(hook_before_optimizers(self._settle))
 
     def rank_begins(self, rank: int, world_size: int) -> None:
-        """Look at values only if this rank is among those that do so."""
+        """Look at values only if this rank is among those that do so; one rank warns of what the settings do."""
+        if self._synchronizer is not None and rank == 0:
+            warn_of_distortion()
         numerics = self._observing.numerics
         self._numerics = numerics if numerics is not None and numerics.is_for(rank) else None
         if numerics is not None and rank == 0 and not any(map(numerics.is_for, range(world_size))):

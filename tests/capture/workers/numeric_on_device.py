@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from otel_torchdist.capture.observers import eligible
 from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.numerics import NumericsObserver
 from otel_torchdist.capture.observers.statistics import checksum_of, extremes_of, moments_of
@@ -160,6 +161,15 @@ def odd_inputs() -> None:
     say(part="odd_inputs", found=found)
 
 
+def mixed_devices() -> None:
+    """Tensors of one operation on two devices, whose results could not be put into one row."""
+    both = [cuda.on_device(torch.ones(4), device) for device in (0, 1)]
+    found = eligible.sort(both)
+    say(
+        part="mixed_devices", described=len(found.described), unseen=found.unseen, output=eligible.why_no_checksum(both)
+    )
+
+
 def parameters() -> None:
     """Parameters of a replica are compared before a step, by what the device has found before that changed them."""
     hosts = [torch.randn(300), torch.randn(3, 70).t(), torch.randn(1_000).half(), torch.randn(5), torch.ones(())]
@@ -191,7 +201,7 @@ def device_fails() -> None:
 
 
 parts: tuple[Callable[[], None], ...] = (
-    waits, values, in_order, too_many, in_graph, asynchronous, odd_inputs, parameters, device_fails,
+    waits, values, in_order, too_many, in_graph, asynchronous, odd_inputs, mixed_devices, parameters, device_fails,
 )  # fmt: skip
 for part in parts:
     part()
