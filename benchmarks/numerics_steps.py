@@ -30,8 +30,8 @@ GOALS: Final = {
 NOTES: Final = (
     "One thread for arithmetic, gloo, two ranks. Looking: processor time of the training thread inside our observers, "
     "the mean of a block's steps; the three modes take turns in the same processes. Off, nothing of them is called.",
-    "step: processor time of the training thread in a step that is not looked at, without its waits. Sampled operations "
-    "are so rare that a block may have none; what they take is in the table of megabytes.",
+    "step: processor time of the training thread in a step that is not looked at, without its waits. Sampled "
+    "operations are so rare that a block may have none; what they take is in the table of megabytes.",
 )
 
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_torchdist.capture.labels.message_parameters import MessageParameters, parameters_of_bucket
+from otel_torchdist.capture.c10d.message_parameters import MessageParameters, parameters_of_bucket
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, pack_label
 from otel_torchdist.tape.names.model import LabelKind, LabelName
 
@@ -51,7 +51,7 @@ class Buckets:
         """Whether this model's buckets are known, or several models share the group."""
         return self._is_shared or (self._model is not None and self._model() is model)
 
-    def learn(self, model: Any, sizes: Sequence[int], assigned: str, is_rebuilt: bool) -> None:
+    def learn(self, model: Any, sizes: Sequence[int], assigned: str = "", is_rebuilt: bool = False) -> None:
         """Learn a model's buckets, and begin with the first one.
 
         Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.capture.labels.message_parameters import MessageParameters, parameters_of_unit
+from otel_torchdist.capture.c10d.message_parameters import MessageParameters, parameters_of_unit
 from otel_torchdist.capture.observers.eligible import why_not
 from otel_torchdist.capture.observers.statistics import extremes_of
 from otel_torchdist.capture.torch_api import backward_id
