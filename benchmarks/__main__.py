@@ -18,7 +18,7 @@ from benchmarks.readers import agent_memory, exporting, readers, reading
 from benchmarks.results.machine import describe_machine
 from benchmarks.results.report import show, show_machine, write_json
 from benchmarks.results.sections import Section
-from benchmarks.steps import ddp, numerics, parts, step_time
+from benchmarks.steps import ddp, numerics, numerics_steps, parts, step_time
 from benchmarks.steps.training import Switch
 
 Done: TypeAlias = Mapping[str, Section]
@@ -57,6 +57,7 @@ SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
         small_collectives.QUICK if quick else small_collectives.USUAL
     ),
     "numerics": lambda quick, _: numerics.measure(numerics.QUICK if quick else numerics.USUAL),
+    "numerics_steps": lambda quick, _: numerics_steps.measure(numerics_steps.QUICK if quick else numerics_steps.USUAL),
     "own_threads": lambda quick, _: own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL),
     "memory": lambda quick, _: memory.measure(memory.QUICK if quick else memory.USUAL),
     "reading": lambda quick, _: reading.measure(reading.QUICK if quick else reading.USUAL),

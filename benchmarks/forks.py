@@ -11,9 +11,10 @@ from typing import Any, Final
 
 PRELOADED: Final = (
     "benchmarks.calls.call_timer",
-    "benchmarks.steps.ddp_rank",
-    "benchmarks.steps.part_rank",
     "benchmarks.programs.small_collectives_rank",
+    "benchmarks.steps.ddp_rank",
+    "benchmarks.steps.numerics_rank",
+    "benchmarks.steps.part_rank",
     "benchmarks.steps.training_rank",
 )
 

@@ -10,6 +10,28 @@ from otel_torchdist.world.calls import OperationId
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterRange:
+    """Which of some parameters are meant.
+
+    Attributes:
+        first: Name of the first one that may be.
+        last: Name of the last one that may be; the same as `first` if it is known that it is only that one.
+        candidates: How many there are from the first to the last.
+        count: How many there are in all.
+    """
+
+    first: str
+    last: str
+    candidates: int
+    count: int
+
+    @property
+    def text(self) -> str:
+        """The only one, or the range that they are in."""
+        return self.first if self.candidates == 1 else f"{self.first} to {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
 class NonFiniteInput:
     """An operation with an input that is infinite or not a number.
 
@@ -22,6 +44,7 @@ class NonFiniteInput:
         call_site: Where it was called.
         onset: The step with the first one of a series without a calm; see `CALM_STEPS`.
         label: What it is for; see `OperationView`.
+        parameters: Which of the message's parameters the first bad value belongs to; None if that is not known.
     """
 
     operation_id: OperationId
@@ -32,6 +55,7 @@ class NonFiniteInput:
     call_site: CallSiteName | None
     onset: int
     label: str = ""
+    parameters: ParameterRange | None = None
 
 
 @dataclass(frozen=True, slots=True)

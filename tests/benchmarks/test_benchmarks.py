@@ -17,6 +17,7 @@ GOALS = {
     "ddp": 2 * len(KERNELS) - 2,
     "small_collectives": 2,
     "numerics": 2,
+    "numerics_steps": 6,
     "own_threads": 1,
     "memory": 4 * len(KERNELS),
     "reading": 0,

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import Operation
@@ -87,10 +88,10 @@ class World:
         return [operation for number, operation in sorted(self.operations.items()) if number > before]
 
 
-def begin_world(folder: Path) -> World:
+def begin_world(folder: Path, observing: Observing | None = None) -> World:
     """Create the default group with capture switched on, and run a first collective."""
     torch.cuda.set_device(DEVICE)
-    capture = Capture(lambda: folder, 4096)
+    capture = Capture(lambda: folder, 4096, observing=observing)
     capture.install()
     store = f"file://{folder}/store"
     dist.init_process_group("nccl", init_method=store, rank=0, world_size=1, device_id=DEVICE)

@@ -18,6 +18,7 @@ from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.calls import Channel
+from otel_torchdist.world.following import channel_progress
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape

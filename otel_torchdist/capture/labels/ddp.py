@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_READS: Final = 16
 """How often the sizes are read, 6 µs each, of a model whose buckets are never rebuilt."""
-_REBUILT: Final = "rebuilt_bucket_sizes"
+_REBUILT: Final = ("rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices")
 _ORDER: Final = "prev_iteration_grad_ready_order_indices"
 
 
@@ -77,31 +77,34 @@ class Replicated:
             return
         known: dict[str, Any] = model._get_ddp_logging_data()
         self._reads[model] = MAX_READS if known.get("has_rebuilt_buckets") else reads + 1
-        buckets.learn(model, _sizes_of(model, known))
+        is_rebuilt: bool | None = getattr(model, "_has_rebuilt_buckets", None)
+        sizes, assigned = _next_buckets(model, known, bool(is_rebuilt))
+        buckets.learn(model, sizes, assigned, is_rebuilt is not False)
 
 
-def _sizes_of(model: Any, known: Mapping[str, Any]) -> list[int]:
-    """The sizes of the buckets that come next, in bytes; empty if they are not known."""
-    if known.get(_REBUILT):
-        return _numbers(known[_REBUILT])
-    if getattr(model, "_has_rebuilt_buckets", False):
-        return _rebuilt_sizes(model, _numbers(known.get(_ORDER, "")))
-    return _numbers(known.get("bucket_sizes", ""))
+def _next_buckets(model: Any, known: Mapping[str, Any], is_rebuilt: bool) -> tuple[list[int], str]:
+    """The sizes of the buckets that come next, in bytes, and the parameters in them; empty where not known."""
+    sizes, assigned = (str(known.get(name, "")) for name in _REBUILT)
+    if sizes:
+        return _numbers(sizes), assigned
+    if is_rebuilt:
+        return _rebuilt(model, _numbers(known.get(_ORDER, "")))
+    return _numbers(known.get("bucket_sizes", "")), ""
 
 
 def _numbers(text: object) -> list[int]:
     return [int(number) for number in str(text).split(",") if number.strip()]
 
 
-def _rebuilt_sizes(model: Any, order: list[int]) -> list[int]:
-    """The sizes that buckets get when they are rebuilt in the order in which gradients were ready.
+def _rebuilt(model: Any, order: list[int]) -> tuple[list[int], str]:
+    """The buckets after they were rebuilt in the order in which gradients were ready, as DDP will report them later.
 
     Where that is not how this version of DDP does it, the sizes are others than those of the messages, which then get
     no number.
     """
     parameters = [one for one in getattr(model, "_module_parameters", ()) if one.requires_grad]
     if sorted(order) != list(range(len(parameters))):  # some had no gradient
-        return []
+        return [], ""
     torch_distributed: Any = dist  # both are private
     most: int = model.bucket_bytes_cap
     is_default = getattr(model, "bucket_bytes_cap_default", False)
@@ -109,4 +112,5 @@ def _rebuilt_sizes(model: Any, order: list[int]) -> list[int]:
     limits = list(getattr(model, "bucket_bytes_cap_list", ())) or [first, most]
     ready = [parameters[place] for place in order]
     buckets, _ = torch_distributed._compute_bucket_assignment_by_size(ready, limits, [False] * len(ready), order)
-    return [sum(parameters[place].nbytes for place in bucket) for bucket in buckets]
+    sizes = [sum(parameters[place].nbytes for place in bucket) for bucket in buckets]
+    return sizes, ", ".join(" ".join(map(str, bucket)) for bucket in buckets)

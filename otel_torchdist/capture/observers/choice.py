@@ -8,7 +8,6 @@ from typing import Any
 
 from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
-from otel_torchdist.capture.observers.synchronized import warn_of_distortion
 from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.config import CaptureKernel, Config, NumericsMode
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
@@ -53,8 +52,6 @@ def chosen_observers(config: Config, given: dict[str, Any]) -> Observing:
 
     It need not be called, nor this module be imported, where they name nothing: see `Config.observes_tensors`.
     """
-    if config.synchronize:
-        warn_of_distortion()
     is_off = config.numerics is NumericsMode.OFF
     observing = Observing(
         hooks=(*given_hooks(given), *load_hooks(config.hooks)),

@@ -19,8 +19,9 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
 from otel_torchdist.capture.observers.ends import AwaitedEnds, Pending
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
+from otel_torchdist.capture.observers.rehearsals import Rehearsals
 from otel_torchdist.capture.observers.replicas import Replicas
-from otel_torchdist.capture.observers.synchronized import Synchronizer
+from otel_torchdist.capture.observers.synchronized import Synchronizer, warn_of_distortion
 from otel_torchdist.capture.observers.tensors import TensorRoles, flat, tensor_roles
 from otel_torchdist.capture.observers.values.device_values import DeviceValues
 from otel_torchdist.capture.torch_api import (
@@ -95,6 +96,7 @@ class ObservedCalls:
         self._synchronizer = Synchronizer(meet) if observing.synchronizes else None
         every = observing.compare_parameters
         self._replicas = Replicas(every, meet, current, self._devices) if every else None
+        self._rehearsals = Rehearsals(patches)
         self._meet = meet
         self._patches = patches
         self._thread = _Thread()
@@ -108,10 +110,14 @@ class ObservedCalls:
             self._replicas.hook(self._patches)
         if not self._looks_at_tensors:
             return
+        if self._numerics is not None:
+            self._rehearsals.follow()
         self._handles.append(self._ends.hook())
 
     def rank_begins(self, rank: int, world_size: int) -> None:
-        """Look at values only if this rank is among those that do so."""
+        """Look at values only if this rank is among those that do so; one rank warns of what the settings do."""
+        if self._synchronizer is not None and rank == 0:
+            warn_of_distortion()
         numerics = self._observing.numerics
         self._numerics = numerics if numerics is not None and numerics.is_for(rank) else None
         if numerics is not None and rank == 0 and not any(map(numerics.is_for, range(world_size))):
@@ -126,6 +132,7 @@ class ObservedCalls:
         """Stop following, and forget what has not ended."""
         if self._replicas is not None:
             self._replicas.unhook()
+        self._rehearsals.unfollow()
         while self._handles:
             self._handles.pop().remove()
         self.forget_all()
@@ -199,7 +206,7 @@ class ObservedCalls:
         if before:
             self._call(before, replace(known, inputs=inputs))
         outputs = roles.outputs(args, is_root) if after or self._numerics is not None else ()
-        if self._numerics is not None:
+        if self._numerics is not None and not self._rehearsals.are_on:
             record = None
             with guard.guarded("numerics"):
                 record = self._numerics.before(

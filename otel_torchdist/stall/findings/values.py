@@ -16,7 +16,7 @@ from otel_torchdist.tape.records.parameters import Places, differing_places
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.following.values import CALM_STEPS, PARAMETERS
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.rank_values import NonFiniteInput, OutputChecksum
+from otel_torchdist.world.rank_values import NonFiniteInput, OutputChecksum, ParameterRange
 
 PASSES_APART_NS: Final = 1_000_000_000
 SETTLED_NS: Final = 5_000_000_000
@@ -44,6 +44,7 @@ class NonFinite:
         call_site: Where the first of these ranks called it.
         skips: How many steps a gradient scaler has left out in a row; 0 for none.
         label: What the operation is for; see `OperationView`.
+        parameters: Which of the message's parameters the first of these values belongs to; None if it is not known.
     """
 
     operation_id: OperationId
@@ -58,28 +59,7 @@ class NonFinite:
     skips: int
     unseen: tuple[int, ...] = ()
     label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DifferingParameters:
-    """Which of the compared parameters differ.
-
-    Attributes:
-        first: Name of the first one that may.
-        last: Name of the last one that may; the same as `first` if it is known that only that one differs.
-        candidates: How many there are from the first to the last.
-        count: How many were compared.
-    """
-
-    first: str
-    last: str
-    candidates: int
-    count: int
-
-    @property
-    def text(self) -> str:
-        """The only one, or the range that they are in."""
-        return self.first if self.candidates == 1 else f"{self.first} to {self.last}"
+    parameters: ParameterRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +84,7 @@ class Diverged:
     ranks: tuple[int, ...]
     others: tuple[int, ...]
     step: int
-    parameters: DifferingParameters | None = None
+    parameters: ParameterRange | None = None
     unseen: tuple[int, ...] = ()
     label: str = ""
 
@@ -208,6 +188,7 @@ class ValueFinder:
             call_site=fact.call_site,
             skips=skips,
             label=fact.label,
+            parameters=fact.parameters,
         )
 
     def _differing(self, world: WorldSnapshot, is_last: bool) -> Iterator[Diverged]:
@@ -273,7 +254,7 @@ def _with_finite(world: WorldSnapshot, operation_id: OperationId, step: int) -> 
     )
 
 
-def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, ...]) -> DifferingParameters | None:
+def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, ...]) -> ParameterRange | None:
     """Where the parameters of some ranks differ from those of the first of others."""
     right = by_rank[reference[0]]
     of = right.parameters
@@ -292,7 +273,7 @@ def _which_parameters(by_rank: dict[int, OutputChecksum], reference: tuple[int, 
     if found is None:
         return None
     first, last = (names[place] if place < len(names) else f"parameter {place}" for place in (found.first, found.last))
-    return DifferingParameters(first, last, 1 if found.are_exact else found.last - found.first + 1, of.count)
+    return ParameterRange(first, last, 1 if found.are_exact else found.last - found.first + 1, of.count)
 
 
 def _minority(checksums: dict[int, int], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.shared_groups import GroupShared
-from otel_torchdist.stall.findings.values import DifferingParameters, Diverged, NonFinite
+from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
+from otel_torchdist.world.rank_values import ParameterRange
 
 
 def describe_values(found: NonFinite | Diverged) -> str:
@@ -28,7 +29,17 @@ def _non_finite(found: NonFinite) -> str:
         first = "are the first with" if len(found.ranks) > 1 else "is the first with"
         cause = f"{name_ranks(found.ranks)} {first} {what} {where}{called}{were}"
     skips = f"; the gradient scaler has left out {found.skips} steps in a row" if found.skips else ""
-    return f"{cause}{skips}"
+    return f"{cause}{_held(found.parameters)}{skips}"
+
+
+def _held(parameters: ParameterRange | None) -> str:
+    """Which parameter brought the value, or which may have."""
+    if parameters is None:
+        return ""
+    if parameters.candidates > 1:
+        return f"; the message holds {parameters.count:,} parameters, {parameters.text}"
+    of = f", one of {parameters.count:,} parameters in the message" if parameters.count > 1 else ""
+    return f"; the first such value belongs to {parameters.first}{of}"
 
 
 def _unknown(found: NonFinite) -> str:
@@ -65,7 +76,7 @@ def _parted(found: Diverged) -> str:
     return f"{name_ranks(found.ranks)} {had} {when}: {must}{which}"
 
 
-def _which(parameters: DifferingParameters | None) -> str:
+def _which(parameters: ParameterRange | None) -> str:
     if parameters is None:
         return ""
     if parameters.candidates == 1:

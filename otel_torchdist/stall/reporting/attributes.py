@@ -114,6 +114,8 @@ def _of_values(event: ValuesFound) -> Attributes:
     attributes |= _of_operation_id(found.operation, found.group, found.operation_id)
     if isinstance(found, Diverged):
         return attributes | {semconv.DIVERGENCE_OF: "output"}
+    if found.parameters is not None:
+        attributes |= {semconv.NON_FINITE_PARAMETERS: found.parameters.text}
     return attributes | _of_frame(found.call_site)
 
 

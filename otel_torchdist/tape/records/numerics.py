@@ -126,6 +126,9 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
         saturated_share: Share of numbers that are the largest of their type, in a sample; only of float8.
         unseen: Why inputs were not looked at; None if all were.
         unseen_output: Why the outputs have no checksum; None if they have one, or not yet.
+        culprits: Name id of the parameter that has brought a value that is not finite, or of the first and the last
+            that may have; 0 if they are not known.
+        held: How many parameters the message holds; 0 if that is not known.
     """
 
     number: int
@@ -151,6 +154,8 @@ class Numerics(msgspec.Struct, frozen=True, gc=False):
     saturated_share: float | None = None
     unseen: Unseen | None = None
     unseen_output: Unseen | None = None
+    culprits: int = 0
+    held: int = 0
 
     @property
     def is_pending(self) -> bool:
@@ -196,10 +201,12 @@ def pack_numerics(
     flags: int,
     number_format: int = 0,
     unseen: int = 0,
+    culprits: int = 0,
+    held: int = 0,
 ) -> bytes:
     """Pack the payload of a record; arguments as in `Numerics`, and 0 for None."""
     tail = layout.PAYLOAD_TAIL.pack(
-        elements, group, number_format, 0, 0, peer, tag, thread, RecordKind.NUMERICS, flags, 0, unseen
+        elements, group, number_format, held, culprits, peer, tag, thread, RecordKind.NUMERICS, flags, 0, unseen
     )
     return layout.PAYLOAD_HEAD.pack(taken_ns, step, sequence) + tail
 
@@ -234,11 +241,13 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         fields: The fields of its payload.
         words: Its words; one that is empty or damaged is not known. Empty if none of them is.
     """
-    taken_ns, step, sequence, elements, group, number_format, _, names, peer, tag, thread, _, flags, _, unseen = fields
+    taken_ns, step, sequence, elements, group, number_format, held, names, peer, tag, thread, _, flags, _, unseen = (
+        fields
+    )
     parameters: Parameters | None = None
     if flags & _PARAMETERS:  # they have other facts in the same fields
         parameters = Parameters(count=tag, names=names, left_out=number_format, sums=())
-        tag = number_format = 0
+        tag = number_format = held = names = 0
     known = Numerics(
         number=number,
         taken_ns=taken_ns,
@@ -253,6 +262,8 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         unseen=_UNSEEN.get(unseen),
         number_format=number_format,
         parameters=parameters,
+        culprits=names,
+        held=held,
     )
     return with_words(known, words) if words else known
 

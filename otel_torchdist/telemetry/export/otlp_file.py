@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -35,12 +36,15 @@ class JsonFileExporter(SpanExporter):
         self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._is_cut = False
+        self._lock = threading.Lock()  # a shutdown that is out of patience closes the file beside an export
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write one line."""
-        if self._file < 0:
-            return SpanExportResult.FAILURE
         line = otlp_json(spans).encode() + b"\n"
+        with self._lock:
+            return self._write(line) if self._file >= 0 else SpanExportResult.FAILURE
+
+    def _write(self, line: bytes) -> SpanExportResult:
         try:
             # A line cut short by a full disk stays cut; the next one must not be joined to it.
             written = os.write(self._file, b"\n" + line if self._is_cut else line)
@@ -59,9 +63,10 @@ class JsonFileExporter(SpanExporter):
 
     def shutdown(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
 
 
 def file_exporter(path: Path | str) -> SpanExporter:

@@ -16,6 +16,7 @@ from otel_torchdist.world.rank_values import (
     ComparedParameters,
     NonFiniteInput,
     OutputChecksum,
+    ParameterRange,
     RankValues,
     UnknownInput,
 )
@@ -168,9 +169,16 @@ class ValueLog:
             call_site=operation.call_site,
             onset=before[0].onset if before else operation.step,
             label=operation.label,
+            parameters=self._culprits(numerics),
         )
         before[MAX_NON_FINITE - 1 :] = [found]  # beyond that only the newest one is kept
         return True
+
+    def _culprits(self, numerics: Numerics) -> ParameterRange | None:
+        names = self._resolved.parameters(numerics.culprits)
+        if not names:
+            return None
+        return ParameterRange(names[0], names[-1], 1 if len(names) == 1 else numerics.held, numerics.held)
 
 
 CALM_STEPS: Final = 20

@@ -24,6 +24,7 @@ from otel_torchdist.capture.training.step_parts import MAX_IN_STEP, StepParts
 from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.figures import FigureWord, StepFigures, read_figures
 from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.records.activities import Activity
 from tests.support.launch.jobs import Jobs
 from tests.support.tapes.own_tape import OwnTape
 

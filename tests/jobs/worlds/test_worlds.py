@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -14,8 +15,10 @@ from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs.runs import Run, index_of
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
+from otel_torchdist.world.model import WorldSnapshot
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython
+from tests.support.value_findings import findings_in, world_of
 
 
 def tokens_of(sender: int, receiver: int, nth: int) -> int:
@@ -66,19 +69,38 @@ WORLDS = (
 )
 
 
+NOTHING_EQUAL: Final = ("pipeline",)
+"""Worlds without an operation whose results must be equal."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a world at its end."""
+
+    graph: Graph
+    values: WorldSnapshot
+
+
 @pytest.fixture(scope="module")
-def graphs(warm_python: WarmPython) -> Iterator[dict[str, Graph]]:
-    """The graph of each world. Those of one size are runs of one job, which imports torch only once."""
+def worlds(warm_python: WarmPython) -> Iterator[dict[str, Recorded]]:
+    """All worlds. Those of one size are runs of one job, which imports torch only once."""
     jobs = Jobs(warm_python, Path(__file__).parent / "workers")
-    found: dict[str, Graph] = {}
+    found: dict[str, Recorded] = {}
     for ranks in {world.ranks for world in WORLDS}:
         names = [world.name for world in WORLDS if world.ranks == ranks]
         tapes = jobs.run("worlds", ranks, *names, timeout_s=120).tapes[0].path.parent
         with contextlib.closing(index_of([tapes])) as index:
             runs = sorted(index.runs, key=lambda run: run.begun_ns)
-            found |= {name: graph_in(run) for name, run in zip(names, runs, strict=True)}
+            for name, run in zip(names, runs, strict=True):
+                found[name] = Recorded(graph_in(run), world_of(tape.path for tape in run.tapes))
     yield found
     jobs.clean_up()
+
+
+@pytest.fixture(scope="module")
+def graphs(worlds: dict[str, Recorded]) -> dict[str, Graph]:
+    """The graph of each world."""
+    return {name: recorded.graph for name, recorded in worlds.items()}
 
 
 def graph_in(run: Run) -> Graph:
@@ -102,6 +124,15 @@ def test_world(graphs: dict[str, Graph], world: World) -> None:
     wide = [other for other in graph.others if len(other.members[0]) == world.ranks]
     assert [roles(one) for one in wide] == ([world.everywhere] if wide else [])
     assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=[world.name for world in WORLDS])
+def test_values_are_healthy(worlds: dict[str, Recorded], world: World) -> None:
+    """All inputs are finite, and all results and replicas equal that must be: there is no finding about values."""
+    recorded = worlds[world.name].values
+    assert findings_in(recorded) == []
+    assert all(view.values.are_all_checked for view in recorded.ranks.values())
+    assert any(view.values.outputs for view in recorded.ranks.values()) or world.name in NOTHING_EQUAL
 
 
 def test_balance_of_experts(graphs: dict[str, Graph]) -> None:

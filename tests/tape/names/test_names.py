@@ -30,6 +30,9 @@ from otel_torchdist.tape.names.model import (
     ParameterNames,
     SignatureName,
 )
+from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.names.writer import NamesWriter
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import new_writer
 
 _Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | LabelName | SignatureName)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_torchdist.capture.c10d.calls.message_parameters import MessageParameters, parameters_of_bucket
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, pack_label
 from otel_torchdist.tape.names.model import LabelKind, LabelName
 
@@ -42,13 +43,25 @@ class Buckets:
         self._next: MutableSequence[int] = [0] if native is None else native.next_bucket()
         self._model: weakref.ref[Any] | None = None
         self._is_shared = False
+        self._assigned = ""
+        self._is_rebuilt = False
+        self._parameters: dict[int, MessageParameters | None] = {}
 
     def is_of(self, model: Any) -> bool:
         """Whether this model's buckets are known, or several models share the group."""
         return self._is_shared or (self._model is not None and self._model() is model)
 
-    def learn(self, model: Any, sizes: Sequence[int]) -> None:
-        """Learn the sizes of a model's buckets, in bytes, and begin with the first one."""
+    def learn(self, model: Any, sizes: Sequence[int], assigned: str = "", is_rebuilt: bool = False) -> None:
+        """Learn a model's buckets, and begin with the first one.
+
+        Args:
+            model: The model.
+            sizes: Their sizes, in bytes.
+            assigned: The parameters in them; see `parameters_of_bucket`.
+            is_rebuilt: Whether they are no longer those that it began with.
+        """
+        self._assigned, self._is_rebuilt = assigned, is_rebuilt
+        self._parameters.clear()
         other = self._model() if self._model is not None else None
         self._is_shared = self._is_shared or (other is not None and other is not model)
         self._model = weakref.ref(model)
@@ -62,6 +75,16 @@ class Buckets:
     def begin(self) -> None:
         """The first bucket comes next."""
         self._next[0] = 0
+
+    def parameters_of_next(self, size: int) -> MessageParameters | None:
+        """The parameters in the bucket whose turn it is, if that is certain, and a message of this size is that."""
+        place = self._next[0]
+        model = self._model() if self._model is not None else None
+        if model is None or not 0 <= place < len(self._sizes) or self._sizes[place] != size:
+            return None
+        if place not in self._parameters:
+            self._parameters[place] = parameters_of_bucket(model, place, self._sizes, self._assigned, self._is_rebuilt)
+        return self._parameters[place]
 
     def put_label(self, tail: bytes) -> bytes:
         """The constant part of the record of a call in a backward pass, with its bucket if that is certain.

@@ -9,6 +9,7 @@ from otel_torchdist.capture.c10d.calls.channels import Channel, GroupChannels
 from otel_torchdist.capture.c10d.calls.ragged import RaggedLines
 from otel_torchdist.capture.c10d.calls.signatures import Signatures
 from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.names.model import GroupName
 
 if TYPE_CHECKING:
     from types import CodeType

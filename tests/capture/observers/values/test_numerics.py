@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.observers.values.numerics import is_chosen
-from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.tape.records.numerics import NumericsFlag
-from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.model import WorldSnapshot
+from tests.support import value_findings
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.warm_python import WarmPython
 
@@ -33,23 +32,12 @@ def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
 
 def world_of(job: Job) -> WorldSnapshot:
     """What is known of a job at its end."""
-    views: dict[int, RankView] = {}
-    for tape in job.tapes:
-        reader = TapeReader(tape.path)
-        follower = TapeFollower(reader)
-        for batch in reader.rest():
-            follower.observe(batch)
-        view = follower.view(reader.status().monotonic_ns)
-        assert view is not None
-        views[view.rank] = view
-        reader.close()
-    now_ns = max(view.heartbeat_ns for view in views.values())
-    return WorldSnapshot(1, now_ns, views)
+    return value_findings.world_of(tape.path for tape in job.tapes)
 
 
 def findings(job: Job) -> list[NonFinite | Diverged]:
     """What a judge finds at the end of a job."""
-    return ValueFinder().find(world_of(job), is_last=True)
+    return value_findings.findings_in(world_of(job))
 
 
 @pytest.mark.parametrize("bad_rank", range(RANKS))

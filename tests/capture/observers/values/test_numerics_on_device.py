@@ -31,6 +31,12 @@ def of(said: list[dict[str, Any]], part: str) -> list[dict[str, Any]]:
     return [line for line in said if line.get("part") == part]
 
 
+def test_a_wait_for_the_device_raises(said: list[dict[str, Any]]) -> None:
+    """So the other tests show that nothing of ours waits: with what would, they fail."""
+    [line] = of(said, "waits")
+    assert line["refused"] == ["item", "nonzero", "mask", "to_host", "from_host"]
+
+
 def test_values_are_those_of_the_host(said: list[dict[str, Any]]) -> None:
     """Every statistic, and the checksums bit by bit, for each type, whether aligned, in order, large or small."""
     lines = of(said, "values")
@@ -88,6 +94,12 @@ def test_odd_tensors(said: list[dict[str, Any]]) -> None:
         ["torch.float32", True, None, None],
         ["torch.float32", None, Unseen.LAYOUT, Unseen.LAYOUT],
     ]
+
+
+def test_mixed_devices(said: list[dict[str, Any]]) -> None:
+    """Of tensors on two devices those on the first are looked at, and it is said why the others are not."""
+    [line] = of(said, "mixed_devices")
+    assert (line["described"], line["unseen"], line["output"]) == (1, Unseen.DEVICE, Unseen.DEVICE)
 
 
 def test_a_device_that_has_failed(said: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName

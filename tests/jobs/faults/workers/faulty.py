@@ -251,9 +251,11 @@ def silent_reduce_op() -> None:
     pause_s = float(os.environ.get("SILENT_PAUSE_S", 0))
     for _ in range(100):  # the odd one is not among the latest calls at the next poll
         dist.all_reduce(gradient)
+        gradient.fill_(1.0)
         time.sleep(pause_s)
     dist.all_reduce(gradient, op=dist.ReduceOp.MAX if is_faulty else dist.ReduceOp.SUM)
     for _ in range(100):
+        gradient.fill_(1.0)
         dist.all_reduce(gradient)
         time.sleep(pause_s)
     go_on()

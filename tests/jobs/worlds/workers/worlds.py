@@ -19,6 +19,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import mark_step
+from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, rank, start_capture, world_size
 
 STEPS = 5
@@ -371,7 +374,8 @@ def expert_pipeline() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    start_capture()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody has written to is full of NaN
+    start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
     for world in sys.argv[1:]:
         join(suffix=world)
         globals()[world]()

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.observers.values import eligible
 from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, moments_of
 from otel_torchdist.capture.training.steps import mark_step
@@ -55,6 +56,23 @@ def expected_of(*hosts: torch.Tensor) -> list[Any]:
     extremes, moments, checksum = extremes_of(hosts), moments_of(hosts), checksum_word(checksum_of(hosts))
     shares = (moments.zero_share, moments.subnormal_share)
     return [extremes.smallest, extremes.largest, moments.mean, moments.norm, *shares, checksum, checksum]
+
+
+def waits() -> None:
+    """What would wait for the device raises here: the parts below show that none of that is called."""
+    tensor, refused = cuda.on_device(torch.ones(9)), list[str]()
+    for name, call in {
+        "item": lambda: tensor.sum().item(),
+        "nonzero": lambda: tensor.nonzero(),
+        "mask": lambda: tensor[tensor > 0],
+        "to_host": lambda: tensor.cpu(),
+        "from_host": lambda: tensor.copy_(torch.zeros(9)),
+    }.items():
+        try:
+            call()
+        except Exception:
+            refused.append(name)
+    say(part="waits", refused=refused)
 
 
 def values() -> None:
@@ -143,6 +161,15 @@ def odd_inputs() -> None:
     say(part="odd_inputs", found=found)
 
 
+def mixed_devices() -> None:
+    """Tensors of one operation on two devices, whose results could not be put into one row."""
+    both = [cuda.on_device(torch.ones(4), device) for device in (0, 1)]
+    found = eligible.sort(both)
+    say(
+        part="mixed_devices", described=len(found.described), unseen=found.unseen, output=eligible.why_no_checksum(both)
+    )
+
+
 def parameters() -> None:
     """Parameters of a replica are compared before a step, by what the device has found before that changed them."""
     hosts = [torch.randn(300), torch.randn(3, 70).t(), torch.randn(1_000).half(), torch.randn(5), torch.ones(())]
@@ -174,7 +201,7 @@ def device_fails() -> None:
 
 
 parts: tuple[Callable[[], None], ...] = (
-    values, in_order, too_many, in_graph, asynchronous, odd_inputs, parameters, device_fails,
+    waits, values, in_order, too_many, in_graph, asynchronous, odd_inputs, mixed_devices, parameters, device_fails,
 )  # fmt: skip
 for part in parts:
     part()

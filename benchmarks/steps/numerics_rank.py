@@ -1,0 +1,88 @@
+"""A rank that trains a transformer, a block of steps at a time, and times what our observers do in them."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.steps.gloo import join_job
+from benchmarks.steps.numerics_steps import Looked, Looking
+from benchmarks.steps.training import Model, Parallelism, Place
+from benchmarks.steps.training_rank import Training
+from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.observers.observed import ObservedCalls
+from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.capture.session import Capture
+from otel_torchdist.config import Config, NumericsMode
+
+ENTRANCES: Final = ("_begin", "_issued", "_waited_for", "_settle", "_ended")
+"""Methods of the observers by which the training's threads come to them."""
+
+
+class Stopwatch:
+    """Adds up the processor time of a thread inside some functions, once where one calls another.
+
+    Attributes:
+        ns: That, in nanoseconds.
+        operations: How often the first of them was called.
+    """
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self.operations = 0
+        self._is_inside = False
+
+    def around(self, function: Callable[..., Any], counts: bool) -> Callable[..., Any]:
+        """The same function, timed."""
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._is_inside:
+                return function(*args, **kwargs)
+            self._is_inside = True
+            self.operations += counts
+            began_ns = time.thread_time_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.ns += time.thread_time_ns() - began_ns
+                self._is_inside = False
+
+        return timed
+
+
+def serve(connection: Connection, parallelism: Parallelism, model: Model, place: Place) -> None:
+    """Train as ordered until there are no orders."""
+    join_job(place)
+    stopwatch = Stopwatch()
+    for name in ENTRANCES:
+        setattr(ObservedCalls, name, stopwatch.around(getattr(ObservedCalls, name), counts=name == ENTRANCES[0]))
+    training = Training(parallelism, model)
+    training.steps(1)
+    while looking := connection.recv():
+        connection.send(_run(training, looking, place.tapes, stopwatch))
+
+
+def _run(training: Training, looking: Looking, tapes: Path, stopwatch: Stopwatch) -> Looked:
+    own = tapes / str(time.monotonic_ns())
+    own.mkdir(parents=True)
+    is_off = looking.mode is NumericsMode.OFF
+    numerics = None if is_off else NumericsObserver(looking.mode, Config().numerics_every)
+    capture = Capture(lambda: own, Config().tape_records, observing=Observing(numerics=numerics))
+    capture.install()
+    operations = stopwatch.operations
+    training.steps(looking.warm_up)
+    gc.collect()
+    began_ns = stopwatch.ns
+    _, step_ms = training.steps(looking.steps)
+    looked_ms = (stopwatch.ns - began_ns) / 1e6 / looking.steps
+    capture.uninstall()
+    for file in own.iterdir():
+        file.unlink()
+    own.rmdir()
+    return Looked(step_ms, looked_ms, stopwatch.operations - operations)

@@ -1,0 +1,58 @@
+"""The parameter to which a bad value belongs is named, in the buckets of DDP and the units of FSDP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.world.rank_values import NonFiniteInput
+from tests.support.launch.jobs import Jobs
+from tests.support.launch.warm_python import WarmPython
+from tests.support.value_findings import world_of
+
+RANKS, BAD_RANK = 2, 1
+KNOWN_AFTER = 3
+"""Steps, after which DDP has rebuilt its buckets and written down what is in them."""
+
+Named = tuple[list[str], list[NonFiniteInput]]
+
+
+@pytest.fixture(scope="module")
+def named(warm_python: WarmPython) -> Iterator[dict[str, Named]]:
+    """The parameters that were spoilt in each part of a job, and what is known of the operations that sent them."""
+    jobs = Jobs(warm_python, Path(__file__).parents[1] / "workers")
+    job = jobs.run("names_culprits", RANKS)
+    values = {view.rank: view.values for view in world_of(tape.path for tape in job.tapes).ranks.values()}
+    assert values[1 - BAD_RANK].non_finite == ()
+    found = iter(values[BAD_RANK].non_finite)
+    yield {
+        line["part"]: (line["spoilt"], [next(found) for _ in line["spoilt"]]) for line in job.ranks[BAD_RANK].lines()
+    }
+    jobs.clean_up()
+
+
+def test_in_buckets(named: dict[str, Named]) -> None:
+    """While DDP rebuilds its buckets, in another order, nothing is said; before and after that, the right one."""
+    spoilt, found = named["rebuilt"]
+    shown = [one.parameters.text if one.parameters is not None else None for one in found]
+    assert all(one in (None, right) for one, right in zip(shown, spoilt, strict=True))
+    assert shown[1] is None
+    assert (shown[0], shown[KNOWN_AFTER:]) == (spoilt[0], spoilt[KNOWN_AFTER:])
+    counts = {one.parameters.count for one in found[KNOWN_AFTER:] if one.parameters is not None}
+    assert counts == {2, 4}, "of both buckets"
+
+
+def test_in_buckets_that_are_never_rebuilt(named: dict[str, Named]) -> None:
+    """Those of models with unused parameters are in the order of the model."""
+    spoilt, found = named["never_rebuilt"]
+    assert [one.parameters and one.parameters.text for one in found] == spoilt
+    assert all(one.label.startswith("DDP bucket") for one in found)
+
+
+def test_in_units(named: dict[str, Named]) -> None:
+    """Each rank's part of a unit's gradients has a part of each parameter."""
+    spoilt, found = named["fsdp"]
+    assert [one.parameters and one.parameters.text for one in found] == spoilt
+    assert [one.parameters and one.parameters.count for one in found] == [2, 2, 4, 4, 4, 4]

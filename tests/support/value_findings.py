@@ -1,0 +1,32 @@
+"""What a judge finds in the values that a finished job's ranks have recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.world.following.follower import TapeFollower
+from otel_torchdist.world.model import RankView, WorldSnapshot
+
+
+def world_of(tapes: Iterable[Path]) -> WorldSnapshot:
+    """What is known at the end of a run, from the tapes of its ranks."""
+    views: dict[int, RankView] = {}
+    for path in tapes:
+        reader = TapeReader(path)
+        follower = TapeFollower(reader)
+        for batch in reader.rest():
+            follower.observe(batch)
+        view = follower.view(reader.status().monotonic_ns)
+        assert view is not None
+        views[view.rank] = view
+        reader.close()
+    now_ns = max(view.heartbeat_ns for view in views.values())
+    return WorldSnapshot(1, now_ns, views)
+
+
+def findings_in(world: WorldSnapshot) -> list[NonFinite | Diverged]:
+    """What a judge finds at the end of a run."""
+    return ValueFinder().find(world, is_last=True)
