@@ -52,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
     hypothesis.settings.load_profile("fast" if is_fast(config) else "whole")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
+    # As torchrun sets it for its ranks: where they have more threads than cores, these wait for each other by spinning.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
