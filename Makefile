@@ -11,7 +11,7 @@ TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=
 # Processes that run tests beside each other: one is busy, the others wait most of the time; see tests/conftest.py.
-WORKERS ?= 4
+WORKERS ?= 6
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

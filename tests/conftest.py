@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
     hypothesis.settings.load_profile("fast" if is_fast(config) else "whole")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
+    # As torchrun sets it for its ranks: where they have more threads than cores, these wait for each other by spinning.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
@@ -59,6 +62,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave folders alone whose tests are all deselected: some of them import torch, which takes seconds."""
     folders = collection_path.relative_to(REPOSITORY / "tests").parts if REPOSITORY in collection_path.parents else ()
     return True if is_fast(config) and {*folders[:1]} & {*WITH_PROCESSES} else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is collected out of the garbage collector's sight: each process would look at all of it often."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

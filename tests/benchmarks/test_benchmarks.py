@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.benchmarks.running import KERNELS, TIMEOUT_S, Results, run
@@ -44,11 +46,25 @@ def test_the_machine_is_described(results: Results) -> None:
     assert str(results.written["machine"]["cpu"]) in results.printed
 
 
-def test_a_file_that_cannot_be_written_is_refused_at_once() -> None:
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said of arguments that end the program before it measures anything."""
+    from benchmarks.__main__ import main  # imports torch
+
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An unwritable results file is reported at once, not after minutes of measuring."""
-    finished = run("--json", "/no/such/directory/results.json")
-    assert finished.returncode == 2
-    assert "there is no such directory" in finished.stderr
+    said = refused(monkeypatch, capsys, "--json", "/no/such/directory/results.json")
+    assert "there is no such directory" in said
 
 
 def test_one_section_runs_alone() -> None:
@@ -59,8 +75,7 @@ def test_one_section_runs_alone() -> None:
     assert "Added to an operation" not in finished.stdout
 
 
-def test_an_unknown_section_is_refused() -> None:
+def test_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A section that does not exist is named, with those that do."""
-    finished = run("--only", "per_call,nothing")
-    assert finished.returncode == 2
-    assert "--only nothing: the sections are per_call, cold" in finished.stderr
+    said = refused(monkeypatch, capsys, "--only", "per_call,nothing")
+    assert "--only nothing: the sections are per_call, cold" in said

@@ -43,18 +43,10 @@ class LabelledJob:
         return parts[PARTS.index(name)]
 
 
-@pytest.fixture(scope="package")
-def warm_libraries() -> Iterator[WarmPython]:
-    """The interpreter from which jobs are forked: it has imported the libraries, which takes each rank seconds."""
-    python = WarmPython("torch.distributed.fsdp", "torch.distributed.pipelining")
-    yield python
-    python.close()
-
-
 @pytest.fixture(scope="module", params=KERNELS)
-def jobs(request: pytest.FixtureRequest, warm_libraries: WarmPython) -> Iterator[Jobs]:
+def jobs(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Jobs]:
     """Runs jobs, recorded in Python and natively."""
-    jobs = Jobs(warm_libraries, WORKERS, environ=environ_of(request.param))
+    jobs = Jobs(warm_python, WORKERS, environ=environ_of(request.param))
     yield jobs
     jobs.clean_up()
 

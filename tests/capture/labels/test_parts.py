@@ -5,40 +5,45 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from torch.distributed import device_mesh
-from torch.distributed.fsdp import _runtime_utils, fully_sharded_data_parallel
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-from torch.distributed.pipelining import schedules, stage
-from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist.capture.labels.parts import LabelledParts
 from otel_torchdist.capture.thread_labels import ThreadLabels
 
-HOOKED: tuple[tuple[Any, str], ...] = (
-    (_fsdp_param_group.FSDPParamGroup, "unshard"),
-    (_fsdp_param_group.FSDPParamGroup, "post_backward"),
-    (_runtime_utils, "_unshard"),
-    (_runtime_utils, "_reduce_grad"),
-    (fully_sharded_data_parallel, "_unshard"),
-    (stage._PipelineStageBase, "get_fwd_send_ops"),
-    (stage._PipelineStageBase, "get_fwd_recv_ops"),
-    (stage._PipelineStageBase, "get_bwd_send_ops"),
-    (stage._PipelineStageBase, "get_bwd_recv_ops"),
-    (schedules, "_batch_p2p"),
-    (DistributedDataParallel, "_pre_forward"),
-    (device_mesh.DeviceMesh, "_init_process_groups"),
-    (device_mesh.DeviceMesh, "from_group"),
+UNITS, SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group", "torch.distributed.fsdp._runtime_utils"
+STAGE, SCHEDULES = "torch.distributed.pipelining.stage", "torch.distributed.pipelining.schedules"
+PARALLEL, MESHES = "torch.nn.parallel.distributed", "torch.distributed.device_mesh"
+"""Imported by the tests that need them: it takes a second, which all processes that collect tests would spend."""
+HOOKED = (
+    (f"{UNITS}:FSDPParamGroup", "unshard"),
+    (f"{UNITS}:FSDPParamGroup", "post_backward"),
+    (SHARDED, "_unshard"),
+    (SHARDED, "_reduce_grad"),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "_unshard"),
+    (f"{STAGE}:_PipelineStageBase", "get_fwd_send_ops"),
+    (f"{STAGE}:_PipelineStageBase", "get_fwd_recv_ops"),
+    (f"{STAGE}:_PipelineStageBase", "get_bwd_send_ops"),
+    (f"{STAGE}:_PipelineStageBase", "get_bwd_recv_ops"),
+    (SCHEDULES, "_batch_p2p"),
+    (f"{PARALLEL}:DistributedDataParallel", "_pre_forward"),
+    (f"{MESHES}:DeviceMesh", "_init_process_groups"),
+    (f"{MESHES}:DeviceMesh", "from_group"),
 )
 PARTS = (
-    ("FSDP units", _fsdp_param_group.FSDPParamGroup, "post_backward", {"unshard"}),
-    ("FSDP units", _runtime_utils, "_reduce_grad", {"_unshard"}),
-    ("pipeline stages", stage._PipelineStageBase, "get_bwd_send_ops", {name for _, name in HOOKED if "_ops" in name}),
-    ("pipeline stages", schedules, "_batch_p2p", set[str]()),
-    ("DDP buckets", DistributedDataParallel, "_pre_forward", set[str]()),
-    ("dimensions of device meshes", device_mesh.DeviceMesh, "_init_process_groups", {"from_group"}),
+    ("FSDP units", f"{UNITS}:FSDPParamGroup", "post_backward", {"unshard"}),
+    ("FSDP units", SHARDED, "_reduce_grad", {"_unshard"}),
+    (
+        "pipeline stages",
+        f"{STAGE}:_PipelineStageBase",
+        "get_bwd_send_ops",
+        {name for _, name in HOOKED if "_ops" in name},
+    ),
+    ("pipeline stages", SCHEDULES, "_batch_p2p", set[str]()),
+    ("DDP buckets", f"{PARALLEL}:DistributedDataParallel", "_pre_forward", set[str]()),
+    ("dimensions of device meshes", f"{MESHES}:DeviceMesh", "_init_process_groups", {"from_group"}),
 )
 """What is left out without one of its functions, that, and the other functions that are then left alone."""
 
@@ -53,7 +58,7 @@ def parts() -> Iterator[LabelledParts]:
 
 def current() -> dict[tuple[str, str], Any]:
     """What stands in the hooked places."""
-    return {(getattr(owner, "__name__", ""), name): vars(owner).get(name) for owner, name in HOOKED}
+    return {(owner, name): vars(resolve_name(owner)).get(name) for owner, name in HOOKED}
 
 
 def test_everything_is_put_back(parts: LabelledParts) -> None:
@@ -82,12 +87,12 @@ def test_what_is_missing_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     what: str,
-    owner: Any,
+    owner: str,
     missing: str,
     others: set[str],
 ) -> None:
     """A torch that lacks a function: one line says what is not shown, and all other parts are there."""
-    monkeypatch.delattr(owner, missing)
+    monkeypatch.delattr(resolve_name(owner), missing)
     before = current()
     with caplog.at_level(logging.INFO, "otel_torchdist"):
         parts.hook()

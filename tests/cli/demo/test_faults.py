@@ -94,9 +94,8 @@ def test_fault_of_values(
 ) -> None:
     """What stalls nothing is found too: the training goes on, and the finding is in the output and in the file."""
     output = tmp_path / "spans.jsonl"
-    demo = start(
-        "demo", "--fault", fault, *QUICK, "--output", output, environ=with_forked_ranks({}, "sklearn.datasets")
-    )
+    arguments = ("--fault", fault, *QUICK, "--steps", "60", "--output", output)
+    demo = start("demo", *arguments, environ=with_forked_ranks({}, "sklearn.datasets"))
     assert demo.end(300) == 0, demo.story()
     assert re.search(f"finding: {said}", demo.out), demo.out
     assert re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same\.$", demo.out, re.M), demo.out

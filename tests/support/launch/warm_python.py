@@ -75,13 +75,15 @@ class WarmJob:
 class WarmPython:
     """Starts the interpreter at the first use."""
 
-    def __init__(self, *imports: str) -> None:
+    def __init__(self, *imports: str, environ: Mapping[str, str] | None = None) -> None:
         """Set up; the interpreter is started at the first use.
 
         Args:
             *imports: Modules that the interpreter imports too.
+            environ: Additions to the environment of the interpreter, and of no process.
         """
         self._imports = imports
+        self._environ = environ or {}
         self._process: subprocess.Popen[str] | None = None
         self._numbers = itertools.count()
         self._asked: dict[tuple[int, str], Future[list[Any]]] = {}
@@ -148,6 +150,7 @@ class WarmPython:
             # decides.
             "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
             PADDING: ROOM,
+            **self._environ,
         }
         process = subprocess.Popen(
             [sys.executable, "-X", f"padding={ROOM}", str(FORKER), *self._imports],

@@ -22,7 +22,7 @@ Named = tuple[list[str], list[NonFiniteInput]]
 @pytest.fixture(scope="module")
 def named(warm_python: WarmPython) -> Iterator[dict[str, Named]]:
     """The parameters that were spoilt in each part of a job, and what is known of the operations that sent them."""
-    jobs = Jobs(warm_python, Path(__file__).parents[1] / "workers")
+    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
     job = jobs.run("names_culprits", RANKS)
     values = {view.rank: view.values for view in world_of(tape.path for tape in job.tapes).ranks.values()}
     assert values[1 - BAD_RANK].non_finite == ()

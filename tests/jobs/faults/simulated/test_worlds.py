@@ -8,7 +8,7 @@ import pytest
 
 from tests.jobs.faults.simulated.worlds import MAX_RANKS, Fault, Score, random_world
 
-WORLDS = 200
+WORLDS = 120
 """`make faults` judges 1,000."""
 
 

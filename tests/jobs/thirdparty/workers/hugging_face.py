@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import logging
 
 from tests.jobs.thirdparty.issued import counted, digest, exactly, report
 
@@ -58,6 +59,7 @@ def trainer(folder: str, steps: int) -> Trainer:
 
 
 if __name__ == "__main__":
+    logging.disable_progress_bar()  # of writing a model: how often it is drawn depends on how busy the machine is
     with counted() as issued:
         first = trainer(sys.argv[1], 4)
         loss = first.train().training_loss
