@@ -59,7 +59,7 @@ class _Finder:
         run = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            if module.__name__ == name and vars(loader).get("exec_module") is exec_module:
+            if module.__name__ == name and loader.__dict__.get("exec_module") is exec_module:
                 del loader.exec_module
             run(module)
             if module.__name__ == name:

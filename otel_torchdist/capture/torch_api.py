@@ -35,6 +35,8 @@ REDUCE_OPS: Final[dict[int, str]] = {
 }
 _wait: Any = vars(Work)["wait"]
 _INSTANCE_METHOD: Final[Any] = _wait.__class__
+CHECKPOINT_LOGGER: Final = "c10d-NullHandler-dcp_logger"
+"""The logger of `torch.distributed.checkpoint`. By name it is there before the package, which takes half a second."""
 GRAD_SCALER: Final[Any] = _torch.amp.GradScaler
 """Base class of the scalers of all devices and of FSDP."""
 HOOKED_STEP: Final[CodeType] = next(
