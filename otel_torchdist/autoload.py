@@ -25,6 +25,6 @@ def autoload() -> None:
 
 
 def _switch_on() -> None:
-    from otel_torchdist.instrumentor import switch_on_from_environment
+    from otel_torchdist.switch import switch_on_from_environment
 
     switch_on_from_environment()

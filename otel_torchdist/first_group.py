@@ -4,13 +4,13 @@ Nothing may happen earlier: `import torch` also runs in torchrun's own process a
 notebook launcher forks ranks from a process that is not a rank itself. Imports only the standard library.
 """
 
-import sys
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from otel_torchdist import guard
+from otel_torchdist.when_imported import when_imported
 
 C10D: Final = "torch.distributed.distributed_c10d"
 RPC: Final = "torch.distributed.rpc"
@@ -27,13 +27,7 @@ def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
     """
     waiting = _FirstGroup(switch_on)
     for name in _CREATORS:
-        module = sys.modules.get(name)
-        if module is not None:
-            waiting.stand_in(module)
-        else:
-            from wrapt import register_post_import_hook
-
-            register_post_import_hook(waiting.stand_in, name)
+        when_imported(name, waiting.stand_in)
     return waiting.leave
 
 

@@ -25,16 +25,16 @@ ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper",
 
 WAITING = (
     "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.first_group "
-    "otel_torchdist.guard otel_torchdist.origin"
+    "otel_torchdist.guard otel_torchdist.origin otel_torchdist.when_imported"
 )
 """Modules loaded while no process group has been created: a few small ones that import only the standard library."""
 
 
 class Instrumentor(types.ModuleType):
-    """Replaces ``otel_torchdist.instrumentor``: counts the calls and can act like the real one."""
+    """Replaces ``otel_torchdist.switch``: counts the calls and can act like the real one."""
 
     def __init__(self) -> None:
-        super().__init__("otel_torchdist.instrumentor")
+        super().__init__("otel_torchdist.switch")
         self.calls = 0
         self.saw_a_group = False
         self.action: Callable[[], None] = lambda: None
@@ -147,7 +147,7 @@ def test_torchrun_itself_is_untouched() -> None:
     """Under torchrun the worker switches on with its group; torchrun's own process loads nothing of ours."""
     worker = (
         "import sys, types, torch.distributed as dist;"
-        "m = types.ModuleType('otel_torchdist.instrumentor');"
+        "m = types.ModuleType('otel_torchdist.switch');"
         "m.switch_on_from_environment = lambda: print('worker is on', flush=True);"
         "sys.modules[m.__name__] = m;"
         "dist.init_process_group('gloo'); dist.destroy_process_group()"
@@ -244,10 +244,10 @@ def test_failure_to_switch_on_is_contained(
     instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If switching on fails, as with a broken installation, the group is still created and the log gives the reason."""
-    monkeypatch.setitem(sys.modules, "otel_torchdist.instrumentor", None)
+    monkeypatch.setitem(sys.modules, "otel_torchdist.switch", None)
     create_group()
     assert dist.get_world_size() == 1
-    assert "import of otel_torchdist.instrumentor halted" in caplog.text
+    assert "import of otel_torchdist.switch halted" in caplog.text
 
 
 @pytest.mark.usefixtures("contained")
@@ -264,7 +264,7 @@ def test_forked_rank_switches_on() -> None:
     code = """
 import os, sys, types
 import torch.distributed as dist
-instrumentor = types.ModuleType("otel_torchdist.instrumentor")
+instrumentor = types.ModuleType("otel_torchdist.switch")
 instrumentor.switch_on_from_environment = lambda: print("parent" if os.getpid() == parent else "child")
 sys.modules[instrumentor.__name__] = instrumentor
 parent = os.getpid()
@@ -283,7 +283,7 @@ def test_late_import_of_c10d() -> None:
 import sys, types
 from otel_torchdist.autoload import autoload
 autoload()
-instrumentor = types.ModuleType("otel_torchdist.instrumentor")
+instrumentor = types.ModuleType("otel_torchdist.switch")
 instrumentor.switch_on_from_environment = lambda: print("on")
 sys.modules[instrumentor.__name__] = instrumentor
 import torch.distributed as dist

@@ -3,6 +3,8 @@
 At nice 5 it weighs a third of a rank. It is not put at the very end (nice 19, SCHED_IDLE): there, a pass over the
 tapes that takes 10 ms would take a second where foreign programs keep all cores busy, and a verdict some seconds.
 
+It is scheduled as a batch process: when it wakes, it waits for its turn and interrupts no rank.
+
 Linux may group processes by session first (`sched_autogroup_enabled`). It then weighs the agent, which has a session
 of its own, as much as all ranks of the node together, whatever its nice value is. So its session is weighed too.
 """
@@ -27,6 +29,7 @@ def give_way() -> None:
     """Put this process behind training. Called before it has threads: each thread has its own nice value."""
     with contextlib.suppress(OSError):
         os.nice(NICE)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def put_session_behind() -> None:

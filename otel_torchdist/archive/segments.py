@@ -31,9 +31,10 @@ from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unp
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind, unpack_label
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
-from otel_torchdist.tape.names.lines import decode_line, encode_line
+from otel_torchdist.tape.names.lines import decode_line
 from otel_torchdist.tape.names.model import MAX_TEXT, Name
 from otel_torchdist.tape.names.reader import Names
+from otel_torchdist.tape.names.written import encode_line
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.records.splits import Splits

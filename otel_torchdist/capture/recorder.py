@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import MutableSequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -16,13 +16,14 @@ from otel_torchdist.capture.call_sites import CallSites
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
 from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
-from otel_torchdist.native.library import Library
-from otel_torchdist.native.recording import NativeRecording
-from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Kernel, TapeState
 from otel_torchdist.tape.names.model import MAX_NAMES, SPARE_OF_LABELS, LabelName
 from otel_torchdist.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from otel_torchdist.native.library import Library
+    from otel_torchdist.native.recording import NativeRecording
 
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -82,6 +83,9 @@ class Recorder:
         if library is None:
             self.tape = TapeWriter(directory, identity, room.names_bytes)
         else:
+            from otel_torchdist.native.recording import NativeRecording
+            from otel_torchdist.native.tape_writer import NativeTapeWriter
+
             self.tape = tape = NativeTapeWriter(library, directory, identity, room.names_bytes)
             self.native = NativeRecording(tape)
         if room.records < capacity:

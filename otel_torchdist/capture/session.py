@@ -23,27 +23,27 @@ from otel_torchdist.capture.c10d.groups.creation import follow_creation
 from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.hot_path import HotPath
-from otel_torchdist.capture.c10d.native_kernels import NativeKernels
 from otel_torchdist.capture.c10d.timeouts import follow_timeouts
-from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.requests.abort import AbortHooks
 from otel_torchdist.capture.requests.answers import RequestAnswers
-from otel_torchdist.capture.rpc.workers import RpcWorkers
+from otel_torchdist.capture.rpc.joining import RpcJoining
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.capture.training.steps import WINDOW, StepSource
 from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
-from otel_torchdist.native.library import Library
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.devices import DeviceOperations
+    from otel_torchdist.capture.c10d.native_kernels import NativeKernels
     from otel_torchdist.capture.observers.choice import Observing
     from otel_torchdist.capture.observers.observed import ObservedCalls
+    from otel_torchdist.native.library import Library
 
 _logger = logging.getLogger("otel_torchdist")
 SWEEP_LIMIT: Final = 1024
@@ -83,11 +83,11 @@ class Capture:
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._observing = observing
         self._library = library = usable_library(library) if observing is None or observing.is_none else None
-        self._native = NativeKernels(library) if library is not None else None
+        self._native = _native_kernels(library)
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         if self._native is not None:
             self._native.follow_waits(self._works.waits)
-        self._devices = Devices(partial(cuda_operations, self._native))
+        self._devices = Devices(partial(_cuda_operations, self._native))
         if self._native is not None:
             self._native.follow_devices(self._devices)
         self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder, self._devices)
@@ -99,7 +99,7 @@ class Capture:
         self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
         self._agreements = Agreements(self._groups, exchange_host)
-        self._rpc = RpcWorkers(self, self._watch.poll_soon, self._steps.call_begins, self._patches)
+        self._rpc = RpcJoining(self, self._watch.poll_soon, self._steps.call_begins, self._patches)
         self._is_of_rpc = False
         self._requests = RequestAnswers()
         self._end = ProcessEnd(self._at_end)
@@ -344,8 +344,8 @@ class Capture:
         if self._observed is not None:
             self._observed.forget_all()
         self._watch = RankThread(self._beat, self._poll, self._calls)
-        self._works.on_async = self._rpc.caller.poll_soon = self._watch.poll_soon
-        self._rpc.forget_all()
+        self._works.on_async = self._watch.poll_soon
+        self._rpc.after_fork_in_child(self._watch.poll_soon)
         self._devices.after_fork_in_child()
         self._loop.forget_all(ends_left=False)
         self._hot_path.forget_threads()
@@ -364,6 +364,23 @@ class Capture:
             self._devices.stop(timeout_s=1.0)
 
 
+# What most ranks never use is not imported before it is, to save memory.
+
+
+def _native_kernels(library: Library | None) -> NativeKernels | None:
+    if library is None:
+        return None
+    from otel_torchdist.capture.c10d.native_kernels import NativeKernels
+
+    return NativeKernels(library)
+
+
+def _cuda_operations(native: NativeKernels | None) -> DeviceOperations | None:
+    from otel_torchdist.capture.cuda.operations import cuda_operations
+
+    return cuda_operations(native)
+
+
 def _observed_calls(
     observing: Observing | None,
     meet: Callable[[ProcessGroup], GroupState | None],
@@ -371,7 +388,7 @@ def _observed_calls(
     current: Callable[[], Recorder | None],
     devices: Devices,
 ) -> ObservedCalls | None:
-    if observing is None:  # nothing of it is imported, to save memory
+    if observing is None:
         return None
     from otel_torchdist.capture.observers.observed import ObservedCalls
 

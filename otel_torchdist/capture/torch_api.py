@@ -28,11 +28,15 @@ c10d: Final = _c10d
 """The module whose globals create and register process groups."""
 DISPATCH_KEY: Final[Any] = _torch._C.DispatchKey.BackendSelect
 """Precedes every backend, for tensors on any device."""
+_KERNEL_KEYS: Final = ("PrivateUse1", "CPU", "CUDA", "XPU", "MTIA", "CompositeExplicitAutograd")
+"""Where operations of `c10d` and `symm_mem` have their kernels."""
 REDUCE_OPS: Final[dict[int, str]] = {
     int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
 }
 _wait: Any = vars(Work)["wait"]
 _INSTANCE_METHOD: Final[Any] = _wait.__class__
+CHECKPOINT_LOGGER: Final = "c10d-NullHandler-dcp_logger"
+"""The logger of `torch.distributed.checkpoint`. By name it is there before the package, which takes half a second."""
 GRAD_SCALER: Final[Any] = _torch.amp.GradScaler
 """Base class of the scalers of all devices and of FSDP."""
 HOOKED_STEP: Final[CodeType] = next(
@@ -72,13 +76,24 @@ def number_of_reduce_op(argument: Any) -> int:
 
 
 def dispatcher_overloads(namespace: str) -> list[Any]:
-    """All operations registered under a namespace of the dispatcher."""
+    """All operations under a namespace of the dispatcher that have a kernel on some device."""
     prefix = f"{namespace}::"
-    names: list[str] = _torch._C._dispatch_get_all_op_names()
-    packets = [name.removeprefix(prefix).partition(".")[0] for name in sorted(names) if name.startswith(prefix)]
+    names = _names_with_kernels(prefix)
+    packets = [name.removeprefix(prefix).partition(".")[0] for name in sorted(names)]
     operations: Any = getattr(torch.ops, namespace)
     found = [getattr(operations, packet) for packet in dict.fromkeys(packets)]
     return [getattr(packet, overload) for packet in found for overload in packet.overloads()]
+
+
+def _names_with_kernels(prefix: str) -> set[str]:
+    """The names of operations that begin so.
+
+    The list of all of torch takes 2 MB for a moment, which the allocator keeps; those of single keys take 0.3 MB.
+    """
+    listed: Any = getattr(_torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
+    if listed is None:
+        return {name for name in _torch._C._dispatch_get_all_op_names() if name.startswith(prefix)}
+    return {name for key in _KERNEL_KEYS for name in listed(key) if name.startswith(prefix)}
 
 
 def redispatch_of(overload: Any) -> Callable[..., Any]:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.checkpoints.distributed import DistributedCheckpoints
-from otel_torchdist.capture.checkpoints.files import CheckpointFiles
-from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
+from otel_torchdist.capture.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.labels.parts import LabelledParts
 from otel_torchdist.capture.thread_labels import ThreadLabels
 from otel_torchdist.capture.training.expectations import Expectations
@@ -55,8 +53,7 @@ class TrainingLoop:
         self._parts = StepParts()
         self._gradient_sync = GradientSync()
         self._expectations = Expectations()
-        self._checkpoints = OpenActivities()
-        self._distributed_checkpoints = DistributedCheckpoints(self._checkpoints, patches)
+        self._checkpoints = Checkpoints(patches)
 
     def hook(self) -> None:
         """Follow it from now on."""
@@ -64,8 +61,7 @@ class TrainingLoop:
         self._parts.hook(self._patches)
         self._gradient_sync.hook(self._patches)
         self._expectations.hook()
-        self._distributed_checkpoints.hook()
-        CheckpointFiles(self._checkpoints).hook(self._patches)
+        self._checkpoints.hook()
         self._labelled_parts.hook()
 
     def unhook(self) -> None:
@@ -73,20 +69,20 @@ class TrainingLoop:
         self.steps.unhook()
         self._parts.unhook()
         self._expectations.unhook()
-        self._distributed_checkpoints.unhook()
+        self._checkpoints.unhook()
         self._labelled_parts.unhook()
 
     def write_to(self, recorder: Recorder | None) -> None:
         """Record with this recorder from now on; None to record nothing."""
-        self.steps.recorder = self._checkpoints.recorder = self.labels.recorder = recorder
+        self.steps.recorder = self.labels.recorder = recorder
+        self._checkpoints.write_to(recorder)
         self._parts.write_to(recorder)
         self._expectations.write_to(recorder)
 
     def beat(self) -> None:
         """Record the ends of what was left with an exception; called once a second."""
         self.steps.optimizer_steps.end_left()
-        self._checkpoints.end_left()
-        self._distributed_checkpoints.check()
+        self._checkpoints.beat()
 
     def forget_all(self, ends_left: bool) -> None:
         """Forget what is open, because the tape ends or is another process's.

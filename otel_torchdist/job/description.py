@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 MAX_BYTES: Final = 1 << 16
 MAX_VALUE: Final = 256
@@ -116,26 +115,26 @@ def describe_job(environ: Mapping[str, str], namespace_file: Path = _NAMESPACE_F
         namespace_file: Where Kubernetes writes the pod's namespace.
     """
     found: dict[str, Any] = {
-        name: next((text for variable in variables if (text := _shown(environ.get(variable, "")))), "")
+        name: next((text for variable in variables if (text := shown(environ.get(variable, "")))), "")
         for name, variables in _VARIABLES.items()
     }
     if found["elastic_run_id"] == _NO_ID:
         found["elastic_run_id"] = ""
     if environ.get(_IN_KUBERNETES):
         # A pod's host name is its name, unless the pod sets one.
-        found["kubernetes_pod"] = found["kubernetes_pod"] or _shown(environ.get("HOSTNAME", ""))
+        found["kubernetes_pod"] = found["kubernetes_pod"] or shown(environ.get("HOSTNAME", ""))
         found["kubernetes_namespace"] = found["kubernetes_namespace"] or _namespace_in(namespace_file)
     return JobDescription(**found)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """A value as it is passed on: short, and without characters that cannot be encoded or printed."""
     return readable(text.strip(), MAX_VALUE)
 
 
 def _namespace_in(file: Path) -> str:
     with contextlib.suppress(OSError):
-        return _shown(read_regular(file.resolve(), MAX_BYTES).decode("utf-8", "replace"))
+        return shown(read_regular(file.resolve(), MAX_BYTES).decode("utf-8", "replace"))
     return ""
 
 
@@ -168,41 +167,3 @@ def write_description(tape: Path, description: RankDescription) -> None:
     """
     content = json.dumps(asdict(description), separators=(",", ":")).encode()
     replace_at_once(description_path(tape), tape.with_suffix(".description.new"), content)
-
-
-def read_description(tape: Path, owner: int | None = None) -> RankDescription | None:
-    """Read the description beside a tape; None if there is none, or if it is damaged.
-
-    Args:
-        tape: The tape.
-        owner: The user who must own the file; None for any.
-    """
-    try:
-        found = decode_json(read_regular(description_path(tape), MAX_BYTES, owner), RankDescription)
-    except (OSError, DecodingError):
-        return None
-    said = {one.name: getattr(found.job, one.name) for one in fields(found.job)}
-    texts = {name: _shown(text) for name, text in said.items() if isinstance(text, str)}
-    command = tuple(_shown(argument) for argument in found.job.command[:MAX_ARGUMENTS])
-    return RankDescription(replace(found.job, command=command, **texts), _shown(found.gpu))
-
-
-def gpu_of(tape: Path, owner: int | None = None) -> str:
-    """Return the UUID of the GPU of the rank that writes `tape`; '' if it has not said it."""
-    found = read_description(tape, owner)
-    return found.gpu if found is not None else ""
-
-
-def job_in(directory: Path, owner: int | None = None) -> JobDescription | None:
-    """Return the job as its newest rank in a job directory describes it; None if none does."""
-    with contextlib.suppress(OSError):
-        newest = sorted(directory.glob("*.description"), key=_changed_ns, reverse=True)
-        return next((found.job for file in newest if (found := read_description(file, owner)) is not None), None)
-    return None
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return 0

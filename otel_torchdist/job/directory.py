@@ -19,6 +19,8 @@ from otel_torchdist.job.leftovers import SHARE, find_leftovers, is_tape_name, re
 from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+LOCK_NAME: Final = "watch.lock"
+"""Held by the process that reads the tapes of a directory; see `tapes.ReaderLock`."""
 _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _TURNS: Final = 16

@@ -11,7 +11,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import try_lock, unlock
 from otel_torchdist.files.others import is_passing, reason
 from otel_torchdist.files.owned import open_or_create
-from otel_torchdist.job.directory import list_tapes
+from otel_torchdist.job.directory import LOCK_NAME, list_tapes
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.reading.reader import TapeReader
 
@@ -103,9 +103,6 @@ class LocalTapes:
 
 
 TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"
-
-
-LOCK_NAME: Final = "watch.lock"
 
 
 class ReaderLock:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.job.description import gpu_of
+from otel_torchdist.job.description_file import gpu_of
 from otel_torchdist.machine.host import read_cpu_ticks, read_memory, seconds
 from otel_torchdist.machine.links import rate_of, read_interfaces, read_ports, speed_of
 from otel_torchdist.machine.model import (

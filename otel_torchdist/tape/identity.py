@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import struct
 import time
@@ -41,7 +40,7 @@ def identify(
     """Create the identity of a tape that this process is about to write, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
     return TapeIdentity(
-        nonce=secrets.randbits(64) | 1,
+        nonce=int.from_bytes(os.urandom(8), "little") | 1,
         pid=os.getpid(),
         pid_start_ticks=process_start_ticks(os.getpid()) or 0,
         pid_namespace=pid_namespace(),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
-from otel_torchdist.job.requests.stacks import ThreadStack, read_stacks, stacks_path
+from otel_torchdist.job.requests.stacks import ThreadStack, stacks_path
+from otel_torchdist.job.requests.stacks_file import read_stacks
 from otel_torchdist.world.model import RankView, Stacks
 
 _OF_ANY_REQUEST: Final = 0

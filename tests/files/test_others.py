@@ -15,7 +15,8 @@ import pytest
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import is_gone, is_passing, open_regular, read_part, read_regular, reason
 from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
-from otel_torchdist.job.requests.stacks import StacksFile, read_stacks, stacks_path
+from otel_torchdist.job.requests.stacks import stacks_path
+from otel_torchdist.job.requests.stacks_file import StacksFile, read_stacks
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
 from otel_torchdist.tape.names.model import CallSiteName

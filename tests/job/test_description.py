@@ -15,11 +15,9 @@ from otel_torchdist.job.description import (
     RankDescription,
     describe_job,
     description_path,
-    gpu_of,
-    job_in,
-    read_description,
     write_description,
 )
+from otel_torchdist.job.description_file import gpu_of, job_in, read_description
 
 NOWHERE = Path("/nonexistent/namespace")
 

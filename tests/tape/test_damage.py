@@ -20,8 +20,9 @@ from otel_torchdist.tape.layout import ActivityKind, How, LiveWord, RecordKind, 
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity, prepare_activity
+from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import new_writer

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress
 from otel_torchdist.capture.agreement.run_id import RunIdAgreement
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery
     from otel_torchdist.capture.c10d.groups.groups import Groups
     from otel_torchdist.capture.recorder import Recorder
 
@@ -61,11 +62,20 @@ class Agreements:
         self._under_way = []
 
     def _peer_discovery_of(self, recorder: Recorder) -> Callable[[threading.Event], PeerDiscovery] | None:
-        if self._exchange_host is None:
-            return None
         identity = recorder.tape.identity
+        if self._exchange_host is None or _is_only_node(identity.world_size):
+            return None
+        # Not imported before, to save memory.
+        from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress
+
         address = RankAddress(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
         return lambda stopping: PeerDiscovery(address, stopping)
+
+
+def _is_only_node(world_size: int) -> bool:
+    """Whether the launcher has started all ranks on this node, where there is no other agent."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return local.isdecimal() and int(local) >= world_size
 
 
 def _never() -> bool:

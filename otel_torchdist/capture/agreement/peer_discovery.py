@@ -14,7 +14,6 @@ import ipaddress
 import logging
 import os
 import re
-import secrets
 import socket
 import struct
 import threading
@@ -78,7 +77,7 @@ class PeerDiscovery:
     def prepare(self, store: Any, run: int) -> None:
         """Put the token into the store. Called on rank 0 only, before other ranks can know the run id."""
         if self._local_size < self._address.world_size:
-            store.set(_key(run, "token"), secrets.token_hex(TOKEN_BYTES))
+            store.set(_key(run, "token"), os.urandom(TOKEN_BYTES).hex())
 
     def hold(self, store: Any, run: int) -> None:
         """Announce this node's agent and find those of other nodes, if there are any. May take a few minutes.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -94,7 +94,7 @@ class RunIdAgreement:
         self._settling = threading.Lock()
         self._is_settled = for_others
         self._threads: list[threading.Thread] = []
-        own_id = secrets.randbits(128)
+        own_id = int.from_bytes(os.urandom(16), "little")
         agree = self._set if self._sets else self._find
         self._own_id = own_id
         self._begin("otel-torchdist-run-id", agree, own_id)

@@ -17,14 +17,12 @@ from otel_torchdist import guard
 from otel_torchdist.capture.checkpoints.open_activities import Failure, OpenActivities
 from otel_torchdist.capture.checkpoints.plans import Amount, name_of_storage, planned, storage_in, written
 from otel_torchdist.capture.checkpoints.texts import message_of, text_of
-from otel_torchdist.capture.torch_api import DICT, TUPLE
+from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER, DICT, TUPLE
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches
 
-LOGGER: Final = "c10d-NullHandler-dcp_logger"
-"""torch's name for it, from 2.8 on. Getting it by name imports nothing: the package takes half a second."""
 _LOGGER_MODULE: Final = "torch.distributed.checkpoint.logger"
 _UTILS: Final = "torch.distributed.checkpoint.utils"
 _OPERATIONS: Final = {
@@ -54,13 +52,13 @@ class DistributedCheckpoints(logging.Handler):
 
     def hook(self) -> None:
         """Begin to listen."""
-        logging.getLogger(LOGGER).addHandler(self)
+        logging.getLogger(CHECKPOINT_LOGGER).addHandler(self)
         if _UTILS in sys.modules:
             self._watch_stages()
 
     def unhook(self) -> None:
         """Stop listening."""
-        for logger in (logging.getLogger(LOGGER), _logger_of_torch()):
+        for logger in (logging.getLogger(CHECKPOINT_LOGGER), _logger_of_torch()):
             if logger is not None:
                 logger.removeHandler(self)
 

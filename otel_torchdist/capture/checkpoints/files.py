@@ -7,13 +7,10 @@ were imported. Buffers and streams are left alone: among them are those of `torc
 from __future__ import annotations
 
 import io
-import logging
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
-
-import torch
+from typing import Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.checkpoints.distributed import failure_of
@@ -21,15 +18,9 @@ from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
 from otel_torchdist.capture.checkpoints.texts import text_of
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
 
-if TYPE_CHECKING:
-    from otel_torchdist.capture.torch_api import Patches
-
 _WRITER: Final = "_open_zipfile_writer"
-_READER: Final = "_open_zipfile_reader"
 _FILE: Final = "file"
 _WHERE: Final = "checkpoint file"
-
-_logger = logging.getLogger("otel_torchdist")
 
 
 class CheckpointFiles:
@@ -38,29 +29,21 @@ class CheckpointFiles:
     def __init__(self, activities: OpenActivities) -> None:
         self._activities = activities
 
-    def hook(self, patches: Patches) -> None:
-        """Replace the two globals."""
-        missing = [name for name in (_WRITER, _READER) if not hasattr(torch.serialization, name)]
-        if missing:
-            _logger.warning("this torch has no torch.serialization.%s: its files are not recorded", missing[0])
-        patches.replace(torch.serialization, _WRITER, self._make(ActivityKind.TORCH_SAVE))
-        patches.replace(torch.serialization, _READER, self._make(ActivityKind.TORCH_LOAD))
+    def made(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What records in the place of a global of `torch.serialization`."""
+        kind = ActivityKind.TORCH_SAVE if name == _WRITER else ActivityKind.TORCH_LOAD
 
-    def _make(self, kind: ActivityKind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def opened(file: Any, *args: Any, **kwargs: Any) -> Any:
-                recorded = self._begin(kind, file)
-                if recorded is None:
-                    return original(file, *args, **kwargs)
-                try:
-                    return _Opened(original(file, *args, **kwargs), recorded)
-                except BaseException as error:
-                    recorded.end(error)
-                    raise
+        def opened(file: Any, *args: Any, **kwargs: Any) -> Any:
+            recorded = self._begin(kind, file)
+            if recorded is None:
+                return original(file, *args, **kwargs)
+            try:
+                return _Opened(original(file, *args, **kwargs), recorded)
+            except BaseException as error:
+                recorded.end(error)
+                raise
 
-            return opened
-
-        return make
+        return opened
 
     def _begin(self, kind: ActivityKind, file: Any) -> _RecordedFile | None:
         if self._activities.recorder is None:

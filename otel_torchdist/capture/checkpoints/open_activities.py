@@ -16,7 +16,7 @@ from otel_torchdist.capture.checkpoints.texts import Texts
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
 from otel_torchdist.tape.names.model import SPARE_OF_LABELS
-from otel_torchdist.tape.records.activities import prepare_activity
+from otel_torchdist.tape.records.prepared import prepare_activity
 
 if TYPE_CHECKING:
     from types import FrameType

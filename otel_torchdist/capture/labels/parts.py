@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch.distributed import ProcessGroup
-from wrapt import register_post_import_hook
 
 from otel_torchdist import guard
 from otel_torchdist.capture.labels import fsdp, pipeline
@@ -22,6 +21,7 @@ from otel_torchdist.capture.labels.fsdp import FlatParameters, ParamGroups
 from otel_torchdist.capture.labels.meshes import Meshes
 from otel_torchdist.capture.labels.pipeline import Stages
 from otel_torchdist.capture.torch_api import Patches, Replaced
+from otel_torchdist.when_imported import when_imported
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -59,7 +59,7 @@ class LabelledParts:
             self._replicated.hook(self._patches)
         this: weakref.ref[LabelledParts] = weakref.ref(self)
         for name in self._parts:
-            register_post_import_hook(functools.partial(_imported, this), name)
+            when_imported(name, functools.partial(_imported, this))
 
     def unhook(self) -> None:
         """Put everything back."""

@@ -19,7 +19,6 @@ from otel_torchdist.capture.rpc.torch_rpc import (
     INVOKES_PYTHON,
     TorchRpc,
     missing_parts,
-    rpc_module,
 )
 from otel_torchdist.capture.rpc.tracebacks import hide_frame
 from otel_torchdist.tape.layout import ActivityKind, How
@@ -64,7 +63,7 @@ class RpcWorkers:
     def __init__(
         self, events: RpcEvents, poll_soon: Callable[[], None], call_begins: Callable[[], None], patches: Patches
     ) -> None:
-        """Replace nothing yet; see `CallerSide` for the arguments."""
+        """Replace nothing until this process joins; see `CallerSide` for the arguments."""
         serving = Serving()
         self.caller = CallerSide(poll_soon, call_begins, serving)
         self.callee = CalleeSide(serving)
@@ -73,16 +72,6 @@ class RpcWorkers:
         self._worker: _Worker | None = None
         self._is_following = False
         self._shutdown: RecordedCall | None = None
-
-    def hook(self) -> None:
-        """Wait for `init_rpc`, or begin at once if this process is a worker already."""
-        module = rpc_module()
-        if module is None:
-            return
-        self._patches.replace(module, "_init_rpc_backend", self._make_init)
-        with guard.guarded("joining RPC"):
-            if not missing_parts() and TorchRpc().agent is not None:
-                self._join_late(TorchRpc().agent)
 
     def unhook(self) -> None:
         """Record nothing any more; what was replaced is restored by its owner."""
@@ -114,7 +103,8 @@ class RpcWorkers:
 
     # --- init_rpc -------------------------------------------------------------------------------------------------
 
-    def _make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What joins RPC in the place of torch's function."""
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -148,7 +138,7 @@ class RpcWorkers:
         if recorder is not None:
             _begin_interval(joining, recorder, ActivityKind.RPC_JOIN, worker.name)
 
-    def _join_late(self, agent: Any) -> None:
+    def join_late(self, agent: Any) -> None:
         """Begin with an agent that this process has had before us."""
         this = agent.get_worker_info()
         worker = _Worker(int(this.id), str(this.name), 0)

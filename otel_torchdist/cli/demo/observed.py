@@ -11,7 +11,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.agent.log_relay import LOG_NAME, LogTail, pass_on
 from otel_torchdist.files.locks import is_file_locked
-from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.serving.scrape_target import ScrapeTarget
 
 _TIMEOUT_S: Final = 2.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -20,7 +19,6 @@ from otel_torchdist.tape.names.model import (
     OTHER,
     AtTimeout,
     CallPathName,
-    CallSiteName,
     GroupName,
     LabelKind,
     LabelName,
@@ -28,32 +26,6 @@ from otel_torchdist.tape.names.model import (
     ParameterNames,
     SignatureName,
 )
-
-_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | LabelName | ParameterNames]]] = {
-    "group": GroupName,
-    "signature": SignatureName,
-    "call_site": CallSiteName,
-    "call_path": CallPathName,
-    "parameters": ParameterNames,
-    "label": LabelName,
-}
-
-
-def encode_line(identity: int, name: Name) -> bytes:
-    """Return the line of a name, with its newline."""
-    if isinstance(name, str):
-        body: dict[str, Any] = {"id": identity, "text": name[:MAX_TEXT]}
-    else:
-        kind = next(kind for kind, cls in _KINDS.items() if isinstance(name, cls))
-        # `dataclasses.asdict` would copy a group's thousands of ranks one by one.
-        body = {"id": identity, kind: {field: getattr(name, field) for field in name.__slots__}}
-    text = json.dumps(body, separators=(",", ":"), default=_value_of).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def _value_of(member: Any) -> Any:
-    return member.value  # of an enum: there is nothing else that JSON lacks
-
 
 _Number = Annotated[int, Meta(ge=0, le=1 << 53)]
 _Rank = Annotated[int, Meta(ge=0, le=1 << 31)]

@@ -7,13 +7,13 @@ import threading
 from pathlib import Path
 
 from otel_torchdist import guard
-from otel_torchdist.tape.names.lines import encode_line
 from otel_torchdist.tape.names.model import (
     MAX_BYTES,
     MAX_NAMES,
     OTHER,
     Name,
 )
+from otel_torchdist.tape.names.written import encode_line
 
 
 class NamesWriter:

@@ -77,14 +77,6 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
         return self.completed_ns is None
 
 
-def prepare_activity(kind: ActivityKind, detail: int, thread: int, message_bytes: int = 0) -> bytes:
-    """Pack an activity for `TapeWriter.begin_prepared`; its sequence is its parent's number.
-
-    The arguments are those of `Activity`.
-    """
-    return layout.PAYLOAD_TAIL.pack(message_bytes, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0, 0)
-
-
 def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
     """Build the activity from a payload's fields.
 

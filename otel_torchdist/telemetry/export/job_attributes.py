@@ -8,7 +8,8 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.job.description import JobDescription, read_description
+from otel_torchdist.job.description import JobDescription
+from otel_torchdist.job.description_file import read_description
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _OF_JOB: Final[Mapping[str, str]] = {

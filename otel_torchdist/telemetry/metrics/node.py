@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription, read_description
+from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
+from otel_torchdist.job.description_file import read_description
 from otel_torchdist.machine.model import MachineReading, RankFigures
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.semconv import OTHER

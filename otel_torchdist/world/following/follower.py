@@ -6,7 +6,7 @@ import dataclasses
 from typing import Final
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.requests.stacks import StacksFile
+from otel_torchdist.job.requests.stacks_file import StacksFile
 from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal

@@ -20,8 +20,9 @@ from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.files import owned as owned_files
+from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.requests.stacks import stacks_path
-from otel_torchdist.job.tapes import LOCK_NAME, MAX_WARNINGS, LocalTapes
+from otel_torchdist.job.tapes import MAX_WARNINGS, LocalTapes
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget
 from otel_torchdist.tape.identity import decode_identity, encode_identity
 from otel_torchdist.tape.layout import IDENTITY_SIZE

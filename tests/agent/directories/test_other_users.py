@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.job.directory import LOCK_NAME, tapes_in
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of
 from tests.support.commands.running import SCRIPT, Running, environment

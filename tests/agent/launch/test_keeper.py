@@ -15,7 +15,7 @@ import pytest
 
 from otel_torchdist.agent.launch import keeper
 from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper
-from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.job.directory import LOCK_NAME
 
 HOLDER = """
 import fcntl, sys

@@ -72,6 +72,7 @@ def test_a_stall_is_reported_in_time(
     running = start("agent", "--keep", "0", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT=str(round(THRESHOLD_S * 1000)))
     running.wait_for("/metrics is served")
     assert os.getpriority(os.PRIO_PROCESS, running.process.pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICE, 19)
+    assert os.sched_getscheduler(running.process.pid) == os.SCHED_BATCH
     for sequence in range(1, 20):
         ranks.meet(sequence)
     ranks.send(0, "enter 20")

@@ -18,7 +18,7 @@ from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, L
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import FILE_NAME, Checkpoint
 from otel_torchdist.agent.reading.followed_rank import RankState
-from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.batch import TapeCursor

@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.job.description import JobDescription, RankDescription, read_description, write_description
+from otel_torchdist.job.description import JobDescription, RankDescription, write_description
+from otel_torchdist.job.description_file import read_description
 from otel_torchdist.tape.identity import decode_identity
 from tests.agent.training import RANKS, WORKERS, Training
 from tests.machine.conftest import FAKE_NVML

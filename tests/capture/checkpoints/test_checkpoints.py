@@ -21,10 +21,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from otel_torchdist import semconv
 from otel_torchdist.capture.checkpoints import open_activities
-from otel_torchdist.capture.checkpoints.distributed import LOGGER, DistributedCheckpoints
-from otel_torchdist.capture.checkpoints.files import CheckpointFiles
-from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES, OpenActivities
+from otel_torchdist.capture.checkpoints.first_use import Checkpoints
+from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES
 from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
+from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS, Activity
@@ -201,11 +201,11 @@ class Rank(OwnTape):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, capacity=4096)
-        self.activities = OpenActivities()
-        self.distributed = DistributedCheckpoints(self.activities, self.patches)
-        self.distributed.hook()
-        CheckpointFiles(self.activities).hook(self.patches)
-        self.activities.recorder = self.recorder
+        self.checkpoints = Checkpoints(self.patches)
+        self.checkpoints.hook()
+        self.checkpoints.write_to(self.recorder)
+        recording = self.checkpoints.begin()
+        self.activities, self.distributed = recording.activities, recording.distributed
 
     def ended(self) -> list[tuple[str, Activity]]:
         """What has ended since the last call, with its text."""
@@ -214,7 +214,7 @@ class Rank(OwnTape):
 
     def unhook(self) -> None:
         """Undo what patches do not restore."""
-        self.distributed.unhook()
+        self.checkpoints.unhook()
 
 
 @pytest.fixture
@@ -300,16 +300,16 @@ def test_left_without_a_word(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> Non
 @QUIET
 def test_silent_logger(rank: Rank, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A program that disables torch's logger gets one line that says what is missing, and its checkpoint."""
-    logging.getLogger(LOGGER).disabled = True
+    logging.getLogger(CHECKPOINT_LOGGER).disabled = True
     try:
         rank.distributed.check()
         assert caplog.records == []  # it may never save
         for name in ("x", "y"):
             save(tmp_path / name)
     finally:
-        logging.getLogger(LOGGER).disabled = False
+        logging.getLogger(CHECKPOINT_LOGGER).disabled = False
     [record] = [one for one in caplog.records if one.name == "otel_torchdist"]
-    assert record.getMessage().startswith(f"checkpoints are not recorded: the logger {LOGGER} is disabled")
+    assert record.getMessage().startswith(f"checkpoints are not recorded: the logger {CHECKPOINT_LOGGER} is disabled")
     assert rank.ended() == []
 
 

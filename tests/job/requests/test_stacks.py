@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests.stacks import ThreadStack, read_stacks, stacks_path, write_stacks
+from otel_torchdist.job.requests.stacks import ThreadStack, stacks_path, write_stacks
+from otel_torchdist.job.requests.stacks_file import read_stacks
 from otel_torchdist.tape.names.model import CallSiteName
 
 STACKS = [

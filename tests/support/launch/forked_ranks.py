@@ -32,7 +32,7 @@ IMPORTED: Final = (
     "torch.utils.data",
     "otel_torchdist.agent.thread",
     "otel_torchdist.capture.session",
-    "otel_torchdist.instrumentor",
+    "otel_torchdist.switch",
     "otel_torchdist.telemetry.export.outputs",
 )
 """What ranks would import, imported before they are forked."""

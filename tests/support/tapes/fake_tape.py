@@ -12,7 +12,7 @@ from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind, RunIdState, Word
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import prepare_activity
+from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.records.splits import pack_splits
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter

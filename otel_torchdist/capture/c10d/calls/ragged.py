@@ -15,7 +15,7 @@ from otel_torchdist.capture.torch_api import LIST
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
 
-RAGGED_AFTER: Final = 256
+RAGGED_AFTER: Final = 128
 """Different shapes at one line after which its calls count as ragged."""
 MAX_LINES: Final = 4096
 

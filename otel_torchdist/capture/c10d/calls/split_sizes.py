@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.signatures import MAX_SUMMED
 from otel_torchdist.capture.torch_api import LIST
-from otel_torchdist.tape.records.splits import pack_splits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +28,8 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
             found = _of_tensor(given, output, outgoing, incoming)
         if found is None:
             return plan.tail
+        from otel_torchdist.tape.records.splits import pack_splits  # few programs exchange unevenly
+
         plan.tape.write_splits(pack_splits(entered_ns, thread, *found))
         return plan.tail_read
     except Exception as error:

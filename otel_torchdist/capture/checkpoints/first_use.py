@@ -1,0 +1,143 @@
+"""Waits for the first checkpoint of the program. What records checkpoints is imported only then, to save memory."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from otel_torchdist import guard
+from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.checkpoints.distributed import DistributedCheckpoints
+    from otel_torchdist.capture.checkpoints.files import CheckpointFiles
+    from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
+    from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.capture.torch_api import Patches
+
+_UTILS: Final = "torch.distributed.checkpoint.utils"
+OPENS: Final = ("_open_zipfile_writer", "_open_zipfile_reader")
+"""Globals of `torch.serialization` through which `torch.save` and `torch.load` open a file."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Checkpoints:
+    """Records the checkpoints of this process."""
+
+    def __init__(self, patches: Patches) -> None:
+        """Record nothing until `hook`."""
+        self._patches = patches
+        self._recorder: Recorder | None = None
+        self._recording: Recording | None = None
+        self._made: dict[str, Recording] = {}
+        self._messages = _Messages(self._begin_if_recorded)
+
+    def write_to(self, recorder: Recorder | None) -> None:
+        """Record with this recorder from now on; None to record nothing."""
+        self._recorder = recorder
+        if self._recording is not None:
+            self._recording.activities.recorder = recorder
+
+    def hook(self) -> None:
+        """Wait from now on."""
+        logging.getLogger(CHECKPOINT_LOGGER).addHandler(self._messages)
+        missing = [name for name in OPENS if not hasattr(torch.serialization, name)]
+        if missing:
+            _logger.warning("this torch has no torch.serialization.%s: its files are not recorded", missing[0])
+        for name in OPENS:
+            self._patches.replace(torch.serialization, name, functools.partial(self._make_open, name))
+        if _UTILS in sys.modules:
+            self.begin()
+
+    def unhook(self) -> None:
+        """Record nothing any more; what was replaced is restored by its owner."""
+        logging.getLogger(CHECKPOINT_LOGGER).removeHandler(self._messages)
+        if self._recording is not None:
+            self._recording.distributed.unhook()
+
+    def beat(self) -> None:
+        """Record the ends of what was left with an exception; called once a second."""
+        if self._recording is None and _UTILS in sys.modules:
+            self.begin()
+        if self._recording is not None:
+            self._recording.activities.end_left()
+            self._recording.distributed.check()
+
+    def forget_all(self, ends_left: bool) -> None:
+        """Forget what is open, because the tape ends or is another process's.
+
+        Args:
+            ends_left: Whether to record as ended what was left with an exception.
+        """
+        if self._recording is not None:
+            self._recording.activities.forget_all(ends_left=ends_left)
+
+    def begin(self) -> Recording:
+        """Import what records checkpoints, and record from now on."""
+        found = self._recording
+        if found is not None:
+            return found
+        made = Recording(self._patches, self._recorder)
+        self._recording = found = self._made.setdefault(
+            CHECKPOINT_LOGGER, made
+        )  # another thread may have made one meanwhile
+        if found is made:
+            found.distributed.hook()
+        return found
+
+    def _begin_if_recorded(self) -> None:
+        if self._recorder is not None:
+            self.begin()
+
+    def _make_open(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorded: list[Callable[..., Any]] = []
+
+        def opened(*args: Any, **kwargs: Any) -> Any:
+            if not recorded and self._recorder is not None:
+                with guard.guarded("checkpoint file"):
+                    recorded.append(self.begin().files.made(name, original))
+            return (recorded[0] if recorded else original)(*args, **kwargs)
+
+        return opened
+
+
+class _Messages(logging.Handler):
+    """Receives the first message that torch logs about a checkpoint."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._begin = begin
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Begin to record, with this message: a logger also calls the handlers that it is given meanwhile."""
+        try:
+            self._begin()
+        except Exception as error:
+            guard.report("checkpoint", error)
+
+
+class Recording:
+    """What records checkpoints, once there is one.
+
+    Attributes:
+        activities: What is open.
+        distributed: Records `torch.distributed.checkpoint`.
+        files: Records `torch.save` and `torch.load`.
+    """
+
+    def __init__(self, patches: Patches, recorder: Recorder | None) -> None:
+        """Import it; nothing is hooked."""
+        from otel_torchdist.capture.checkpoints.distributed import DistributedCheckpoints
+        from otel_torchdist.capture.checkpoints.files import CheckpointFiles
+        from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
+
+        self.activities: OpenActivities = OpenActivities()
+        self.activities.recorder = recorder
+        self.distributed: DistributedCheckpoints = DistributedCheckpoints(self.activities, patches)
+        self.files: CheckpointFiles = CheckpointFiles(self.activities)

@@ -1,0 +1,87 @@
+"""What a rank takes for being recorded: the modules that it imports, and its memory."""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_torchdist
+from otel_torchdist import environment_variables as env
+from tests.support.repository import REPOSITORY
+
+pytestmark = pytest.mark.process
+
+WORKER = REPOSITORY / "tests" / "capture" / "workers" / "footprint.py"
+GOAL_BYTES = 4_000_000
+FOREIGN = ("faulthandler", "resource", "sysconfig", "_sysconfigdata_")
+"""What is imported that is not ours, where torch has not imported it itself."""
+ON_DEMAND = (
+    "otel_torchdist.capture.agreement.peer_discovery",
+    "otel_torchdist.capture.checkpoints.distributed",
+    "otel_torchdist.capture.checkpoints.files",
+    "otel_torchdist.capture.cuda",
+    "otel_torchdist.capture.observers",
+    "otel_torchdist.capture.requests.sampling",
+    "otel_torchdist.capture.rpc.workers",
+    "otel_torchdist.instrumentor",
+    "otel_torchdist.native.recording",
+    "otel_torchdist.native.tape_writer",
+    "otel_torchdist.tape.names.lines",
+    "otel_torchdist.tape.reading",
+    "otel_torchdist.tape.records.operations",
+    "otel_torchdist.telemetry",
+    "otel_torchdist.world",
+)
+"""What this rank does not use, with all that is in these packages."""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a rank reports without us, and recorded by the kernel in Python with all settings as by default."""
+    assert otel_torchdist.__file__
+    compileall.compile_dir(Path(otel_torchdist.__file__).parent, quiet=2)  # compiling takes memory, too
+    ours = {
+        env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
+        env.OTEL_PYTHON_TORCHDIST_CAPTURE: "python",
+        env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(tmp_path_factory.mktemp("tapes", numbered=True)),
+        env.OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK: "true",
+        env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER: "0",
+        env.OTEL_EXPORTER_PROMETHEUS_PORT: "0",
+        "OTEL_TRACES_EXPORTER": "none",
+        "LOCAL_WORLD_SIZE": "8",
+    }
+    started = [
+        subprocess.Popen([sys.executable, str(WORKER)], env=os.environ | more, stdout=subprocess.PIPE, text=True)
+        for more in ({}, ours)
+    ]
+    bare, recorded = (json.loads(process.communicate(timeout=120)[0].splitlines()[-1]) for process in started)
+    return bare, recorded
+
+
+def test_imports(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """A rank imports nothing of OpenTelemetry or of other packages, and of ours only what it uses."""
+    bare, recorded = ranks
+    added = set(recorded["modules"]) - set(bare["modules"])
+    assert [name for name in sorted(added) if not name.startswith(("otel_torchdist.", *FOREIGN))] == []
+    assert [name for name in sorted(added) if name.startswith(ON_DEMAND)] == []
+    assert "otel_torchdist.capture.session" in added
+
+
+def test_imports_on_demand(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """What records checkpoints is imported with the first file that is saved."""
+    _, recorded = ranks
+    added = set(recorded["after_a_file"]) - set(recorded["modules"])
+    assert "otel_torchdist.capture.checkpoints.files" in added
+
+
+def test_memory(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """A rank takes at most 4 MB of private memory for being recorded, the modules that it imports included."""
+    bare, recorded = ranks
+    assert 0 < recorded["anonymous"] - bare["anonymous"] <= GOAL_BYTES
