@@ -12,9 +12,8 @@ from collections.abc import Callable
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Final
 
-from wrapt import register_post_import_hook
-
 from otel_torchdist import guard
+from otel_torchdist.when_imported import when_imported
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -43,7 +42,7 @@ class Rehearsals:
     def follow(self) -> None:
         """Follow them from now on, also once pipelines are imported."""
         self._is_followed = True
-        register_post_import_hook(functools.partial(_imported, weakref.ref(self)), STAGES)
+        when_imported(STAGES, functools.partial(_imported, weakref.ref(self)))
 
     def unfollow(self) -> None:
         """Follow none any more; what is replaced is restored with all patches."""
