@@ -36,6 +36,8 @@ THRESHOLD_S: Final = 1.0
 AT_THE_SAME_TIME: Final = 2
 MOST_S: Final = 240.0
 """Until a verdict: a job starts in seconds, unless torch has to be read from a disk that others use as well."""
+UNHURRIED: Final = "--monitor-interval=10"
+"""Gloo aborts one of the ranks that disagree, and torchrun would end the others 0.1 s later, before all have called."""
 _RULES: Final = StallRules.from_config(Config.from_environment({}), THRESHOLD_S)
 _ports = itertools.count(30_001)
 
@@ -108,7 +110,8 @@ class Pairs:
         origin = Origin("a test", diagnosis.verdict_text, fault.size, "a test")
         script = plan(original, diagnosis.found.moment.world, histories, origin)
         source = source_of(script, "hang.py")
-        with self.running(fault.name, source, len(script.steps)) as (tapes, torchrun):
+        options = () if fault.verdict == "dead" else (UNHURRIED,)
+        with self.running(fault.name, source, len(script.steps), *options) as (tapes, torchrun):
             copy = verdict_in(tapes, fault.verdict, script.named)[0].found.verdict
             assert copy is not None
             if fault.verdict == "dead":
@@ -116,14 +119,14 @@ class Pairs:
         return Pair(original, script, source, copy, torchrun.log)
 
     @contextlib.contextmanager
-    def running(self, name: str, source: str, ranks: int) -> Iterator[tuple[Path, Torchrun]]:
+    def running(self, name: str, source: str, ranks: int, *options: str) -> Iterator[tuple[Path, Torchrun]]:
         """Run a script under torchrun with our instrumentation; yields the directory of its tapes, and torchrun."""
         folder, tapes = self._folder / f"copy-{name}", self._base / f"copy-{name}"
         folder.mkdir()
         script = folder / "hang.py"
         script.write_text(source)
         environ = {**self._environ(tapes), "OMP_NUM_THREADS": "1"}
-        command = ["--standalone", f"--nproc-per-node={ranks}", script]
+        command = ["--standalone", f"--nproc-per-node={ranks}", *options, script]
         with self._starting:
             torchrun = Torchrun(self._python, folder / "output", command, environ)
         try:
