@@ -15,12 +15,16 @@ from benchmarks.steps.numerics_steps import Looked, Looking
 from benchmarks.steps.training import Model, Parallelism, Place
 from benchmarks.steps.training_rank import Training
 from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.observers.ends import AwaitedEnds
 from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import Config, NumericsMode
 
-ENTRANCES: Final = ("_begin", "_issued", "_waited_for", "_settle", "_ended")
+ENTRANCES: Final = (
+    (ObservedCalls, "_begin"),
+    *((AwaitedEnds, name) for name in ("issued", "waited_for", "settle", "_end")),
+)
 """Methods of the observers by which the training's threads come to them."""
 
 
@@ -60,8 +64,8 @@ def serve(connection: Connection, parallelism: Parallelism, model: Model, place:
     """Train as ordered until there are no orders."""
     join_job(place)
     stopwatch = Stopwatch()
-    for name in ENTRANCES:
-        setattr(ObservedCalls, name, stopwatch.around(getattr(ObservedCalls, name), counts=name == ENTRANCES[0]))
+    for owner, name in ENTRANCES:
+        setattr(owner, name, stopwatch.around(getattr(owner, name), counts=owner is ObservedCalls))
     training = Training(parallelism, model)
     training.steps(1)
     while looking := connection.recv():

@@ -100,7 +100,7 @@ class AwaitedEnds:
     def hook(self) -> Any:
         """Follow blocks of coalesced operations, and the steps of optimizers; returns the handle of the latter."""
         self._patches.replace(ProcessGroup, "_end_coalescing", self._make_end_coalescing)
-        skip_in_dynamo(AwaitedEnds.settle.__code__, with_callees=False)
+        skip_in_dynamo(AwaitedEnds.settle.__code__)
         return hook_before_optimizers(self.settle)
 
     def forget_all(self) -> None:

@@ -168,7 +168,7 @@ class ObservedCalls:
                 ends.issued(pending, operation, args, result)
             return result
 
-        skip_in_dynamo(observed.__code__, with_callees=False)
+        skip_in_dynamo(observed.__code__)
         return observed
 
     def observe_wait(self, kernel: Kernel) -> Kernel:
@@ -184,7 +184,7 @@ class ObservedCalls:
                 ends.waited_for(given)
             return result
 
-        skip_in_dynamo(observed_wait.__code__, with_callees=False)
+        skip_in_dynamo(observed_wait.__code__)
         return observed_wait
 
     def _begin(

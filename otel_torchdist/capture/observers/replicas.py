@@ -77,7 +77,7 @@ class Replicas:
     def hook(self, patches: Patches) -> None:
         """Learn of models where they are wrapped, and compare before steps of optimizers."""
         patches.replace(ddp, _CHECKS_SHAPES, self._make_check)
-        skip_in_dynamo(Replicas._before_step.__code__, with_callees=False)
+        skip_in_dynamo(Replicas._before_step.__code__)
         self._handles.append(hook_before_optimizers(self._before_step))
 
     def unhook(self) -> None:

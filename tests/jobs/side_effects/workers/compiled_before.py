@@ -10,6 +10,9 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch._dynamo.utils import counters
 
+from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.observers.values.numerics import NumericsObserver
+from otel_torchdist.config import NumericsMode
 from tests.support.ranks.rank import join, say, start_capture
 
 
@@ -43,7 +46,9 @@ def run() -> None:
 warnings.simplefilter("ignore")
 join()
 run()
-capture = start_capture() if sys.argv[1] == "on" else None
+looking = Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1)
+observing = {"on": None, "looking": looking}
+capture = start_capture(observing=observing[sys.argv[1]]) if sys.argv[1] in observing else None
 run()
 if capture is not None:
     capture.uninstall()
