@@ -13,12 +13,13 @@ from typing import Final, TypeAlias
 
 from benchmarks.calls import cold, growth, per_call
 from benchmarks.calls.orders import Variant
+from benchmarks.parts import parts
 from benchmarks.programs import memory, own_threads, small_collectives
 from benchmarks.readers import agent_memory, exporting, readers, reading
 from benchmarks.results.machine import describe_machine
 from benchmarks.results.report import show, show_machine, write_json
 from benchmarks.results.sections import Section
-from benchmarks.steps import ddp, numerics, numerics_steps, parts, step_time
+from benchmarks.steps import ddp, numerics, numerics_steps, step_time
 from benchmarks.steps.training import Switch
 
 Done: TypeAlias = Mapping[str, Section]

@@ -14,7 +14,7 @@ PRELOADED: Final = (
     "benchmarks.programs.small_collectives_rank",
     "benchmarks.steps.ddp_rank",
     "benchmarks.steps.numerics_rank",
-    "benchmarks.steps.part_rank",
+    "benchmarks.parts.rank",
     "benchmarks.steps.training_rank",
 )
 

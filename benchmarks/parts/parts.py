@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias
 
 from benchmarks.forks import forked
 from benchmarks.native_library import MISSING, library_folder, native_cache
+from benchmarks.parts.counts import events_of_a_step
+from benchmarks.parts.orders import Event, PartTimes, PartTurn
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
-from benchmarks.steps.part_counts import events_of_a_step
-from benchmarks.steps.part_orders import Event, PartTimes, PartTurn
 from benchmarks.steps.training import Model, Parallelism, Switch, switches_with
 
 GOAL_PERCENT: Final = 0.1
@@ -107,7 +107,7 @@ def _measure(extent: Extent, library: Path | None, is_rpc: bool) -> Rounds:
 
 def _serve(connection: Connection, tapes: Path, library: Path | None, is_rpc: bool) -> None:
     # Only the forked processes need torch, and the one they are forked from has it already.
-    from benchmarks.steps.part_rank import serve
+    from benchmarks.parts.rank import serve
 
     serve(connection, tapes, library, is_rpc)
 

@@ -23,7 +23,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from benchmarks.steps.part_orders import Event
+from benchmarks.parts.orders import Event
 
 BATCHES: Final = 4096
 

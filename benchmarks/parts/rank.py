@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributed import rpc
 
 from benchmarks.calls.collectives import join_gloo_alone
-from benchmarks.steps.part_events import Timed, events
-from benchmarks.steps.part_orders import Event, PartTimes, PartTurn
+from benchmarks.parts.events import Timed, events
+from benchmarks.parts.orders import Event, PartTimes, PartTurn
 from benchmarks.steps.switching import recording
 from otel_torchdist.native.library import Library, find_library
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.steps.part_orders import Event
+from benchmarks.parts.orders import Event
 from benchmarks.steps.training import Model, Parallelism
 
 
