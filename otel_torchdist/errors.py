@@ -3,13 +3,13 @@
 * TorchDistError
   Commands print these:
   + TapeError               errors                         a tape or its directory cannot be created or read
-  + SeveralRunsError        job.runs                       the first digits of a run's id match more than one run
+  + SeveralRunsError        job.runs.runs                  the first digits of a run's id match more than one run
   + FolderError             cli.export.folder              dumps cannot be written, or would replace files of others
   + OutputError             files.outputs                  a file cannot be written, or would replace one of others
   + ParquetError            cli.export.parquet             tables cannot be written, or would be among files of others
   + NotReproducibleError    reproducer.model               no script can show what has happened
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
-  + ProfileError            job.profile_file               a rank does not answer with a profile
+  + ProfileError            job.requests.profile_file      a rank does not answer with a profile
   + NativeError             native.library                 the native library cannot be built, or not be used here
   + NoToolError             native.compiling               a compiler, or torch, is not installed
   These are handled where they arise:
