@@ -20,7 +20,6 @@ from otel_torchdist.stall.findings.events import (
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.stall.findings.wording import describe_problem, describe_values
 from otel_torchdist.stall.incident_id import Incident
-from otel_torchdist.stall.reporting import attributes
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
@@ -308,5 +307,5 @@ def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> 
         now_ns: Monotonic time.
     """
     age_s = verdict.age_ns(now_ns) / 1e9
-    found = attributes.of_verdict(verdict, incident.run, age_s)
+    found = of_verdict(verdict, incident.run, age_s)
     return Ruling(incident, epoch, verdict.operation_id, sentence(verdict, age_s), found)
