@@ -123,16 +123,18 @@ def test_every_query_has_data(story: Story) -> None:
 
     But what is slow must have been so for half a minute; `promtool` and jobs on two nodes test that. If it was, the
     alert for stragglers is silent for the same rank. The job does not look at values, which is off by default, has no
-    GPUs, no DDP, which times its gradients, saves no checkpoint, and has no exporters of devices and links beside it;
-    nor is it long enough for goals: here Prometheus only has to understand what is asked about them.
+    GPUs, no DDP, which times its gradients, saves no checkpoint, makes no remote calls, and has no exporters of devices
+    and links beside it; nor is it long enough for goals: here Prometheus only has to understand what is asked about
+    them.
     """
     assert story.errors == {}
     missing = {where for expression, where in story.asked.items() if expression not in story.answered}
     of_values = {where for where in missing if where.startswith("torchdist-numeric: ")}
     of_checkpoints = {where for where in missing if "heckpoint" in where}
+    of_calls = {where for where in missing if "emote calls" in where}
     of_others = {where for where in missing if where.startswith(OF_OTHERS)}
-    silent = {"TorchdistNonFinite", "TorchdistDiverged", "TorchdistGpuLost", "TorchdistSharedGroup"}
-    unanswered = missing - of_values - of_checkpoints - of_others - silent
+    silent = {f"Torchdist{name}" for name in ("NonFinite", "Diverged", "GpuLost", "SharedGroup", "CallsBlocked")}
+    unanswered = missing - of_values - of_checkpoints - of_calls - of_others - silent
     assert unanswered <= {"TorchdistSlow"} or unanswered == {"TorchdistStraggler"}
 
 
