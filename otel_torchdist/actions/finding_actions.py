@@ -15,7 +15,8 @@ from otel_torchdist.actions.perform import Act, is_first, perform, report
 from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.stall.findings.events import Finding
-from otel_torchdist.stall.reporting.attributes import describe_finding, of_finding
+from otel_torchdist.stall.findings.wording import describe_finding
+from otel_torchdist.stall.reporting.attributes import of_finding
 from otel_torchdist.tape.reading.reader import TapeReader
 
 MAX_ACTED: Final = 64

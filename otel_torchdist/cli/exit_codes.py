@@ -28,7 +28,7 @@ class ExitCode(enum.IntEnum):
         return member
 
     SUCCESS = 0, "success; `diagnose`: no problem"
-    PROBLEM = 1, "`diagnose`: a verdict, or a rank that failed or died"
+    PROBLEM = 1, "`diagnose`: a verdict or a finding, or a rank that failed or died"
     NOTHING_FOUND = 2, "no job, run or tape that can be read, or more than one run matches"
     DEMO_FAILED = 3, "the demo's training failed, or the expected verdict did not come in time"
     NOT_REPRODUCIBLE = 4, "`reproduce`: no verdict, or one that a script cannot show"

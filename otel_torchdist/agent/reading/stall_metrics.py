@@ -24,7 +24,7 @@ from otel_torchdist.stall.findings.events import (
 )
 from otel_torchdist.stall.findings.slow import PathLengths
 from otel_torchdist.stall.findings.values import NonFinite
-from otel_torchdist.stall.reporting.attributes import describe_finding
+from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.telemetry.metrics.labels import label_value
 from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot

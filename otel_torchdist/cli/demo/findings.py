@@ -17,7 +17,8 @@ from otel_torchdist.naming import name_ranks
 from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.findings.events import ValuesFound
 from otel_torchdist.stall.findings.values import NonFinite
-from otel_torchdist.stall.reporting.attributes import describe_finding, resolution
+from otel_torchdist.stall.findings.wording import describe_finding
+from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.verdict.model import Verdict
 
 

@@ -15,7 +15,10 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
+from otel_torchdist.stall.findings.events import FINDINGS
 from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_calls
+from otel_torchdist.stall.findings.watch import FindingWatch
+from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -72,6 +75,7 @@ class Diagnosis:
         threshold_s: Minimum age in seconds at which an open operation counts as stalled.
         ranks: Ranks that have a tape here, ascending.
         warnings: What could not be read.
+        findings: What is wrong without a stall, such as values that are not finite, a sentence each.
         helpers: Diagnoses of the runs of processes that its ranks have started.
     """
 
@@ -81,6 +85,7 @@ class Diagnosis:
     threshold_s: float
     ranks: tuple[RankAccount, ...]
     warnings: tuple[str, ...]
+    findings: tuple[str, ...] = ()
     helpers: tuple[Diagnosis, ...] = ()
 
     @property
@@ -95,9 +100,9 @@ class Diagnosis:
 
     @property
     def has_problem(self) -> bool:
-        """Whether there is a verdict, or a rank has failed or died, here or among the helpers."""
+        """Whether there is a verdict or a finding, or a rank has failed or died, here or among the helpers."""
         found = self.found
-        has_own = found.has_verdict or found.has_deaths or bool(self.stuck_calls)
+        has_own = found.has_verdict or found.has_deaths or bool(self.stuck_calls or self.findings)
         return has_own or any(helper.has_problem for helper in self.helpers)
 
     @property
@@ -181,7 +186,19 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
         threshold_s=rules.threshold_s,
         ranks=tuple(_account(found.moment, view, tapes[view.rank]) for view in views),
         warnings=tuple(warnings),
+        findings=_findings(run, found),
     )
+
+
+def _findings(run: Run, found: PostMortem) -> tuple[str, ...]:
+    """What agents report without a stall, as far as the tapes still show it; of a live run, what is certain by now."""
+    watch, world = FindingWatch(), found.moment.world
+    if found.moment.is_now:
+        cause = found.verdict.mismatch if found.verdict is not None else None
+        events = watch.compare(world, run.run_id, agent_id=0, cause=cause)
+    else:
+        events = watch.conclude(world, run.run_id, agent_id=0)
+    return tuple(describe_finding(one) for one in events if isinstance(one, FINDINGS))
 
 
 def _read_all(tape: TapeReader, keep: Callable[[TapeReader, Batch], None] | None) -> TapeFollower:

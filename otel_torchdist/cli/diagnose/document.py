@@ -10,7 +10,8 @@ values are null.
 - `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
 - `moment`: `time`, and `is_now`, which is false if no rank is alive: then `time` is that of the newest sign of life.
   `bound` is null, or `up to` or `at least` where all ages are known no better, as in dumps of a flight recorder.
-- `problem`: whether there is a verdict, or a rank or one of its helpers has failed or died; the same as exit code 1.
+- `problem`: whether there is a verdict or a finding, or a rank or one of its helpers has failed or died; the same as
+  exit code 1.
 - `threshold_s`: minimum age at which an open operation counts as stalled.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
   `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`, `deadline`, `hints`, `source`.
@@ -49,6 +50,8 @@ values are null.
   the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
   `line`), `call_path` (the frames that led to it, innermost first, each a text; those of libraries are one).
 - `stuck_calls`: why remote procedure calls cannot go on, a sentence each.
+- `findings`: what is wrong without a stall (values that are not finite, replicas that differ, failed checkpoints), a
+  sentence each, as far as the tapes still show it.
 - `warnings`: tapes or other files that could not be read, and why.
 - `sections`: what texts of other tools say, by their kind.
 - `helps`: null, or the id of the run whose ranks have started the processes of this one.
@@ -105,6 +108,7 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "ended_together": _together(diagnosis),
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
         "stuck_calls": list(diagnosis.stuck_calls),
+        "findings": list(diagnosis.findings),
         "warnings": list(diagnosis.warnings),
         "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
         "helpers": [document_of(helper) for helper in diagnosis.helpers],

@@ -99,6 +99,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     yield from (Text(f"  and    {one}") for one in (*more, *diagnosis.stuck_calls))
     if diagnosis.found.verdict is not None:
         yield from (Text(f"  hint   {hint}", style="dim") for hint in timeout_hints(diagnosis.found.verdict))
+    yield from (Text.assemble(("finding", "bold"), f"  {one}") for one in diagnosis.findings)
 
 
 def _rescue(diagnosis: Diagnosis) -> list[str]:

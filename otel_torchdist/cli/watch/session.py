@@ -18,7 +18,8 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.findings.events import Finding
-from otel_torchdist.stall.reporting.attributes import describe_finding, resolution
+from otel_torchdist.stall.findings.wording import describe_finding
+from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.standing import verdict_of_all_nodes

@@ -1,14 +1,51 @@
-"""Findings as sentences: values, failed checkpoints, and groups that two threads use."""
+"""Findings as sentences, those without a stall: calls that differ, slow ranks, values, checkpoints, shared groups."""
 
 from __future__ import annotations
 
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
+from otel_torchdist.stall.findings.events import (
+    CallsStuck,
+    Finding,
+    MismatchFound,
+    ProblemFound,
+    SlowFound,
+    ValuesFound,
+)
 from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
-from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
+from otel_torchdist.verdict.wording.machine import describe_slow
+from otel_torchdist.verdict.wording.sentence import describe_frame, describe_mismatch, describe_operation
+from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.rank_values import ParameterRange
+
+
+def describe_finding(event: Finding) -> str:
+    """Describe what was found without a stall, and what it costs."""
+    if isinstance(event, MismatchFound):
+        return f"{describe_mismatch(event.mismatch, event.group)}; no rank is blocked, but results may be wrong"
+    if isinstance(event, SlowFound):
+        ranks = event.part.ranks
+        return event.part.text + (_of_machine(event.world, ranks[0]) if len(ranks) == 1 else "")
+    if isinstance(event, ValuesFound):
+        return describe_values(event.values)
+    if isinstance(event, ProblemFound):
+        return describe_problem(event.problem)
+    if isinstance(event, CallsStuck):
+        return event.calls.text
+    late = event.straggler
+    return (
+        f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "
+        f"{late.group.title}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
+        f"{late.share:.0%} of their time; {len(late.compared)} of {len(late.group.members)} ranks were compared"
+        f"{_of_machine(event.world, late.rank)}"
+    )
+
+
+def _of_machine(world: WorldSnapshot, rank: int) -> str:
+    view = world.ranks.get(rank)
+    return describe_slow(view.symptoms, world.taken_ns) if view is not None else ""
 
 
 def describe_values(found: NonFinite | Diverged) -> str:

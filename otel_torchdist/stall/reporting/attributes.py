@@ -18,17 +18,16 @@ from otel_torchdist.stall.findings.events import (
     ValuesFound,
 )
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
-from otel_torchdist.stall.findings.wording import describe_problem, describe_values
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
-from otel_torchdist.verdict.wording.machine import describe_slow, telling
-from otel_torchdist.verdict.wording.sentence import describe_link, describe_mismatch, describe_operation, sentence
+from otel_torchdist.verdict.wording.machine import telling
+from otel_torchdist.verdict.wording.sentence import describe_link, describe_operation, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.model import RankView
 from otel_torchdist.world.places import Place, Source
 
 Attributes = dict[str, AttributeValue]
@@ -252,33 +251,6 @@ def _of_frame(frame: CallSiteName | None) -> Attributes:
         semconv.CODE_FILE: frame.file,
         semconv.CODE_LINE: frame.line,
     }
-
-
-def describe_finding(event: Finding) -> str:
-    """Describe what was found without a stall, and what it costs."""
-    if isinstance(event, MismatchFound):
-        return f"{describe_mismatch(event.mismatch, event.group)}; no rank is blocked, but results may be wrong"
-    if isinstance(event, SlowFound):
-        ranks = event.part.ranks
-        return event.part.text + (_of_machine(event.world, ranks[0]) if len(ranks) == 1 else "")
-    if isinstance(event, ValuesFound):
-        return describe_values(event.values)
-    if isinstance(event, ProblemFound):
-        return describe_problem(event.problem)
-    if isinstance(event, CallsStuck):
-        return event.calls.text
-    late = event.straggler
-    return (
-        f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "
-        f"{late.group.title}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
-        f"{late.share:.0%} of their time; {len(late.compared)} of {len(late.group.members)} ranks were compared"
-        f"{_of_machine(event.world, late.rank)}"
-    )
-
-
-def _of_machine(world: WorldSnapshot, rank: int) -> str:
-    view = world.ranks.get(rank)
-    return describe_slow(view.symptoms, world.taken_ns) if view is not None else ""
 
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.observers.values.numerics import is_chosen
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.tape.records.numerics import NumericsFlag
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support import value_findings
+from tests.support.commands.asking import Answer, ask
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.warm_python import WarmPython
 
@@ -40,16 +42,26 @@ def findings(job: Job) -> list[NonFinite | Diverged]:
     return value_findings.findings_in(world_of(job))
 
 
+def diagnosed(job: Job) -> Answer:
+    """What `diagnose` says of a job that is over."""
+    directory = job.tapes[0].path.parent
+    return ask(directory, "--run-dir", directory)
+
+
 @pytest.mark.parametrize("bad_rank", range(RANKS))
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_nan(jobs: Jobs, kind: str, bad_rank: int) -> None:
-    """Whichever rank brings it, it alone is named, with the step."""
-    [found] = findings(jobs.run("numeric", RANKS, kind, str(bad_rank)))
+    """Whichever rank brings it, it alone is named, with the step; and by `diagnose` afterwards."""
+    job = jobs.run("numeric", RANKS, kind, str(bad_rank))
+    [found] = findings(job)
     assert isinstance(found, NonFinite)
     assert (found.ranks, found.are_first, found.is_nan) == ((bad_rank,), True, True)
     if kind in ("ddp", "fsdp", "tensor_parallel"):
         assert found.step == BAD_STEP
         assert found.others == tuple(rank for rank in range(RANKS) if rank != bad_rank)
+    answer = diagnosed(job)
+    assert answer.code == ExitCode.PROBLEM
+    assert answer.has(rf"finding  rank {bad_rank} is the first with values that are not numbers \(NaN\) .*")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,6 +69,8 @@ def test_healthy(jobs: Jobs, kind: str) -> None:
     """Without a bad value nothing is found, though every operation is looked at and every result is compared."""
     job = jobs.run("numeric", RANKS, kind, str(NO_RANK))
     assert findings(job) == []
+    answer = diagnosed(job)
+    assert (answer.code, answer.has("finding .*")) == (ExitCode.SUCCESS, False)
     for tape in job.tapes:
         looked_at = [one.raw.numerics for one in tape.operations if one.raw.numerics is not None]
         assert looked_at
