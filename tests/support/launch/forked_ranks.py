@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any, Final, NoReturn
@@ -158,13 +158,24 @@ def end(code: int) -> NoReturn:
 def fork_ranks() -> None:
     """Let torchrun fork its ranks from this process, from now on."""
     os.environ.pop(PADDING, None)
-    for name in (*IMPORTED, *os.environ.pop(_EXTRA, "").split()):
-        importlib.import_module(name)
+    import_once((*IMPORTED, *os.environ.pop(_EXTRA, "").split()))
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     def fork(handler: Any, args: Sequence[str], env: Mapping[str, str]) -> ForkedRank:
         return ForkedRank(args, env, {1: handler._stdout, 2: handler._stderr})
 
     subprocess_handler.SubprocessHandler._popen = fork  # type: ignore[method-assign]
+
+
+def import_once(names: Iterable[str]) -> None:
+    """Import what children share; none of them writes to it, or cleans it up at its end.
+
+    Args:
+        names: Modules. While they are imported, the garbage collector would look at all of them again and again.
+    """
+    gc.disable()
+    for name in names:
+        importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # so that no child writes to the objects they all share
+    gc.freeze()
+    gc.enable()

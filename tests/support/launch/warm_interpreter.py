@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import gc
-import importlib
 import json
 import os
 import runpy
@@ -24,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.launch.forked_ranks import IMPORTED, ORDINARY_END, end, show_as
+from tests.support.launch.forked_ranks import IMPORTED, ORDINARY_END, end, import_once, show_as
 
 POLL_S = 0.05
 """Launchers poll for processes that have ended; until they have seen one, its exit code can be read from outside."""
@@ -76,10 +74,7 @@ class Job:
 
 def main() -> list[str] | None:
     """Serve jobs until the input ends; in a forked child, return what it has to run."""
-    for name in (*IMPORTED, "tests.support.ranks.rank", *sys.argv[1:]):
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # so that no child writes to the objects they all share, or cleans them up at its end
+    import_once((*IMPORTED, "tests.support.ranks.rank", *sys.argv[1:]))
     print("ready", flush=True)
     return serve()
 
@@ -195,3 +190,5 @@ if __name__ == "__main__":
             runpy.run_path(argv[0], run_name="__main__")
         else:
             end(run(argv[0]))
+    else:
+        end(0)

@@ -44,7 +44,7 @@ shards = rescue.LocalShards(model, optimizer)
 found = rescue.latest(directory, rank, size)
 if found is not None:
     shards.load(torch.load(found))
-print(f"begins at step {shards.steps}", flush=True)
+print(f"begins at step {shards.steps}\n", end="", flush=True)  # in one piece: both ranks write to the same file
 for step in range(shards.steps, STEPS):
     batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(100 * step + rank))
     if len(sys.argv) > 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and (rank, step) == (1, HANGS_AT):
@@ -54,5 +54,5 @@ for step in range(shards.steps, STEPS):
     loss.backward()
     optimizer.step()
 weights = {name: value.numpy().tobytes().hex() for name, value in shards.copy()["tensors"].items()}
-print(f"ends with {hash(tuple(sorted(weights.items()))):x}", flush=True)
+print(f"ends with {hash(tuple(sorted(weights.items()))):x}\n", end="", flush=True)
 dist.destroy_process_group()
