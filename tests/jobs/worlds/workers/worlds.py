@@ -291,10 +291,15 @@ def zero() -> None:
 
 
 def hooked() -> None:
-    """Gradients of layers without biases, each reduced by a hook as soon as it is there."""
+    """Gradients of layers without biases, each averaged by a hook as soon as it is there."""
+
+    def average(parameter: torch.Tensor) -> None:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size()  # their sum makes the training diverge now and then
+
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
+        parameter.register_post_accumulate_grad_hook(average)
     train(model)
 
 
