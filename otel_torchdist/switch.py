@@ -211,7 +211,7 @@ def switch_on_from_environment() -> None:
 
 
 def _is_new_enough(torch: Any) -> bool:
-    """Whether this torch is supported; one that is not is said once, as OpenTelemetry's instrumentors say it."""
+    """Whether this torch is supported; one that is not is reported once, as instrumentors of OpenTelemetry do."""
     if torch.__version__ >= OLDEST_TORCH:
         return True
     oldest = ".".join(map(str, OLDEST_TORCH))

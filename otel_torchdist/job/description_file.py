@@ -29,14 +29,14 @@ def read_description(tape: Path, owner: int | None = None) -> RankDescription | 
         found = decode_json(read_regular(description_path(tape), MAX_BYTES, owner), RankDescription)
     except (OSError, DecodingError):
         return None
-    said = {one.name: getattr(found.job, one.name) for one in fields(found.job)}
-    texts = {name: shown(text) for name, text in said.items() if isinstance(text, str)}
+    given = {one.name: getattr(found.job, one.name) for one in fields(found.job)}
+    texts = {name: shown(text) for name, text in given.items() if isinstance(text, str)}
     command = tuple(shown(argument) for argument in found.job.command[:MAX_ARGUMENTS])
     return RankDescription(replace(found.job, command=command, **texts), shown(found.gpu))
 
 
 def gpu_of(tape: Path, owner: int | None = None) -> str:
-    """Return the UUID of the GPU of the rank that writes `tape`; '' if it has not said it."""
+    """Return the UUID of the GPU of the rank that writes `tape`; '' if it is not known."""
     found = read_description(tape, owner)
     return found.gpu if found is not None else ""
 

@@ -47,7 +47,7 @@ def test_the_machine_is_described(results: Results) -> None:
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said of arguments that end the program before it measures anything."""
+    """The error for arguments that end the program before it measures anything."""
     from benchmarks.__main__ import main  # imports torch
 
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])

@@ -100,7 +100,7 @@ def test_callee_that_makes_progress() -> None:
     ],
 )
 def test_rank_that_waits_for_a_call(of_callee: tuple[CallView, ...], stopped: str, said: str) -> None:
-    """A rank that is missing because it waits for a call is named, and what becomes of the call is said."""
+    """A rank that is missing because it waits for a call is named, and so is what becomes of the call."""
     world = after_one_step()
     world.ranks[1].enter(FIRST_TWO, 2.0, thread=MAIN)
     world.ranks[2].stopped = stopped

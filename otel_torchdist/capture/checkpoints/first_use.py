@@ -34,9 +34,13 @@ class Checkpoints:
         """Record nothing until `hook`."""
         self._patches = patches
         self._recorder: Recorder | None = None
-        self._recording: Recording | None = None
-        self._made: dict[str, Recording] = {}
+        # At most one. A dict, because `setdefault` is atomic: two threads may save first, and a signal handler may.
+        self._made: dict[None, Recording] = {}
         self._messages = _Messages(self._begin_if_recorded)
+
+    @property
+    def _recording(self) -> Recording | None:
+        return self._made.get(None)
 
     def write_to(self, recorder: Recorder | None) -> None:
         """Record with this recorder from now on; None to record nothing."""
@@ -84,9 +88,7 @@ class Checkpoints:
         if found is not None:
             return found
         made = Recording(self._patches, self._recorder)
-        self._recording = found = self._made.setdefault(
-            CHECKPOINT_LOGGER, made
-        )  # another thread may have made one meanwhile
+        found = self._made.setdefault(None, made)
         if found is made:
             found.distributed.hook()
         return found

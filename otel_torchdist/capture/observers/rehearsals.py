@@ -1,7 +1,7 @@
-"""When a pipeline's stages rehearse: before its first step each runs its module on memory that nobody has written to.
+"""When a pipeline's stages rehearse: before its first step each runs its module on uninitialized memory.
 
-So `PipelineStage` learns shapes. What is sent meanwhile, by tensor parallelism for example, may hold anything, and is
-thrown away.
+From that `PipelineStage` learns shapes. What is sent meanwhile, by tensor parallelism for example, may hold anything,
+and is thrown away.
 """
 
 from __future__ import annotations

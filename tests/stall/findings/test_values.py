@@ -85,17 +85,17 @@ def test_the_first_rank_is_named() -> None:
 def test_parameters_of_the_message_are_named() -> None:
     """The one that brought the value if that is known, else the first and the last that may have."""
 
-    def told(*parameters: ParameterRange | None) -> str:
+    def described(*parameters: ParameterRange | None) -> str:
         facts = {2 + nth: checked(dataclasses.replace(bad(7), parameters=one)) for nth, one in enumerate(parameters)}
         [found] = ValueFinder().find(world_of(facts))
         return describe_values(found).partition(" were finite")[2]
 
     one = ParameterRange("layers.3.weight", "layers.3.weight", 1, 12)
-    assert told(one) == "; the first such value belongs to layers.3.weight, one of 12 parameters in the message"
-    assert told(ParameterRange("head.bias", "head.bias", 1, 1)) == "; the first such value belongs to head.bias"
-    assert told(ParameterRange("b", "a", 12, 12)) == "; the message holds 12 parameters, b to a"
-    assert told(one, None) == told(one), "of several ranks, the first one's"
-    assert told(None) == ""
+    assert described(one) == "; the first such value belongs to layers.3.weight, one of 12 parameters in the message"
+    assert described(ParameterRange("head.bias", "head.bias", 1, 1)) == "; the first such value belongs to head.bias"
+    assert described(ParameterRange("b", "a", 12, 12)) == "; the message holds 12 parameters, b to a"
+    assert described(one, None) == described(one), "of several ranks, the first one's"
+    assert described(None) == ""
 
 
 def test_several_ranks_at_once() -> None:

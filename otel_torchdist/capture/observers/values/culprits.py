@@ -36,7 +36,7 @@ class Culprits:
     count: int = 0
 
 
-NOBODY: Final = Culprits()
+UNKNOWN: Final = Culprits()
 
 
 def culprits_in(group: GroupState, operation: str, inputs: Sequence[torch.Tensor], is_found: bool) -> Culprits:
@@ -49,12 +49,12 @@ def culprits_in(group: GroupState, operation: str, inputs: Sequence[torch.Tensor
         is_found: Whether such a value was found on the host; else a device may find one, but not where.
     """
     if len(inputs) != 1 or why_not(inputs[0]) is not None or not inputs[0].is_contiguous():
-        return NOBODY
+        return UNKNOWN
     try:
         return _find(group, operation, inputs[0], is_found)
     except Exception as error:
         guard.report("parameters of a message", error)
-        return NOBODY
+        return UNKNOWN
 
 
 def _find(group: GroupState, operation: str, message: torch.Tensor, is_found: bool) -> Culprits:
@@ -64,7 +64,7 @@ def _find(group: GroupState, operation: str, message: torch.Tensor, is_found: bo
     if held is None and is_found:  # what a device may find can have the unit's name only, which is recorded anyway
         held = parameters_of_unit(message.numel(), len(group.name.ranks))
     if held is None:
-        return NOBODY
+        return UNKNOWN
     shown = (held.at(_first_bad(message)),) if is_found else (held.names[0], held.names[-1])
     names = group.recorder.tape.names.find_room(ParameterNames(tuple(dict.fromkeys(shown))), SPARE_OF_SHAPES)
     return Culprits(names, len(held.names))

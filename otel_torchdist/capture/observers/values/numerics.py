@@ -17,7 +17,7 @@ import torch
 from otel_torchdist import guard
 from otel_torchdist.capture.cuda.readings import Reading
 from otel_torchdist.capture.observers.values import eligible
-from otel_torchdist.capture.observers.values.culprits import NOBODY, culprits_in
+from otel_torchdist.capture.observers.values.culprits import UNKNOWN, culprits_in
 from otel_torchdist.capture.observers.values.device_statistics import Counts, checksum_in, words_of_inputs
 from otel_torchdist.capture.observers.values.device_values import DeviceValues
 from otel_torchdist.capture.observers.values.equal_outputs import MUST_BE_EQUAL, makes_equal
@@ -161,7 +161,7 @@ class NumericsObserver:
         if not (looked.flags or is_comparable or (is_sampled and looked.elements)):
             return None
         may_be_bad = not looked.is_finite or looked.pending is not None
-        culprits = culprits_in(group, call.operation, inputs, not looked.is_finite) if may_be_bad else NOBODY
+        culprits = culprits_in(group, call.operation, inputs, not looked.is_finite) if may_be_bad else UNKNOWN
         tape = group.recorder.tape
         payload = pack_numerics(
             taken_ns=time.monotonic_ns(),

@@ -97,7 +97,7 @@ def test_odd_tensors(said: list[dict[str, Any]]) -> None:
 
 
 def test_mixed_devices(said: list[dict[str, Any]]) -> None:
-    """Of tensors on two devices those on the first are looked at, and it is said why the others are not."""
+    """Of tensors on two devices those on the first are looked at, and the reason is given why the others are not."""
     [line] = of(said, "mixed_devices")
     assert (line["described"], line["unseen"], line["output"]) == (1, Unseen.DEVICE, Unseen.DEVICE)
 

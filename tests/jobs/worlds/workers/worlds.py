@@ -379,7 +379,7 @@ def expert_pipeline() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody has written to is full of NaN
+    torch.use_deterministic_algorithms(True, warn_only=True)  # uninitialized memory is full of NaN
     start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
     for world in sys.argv[1:]:
         join(suffix=world)
