@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import random
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 HOST: Final = "127.0.0.1"
 HIGHEST: Final = 65_535
+_SYSTEMS_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class PortError(Exception):
@@ -91,13 +95,27 @@ def ports_from(environ: Mapping[str, str]) -> Ports:
 
 
 def free_ports() -> Ports:
-    """Ports on which no process listens."""
-    fields = dataclasses.fields(Ports)
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in fields]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return Ports(*(one.getsockname()[1] for one in sockets))
+    """Ports on which no process listens; see `free_port`."""
+    first = free_port(len(dataclasses.fields(Ports)))
+    return Ports(*range(first, first + len(dataclasses.fields(Ports))))
+
+
+def free_port(in_a_row: int = 1) -> int:
+    """A port on which no process listens, and which the system gives to none that asks for any port.
+
+    Where what is called by others takes one of the system's, another program may get that port in the next moment, and
+    calls meant for it: that of a launcher which has only looked for a free one, or one that takes no strangers.
+
+    Args:
+        in_a_row: How many are free from there on.
+    """
+    lowest = int(_SYSTEMS_PORTS.read_text().split()[0])
+    while True:
+        first = random.randrange(lowest - 11_000, lowest - 4_000)  # below are those of servers, above torch's 29500
+        with ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + in_a_row):
+                held.enter_context(socket.socket()).bind(("", port))
+            return first
 
 
 def _port(variable: str, text: str, usual: int) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from deploy.native.ports import free_port
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
 from tests.support.launch.forked_ranks import ORDINARY_END
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.ports import free_port
 from tests.support.tapes.recorded import RecordedTape
 
 

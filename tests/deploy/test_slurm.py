@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.native.ports import free_port
 from tests.support.launch.forked_ranks import with_forked_ranks
-from tests.support.launch.ports import free_port
 from tests.support.waiting import until
 
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"

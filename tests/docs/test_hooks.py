@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 import torch
 
+from deploy.native.ports import free_port
 from tests.jobs.torchrun.test_torchrun import switched_on
-from tests.support.launch.ports import free_port
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.pages import block_after, page

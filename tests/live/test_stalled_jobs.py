@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from deploy.native.ports import free_port
 from tests.agent.training import target_in
 from tests.cli.gloo_jobs import LOADING_LINE, GlooJobs
 from tests.jobs.faults.faulty_job import FaultyJob
@@ -159,8 +160,8 @@ def read(address: str) -> bytes:
 
 def test_a_job_with_reader_threads(base: Path, tmp_path: Path, warm_python: WarmPython) -> None:
     """Without an agent the rank that watches serves the page, and the others say that another process does."""
-    common = {"OTEL_EXPORTER_PROMETHEUS_PORT": str(20_000 + os.getpid() % 20_000), "OTEL_TRACES_EXPORTER": "none"}
-    first = int(common["OTEL_EXPORTER_PROMETHEUS_PORT"])
+    first = free_port(16)
+    common = {"OTEL_EXPORTER_PROMETHEUS_PORT": str(first), "OTEL_TRACES_EXPORTER": "none"}
     job = GlooJobs(warm_python, base, tmp_path, "is late", ranks=2, reader="thread", environ=common)
     found: dict[int, dict[str, Any]] = {}
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from deploy.native.ports import free_port
 from otel_torchdist.serving import http_server
 from otel_torchdist.serving import metrics_page as metrics_server
 from otel_torchdist.serving.metrics_page import PORTS_TRIED, MetricsServer
@@ -39,19 +40,6 @@ def listen(port: int = 0) -> socket.socket:
     """Take a port, as another program would."""
     taken = socket.create_server(("127.0.0.1", port), reuse_port=False)
     return taken
-
-
-def free_ports(count: int) -> int:
-    """The first of a number of ports in a row that are all free."""
-    for first in range(20_000, 60_000, count):
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    stack.enter_context(closing(listen(port)))
-            except OSError:
-                continue
-            return first
-    raise AssertionError("no free ports")
 
 
 def our_threads() -> list[threading.Thread]:
@@ -105,7 +93,7 @@ def test_ipv6_address(registry: CollectorRegistry) -> None:
 
 def test_taken_port(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
     """The next free port is used instead, and the log names it; nothing is logged for a port that was free."""
-    first = free_ports(3)
+    first = free_port(3)
     caplog.set_level(logging.INFO)
     with closing(listen(first)), ExitStack() as stack:
         ports = []
@@ -129,7 +117,7 @@ def test_taken_port(registry: CollectorRegistry, caplog: pytest.LogCaptureFixtur
 
 def test_all_ports_taken(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
     """With 16 ports taken there is one warning and no server, and stopping it is not an error."""
-    first = free_ports(PORTS_TRIED)
+    first = free_port(PORTS_TRIED)
     before = threading.active_count()
     with ExitStack() as stack:
         for port in range(first, first + PORTS_TRIED):
@@ -151,7 +139,7 @@ def test_port_that_becomes_free(
     monkeypatch.setattr(metrics_server, "PORTS_TRIED", 1)
     monkeypatch.setattr(metrics_server, "RETRY_S", 0.1)
     caplog.set_level(logging.INFO)
-    first = free_ports(1)
+    first = free_port(1)
     server = MetricsServer("127.0.0.1", first, registry)
     with closing(listen(first)):
         assert not server.start()

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 
+from tests.support.ranks import rpc_worker
+
 rank = int(os.environ["RANK"])
 DEPTH = 8
 
@@ -44,10 +46,7 @@ def main() -> None:
     if deed == "circle":
         dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}-group", rank=rank, world_size=2)
         reduce()
-    options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=2, rpc_timeout=0, init_method=f"file://{os.environ['STORE']}"
-    )
-    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=int(os.environ["WORLD_SIZE"]), rpc_backend_options=options)
+    rpc_worker.join(rank, int(os.environ["WORLD_SIZE"]), threads=2, timeout_s=0)
     if deed == "starved" and rank == 0:
         for future in [rpc.rpc_async("worker1", nested, (0,)) for _ in range(2)]:
             future.wait()

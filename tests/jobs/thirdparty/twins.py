@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.native.ports import free_port
 from otel_torchdist import semconv
 from otel_torchdist.stall.events import Event, VerdictGiven
 from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
@@ -25,7 +26,6 @@ from otel_torchdist.verdict.rules import StallRules
 from tests.jobs.thirdparty.issued import REPORTS
 from tests.support.commands.running import processes_of
 from tests.support.launch.forked_ranks import ORDINARY_END
-from tests.support.launch.ports import free_port
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable
 from tests.support.launch.warm_python import Done, WarmPython

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.native.ports import free_port
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver, ReceivedSpan
@@ -55,10 +56,11 @@ class Job:
 
 
 @pytest.fixture(params=[GRPC, HTTP])
-def job(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path: Path, free_port_range: int) -> Iterator[Job]:
+def job(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path: Path) -> Iterator[Job]:
     """A job of three ranks under torchrun, switched on by the environment only, with its OTLP receiver."""
     gate = tmp_path / "gate"
     gate.touch()
+    first_port = free_port(16)
     with OtlpReceiver(request.param) as receiver:
         environment = {
             "OMP_NUM_THREADS": "1",
@@ -67,12 +69,12 @@ def job(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path: Path,
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": request.param,
             "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
-            "OTEL_EXPORTER_PROMETHEUS_PORT": str(free_port_range),
+            "OTEL_EXPORTER_PROMETHEUS_PORT": str(first_port),
         }
         command = ["--standalone", f"--nproc-per-node={RANKS}", WORKER, gate]
         torchrun = Torchrun(warm_python, tmp_path / "output", command, environment)
         try:
-            yield Job(torchrun, gate, receiver, free_port_range)
+            yield Job(torchrun, gate, receiver, first_port)
         finally:
             torchrun.close()
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from deploy.native.ports import free_port
 from otel_torchdist.tape.layout import RunIdState, TapeState
-from tests.support.launch.ports import free_port
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable
 from tests.support.launch.torchrun import Torchrun

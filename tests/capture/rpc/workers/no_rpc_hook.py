@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from torch.distributed import rpc
 
 from tests.support.ranks import rank as own
+from tests.support.ranks import rpc_worker
 
 del rpc.internal.RPCExecMode
 
@@ -14,8 +13,7 @@ del rpc.internal.RPCExecMode
 def main() -> None:
     """Call itself."""
     capture = own.start_capture()
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.environ[own.STORE]}")
-    rpc.init_rpc("worker0", rank=0, world_size=1, rpc_backend_options=options)
+    rpc_worker.join(0, 1)
     own.say(sum=rpc.rpc_sync("worker0", sum, ((1, 2),)))
     assert capture.current_recorder() is None
     rpc.shutdown()

@@ -17,6 +17,7 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from tests.support.ranks import rank as own
+from tests.support.ranks import rpc_worker
 
 rank = own.rank()
 
@@ -105,10 +106,7 @@ def main() -> None:
     capture = own.start_capture() if "bare" not in sys.argv and rank != 2 else None
     if rank == 1:
         del globals()["no_function"]
-    options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=4, rpc_timeout=40, init_method=f"file://{__import__('os').environ[own.STORE]}"
-    )
-    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=own.world_size(), rpc_backend_options=options)
+    rpc_worker.join(rank, own.world_size(), threads=4)
     if rank == 0:
         calls()
     own.join(suffix="-group")

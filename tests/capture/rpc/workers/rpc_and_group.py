@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import rpc
 
 from tests.support.ranks import rank as own
+from tests.support.ranks import rpc_worker
 
 worker = own.rank()
 
@@ -39,8 +40,7 @@ def main() -> None:
     capture = own.start_capture()
     if sys.argv[1] == "first" and worker != 1:
         make_group()
-    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=40, init_method=f"file://{os.environ[own.STORE]}")
-    rpc.init_rpc(f"worker{worker}", rank=worker, world_size=3, rpc_backend_options=options)
+    rpc_worker.join(worker, 3)
     if worker == 1:
         futures = [rpc.rpc_async(f"worker{to}", train, timeout=0) for to in (0, 2)]
         own.say(sums=[future.wait() for future in futures])
