@@ -78,11 +78,18 @@ def nodes(count: int = 2) -> Iterator[Nodes]:
             _ip("netns", "add", name)
             stack.callback(_ip, "netns", "del", name)
             _ip("link", "add", name, "type", "veth", "peer", "name", INTERFACE, "netns", name)
+            stack.callback(_unlink, name)
             _ip("link", "set", name, "master", bridge, "up")
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", INTERFACE)
             _ip("-n", name, "link", "set", INTERFACE, "up")
             _ip("-n", name, "link", "set", "lo", "up")
         yield made
+
+
+def _unlink(name: str) -> None:
+    """Remove a link: it outlives its namespace's name for as long as a process is still ending in there."""
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _ip("link", "del", name)
 
 
 def _ip(*arguments: str) -> None:
