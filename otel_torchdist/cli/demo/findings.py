@@ -38,6 +38,7 @@ class Findings:
         trace_id: Trace of that stall's incident.
         is_over: Whether the job was asked to end, so that the death of its ranks is not a finding.
         metrics: The stall's lines of `/metrics`, scraped while it was ongoing; empty if it was over too soon.
+        reported: The findings that have been shown, as sentences.
     """
 
     options: DemoOptions
@@ -51,6 +52,7 @@ class Findings:
     trace_id: int = 0
     is_over: bool = False
     metrics: list[str] = field(default_factory=list[str])
+    reported: set[str] = field(default_factory=set[str])
 
     @property
     def is_in_time(self) -> bool:
@@ -89,8 +91,19 @@ class Findings:
             self.named_after_s = (time.monotonic_ns() - event.verdict.since_ns) / 1e9
             self.trace_id = event.incident.trace_id
 
+    def report_finding(self, sentence: str, where: str = "") -> None:
+        """Show a finding that is no stall, once: it is made here and by the agent, and either may miss it.
+
+        Args:
+            sentence: What was found.
+            where: Its run and trace in the agent's log; '' if it was made here.
+        """
+        if sentence not in self.reported:
+            self.reported.add(sentence)
+            self.view.report(f"finding: {sentence} {where}".rstrip())
+
     def _take_values(self, event: ValuesFound) -> None:
-        self.view.report(f"finding: {describe_finding(event)}")
+        self.report_finding(describe_finding(event))
         kind = semconv.NON_FINITE if isinstance(event.values, NonFinite) else semconv.DIVERGED
         if (kind, event.values.ranks) == (self.options.expected.verdict, self.options.expected.ranks):
             self.values = event  # the agent finds it by itself, and reports it in a trace of its own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,8 @@ def scrape(target: str, operation: str) -> list[str]:
 _DROPPED: Final = re.compile(r"; (\d+) spans could not be exported$")
 _OF_STALLS: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
 """Log lines about stalls, which the demo reports itself."""
+_FINDING: Final = re.compile(r" WARNING finding: (.*) (\(run [^()]+\))$")
+"""A finding that is no stall, and its run and trace."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -58,10 +61,17 @@ class AgentSeen:
         dropped: Spans that could not be exported, once the agent is gone.
     """
 
-    def __init__(self, directory: Path, has_page: bool) -> None:
-        """Follow the agent in `directory`, which need not exist yet; `has_page`: whether it serves a live page."""
+    def __init__(self, directory: Path, has_page: bool, report_finding: Callable[[str, str], None]) -> None:
+        """Follow an agent.
+
+        Args:
+            directory: Its job directory, which need not exist yet.
+            has_page: Whether it serves a live page.
+            report_finding: Called with each finding in its log that is no stall, and with its run and trace.
+        """
         self.target = ""
         self._has_page = has_page
+        self._report_finding = report_finding
         self.dropped = 0
         self._directory = directory
         self._tail = LogTail(directory / LOG_NAME)
@@ -77,7 +87,9 @@ class AgentSeen:
         for line in self._tail.new_lines():
             if (dropped := _DROPPED.search(line)) is not None:
                 self.dropped = int(dropped[1])
-            if not _OF_STALLS.search(line):
+            if (finding := _FINDING.search(line)) is not None:
+                self._report_finding(finding[1], finding[2])
+            elif not _OF_STALLS.search(line):
                 pass_on(line)
 
     @property

@@ -144,7 +144,7 @@ class DemoRun:
         """Start watching the job as soon as the first rank has created its tape."""
         for directory in job_directories(places.tapes):
             self._watch = PassiveWatch(directory, StallRules(round(self._options.threshold_s * 1e9)))
-            self._agent = AgentSeen(directory, self._has_page)
+            self._agent = AgentSeen(directory, self._has_page, self.findings.report_finding)
 
     def _rows(self) -> list[RankRow]:
         verdict = self.findings.verdict

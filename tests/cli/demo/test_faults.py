@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from otel_torchdist.agent.log_relay import LOG_NAME
 from otel_torchdist.cli.demo.findings import Findings, closing_lines
+from otel_torchdist.cli.demo.observed import AgentSeen
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import is_hopeless
 from otel_torchdist.cli.demo.views import PlainView
@@ -92,12 +94,12 @@ def test_fault_gets_its_verdict(
 def test_fault_of_values(
     start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str
 ) -> None:
-    """What stalls nothing is found too: the training goes on, and the finding is in the output and in the file."""
+    """What stalls nothing is found too: the training goes on, and the finding is in the output, once, and the file."""
     output = tmp_path / "spans.jsonl"
     arguments = ("--fault", fault, *QUICK, "--steps", "60", "--output", output)
     demo = start("demo", *arguments, environ=with_forked_ranks({}, "sklearn.datasets"))
     assert demo.end(300) == 0, demo.story()
-    assert re.search(f"finding: {said}", demo.out), demo.out
+    assert len(re.findall(f"finding: {said}", demo.out)) == 1, demo.out
     assert re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same\.$", demo.out, re.M), demo.out
     assert f"({expected.partition(',')[0]})" in output.read_text()
     assert FINISHED in demo.out
@@ -154,6 +156,34 @@ def test_verdict_that_is_given_again_counts_once() -> None:
     assert findings.named_after_s == first
     said = output.getvalue()
     assert (said.count("STALL: rank 2 has not"), said.count("still: rank 2 has not")) == (1, 1)
+
+
+FOUND = "rank 1 is the first with values that are not numbers (NaN) in the inputs of all_reduce"
+WHERE = "(run 2e4f0fd1, trace 16730d8399743d2efd79f30668b4cec4)"
+
+
+@pytest.mark.parametrize(
+    ("finders", "shown"),
+    [
+        (("agent",), f"finding: {FOUND} {WHERE}\n"),
+        (("demo",), f"finding: {FOUND}\n"),
+        (("agent", "demo"), f"finding: {FOUND} {WHERE}\n"),
+        (("demo", "agent"), f"finding: {FOUND}\n"),
+    ],
+    ids=" and ".join,
+)
+def test_finding_is_shown_once(tmp_path: Path, finders: tuple[str, ...], shown: str) -> None:
+    """Whether the agent's log has it, the demo has found it, or both: as soon as the first of them has it."""
+    output = io.StringIO()
+    findings = Findings(options(Fault.NAN), PlainView(Console(file=output)), lambda operation: [])
+    agent = AgentSeen(tmp_path, False, findings.report_finding)
+    for finder in finders:
+        if finder == "demo":
+            findings.report_finding(FOUND)
+            continue
+        (tmp_path / LOG_NAME).write_text(f"2026-11-25 20:00:00,123 WARNING finding: {FOUND} {WHERE}\n")
+        agent.follow()
+    assert output.getvalue().partition(" s  ")[2] == shown
 
 
 def rows(*doing: Doing, step: int = 15, age_s: float | None = None) -> list[RankRow]:
