@@ -6,6 +6,7 @@ much anonymous memory the process has; then it waits for a line. The last operat
 
 from __future__ import annotations
 
+import argparse
 import gc
 import sys
 from itertools import cycle, pairwise
@@ -22,16 +23,19 @@ FEW_SHAPES = tuple(2**power for power in range(4, 16))
 
 def main() -> None:
     """Run operations, and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.long_run", description=__doc__)
+    parser.add_argument("operations", type=int, nargs="+", help="counts of operations, ascending")
+    parser.add_argument("new_shapes", type=int, metavar="+operations", help="the last ones, each with its own shape")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD_SIZE)
     numbers = torch.ones(MOST_ELEMENTS)
-    *looks, new_shapes = map(int, sys.argv[1:])
     sizes = cycle(FEW_SHAPES)
-    for before, look in pairwise([0, *looks]):
+    for before, look in pairwise([0, *given.operations]):
         for _ in range(before, look):
             _communicate(numbers[: next(sizes)])
         _tell()
-    for size in range(1, new_shapes + 1):
+    for size in range(1, given.new_shapes + 1):
         _communicate(numbers[:size])
     _tell()
 

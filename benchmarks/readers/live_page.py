@@ -1,4 +1,7 @@
-"""What the live page costs the agent: with no visitor, with one and with ten; and how many bytes a poll takes."""
+"""What the live page costs the agent: with no visitor, with one and with ten; and how many bytes a poll takes.
+
+Command line: `python -m benchmarks.readers.live_page`.
+"""
 
 from __future__ import annotations
 
@@ -198,8 +201,8 @@ def main() -> None:
     """Measure, and print the table."""
     from benchmarks.results.report import show
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readers.live_page", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few seconds, which show that it works and little else")
     show(measure(QUICK if parser.parse_args().quick else USUAL))
 
 

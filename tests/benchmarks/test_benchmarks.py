@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.running import KERNELS, TIMEOUT_S, Results, run
+from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 30)
 
@@ -27,6 +30,28 @@ GOALS = {
     "exporting": 2,
     "agent_memory": 0,
 }
+
+
+MAIN = 'if __name__ == "__main__":'
+PROGRAMS = sorted(file for file in (REPOSITORY / "benchmarks").rglob("*.py") if MAIN in file.read_text())
+WITHOUT_ARGUMENTS = ("exiting_ranks",)
+"""It is told everything on standard input."""
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in PROGRAMS if file.stem not in WITHOUT_ARGUMENTS], ids=lambda f: f.stem
+)
+def test_programs_explain_their_arguments(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--help` shows the command by which one starts them, and measures nothing."""
+    module = ".".join(file.relative_to(REPOSITORY).with_suffix("").parts)
+    monkeypatch.setattr(sys, "argv", [str(file), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(module).main()
+    assert ended.value.code == 0
+    command = f"usage: python -m {module.removesuffix('.__main__')} [-h]"
+    assert capsys.readouterr().out.startswith(command)
 
 
 def test_goals_are_judged(results: Results) -> None:
