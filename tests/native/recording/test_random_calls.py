@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.tape.layout import Flag
-from tests.native.test_same_records import facts_of
+from tests.native.recording.test_same_records import facts_of
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of

@@ -221,7 +221,7 @@ def test_built_where_others_can_write(library: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture(scope="module")
 def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
     """Runs jobs."""
-    jobs = Jobs(warm_python, Path(__file__).parents[1] / "capture" / "workers")
+    jobs = Jobs(warm_python, Path(__file__).parents[2] / "capture" / "workers")
     yield jobs
     jobs.clean_up()
 
