@@ -1,0 +1,39 @@
+"""A rank in this process: the parts of its steps are recorded on a tape of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from otel_torchdist.capture.training.step_parts import StepParts
+from otel_torchdist.capture.training.steps import Steps
+from otel_torchdist.tape.figures import StepFigures, read_figures
+from otel_torchdist.tape.layout import ActivityKind
+from otel_torchdist.tape.records.activities import Activity
+from tests.support.tapes.own_tape import OwnTape
+
+
+class Rank(OwnTape):
+    """Parts of this process's steps, recorded on a tape of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.parts = StepParts()
+        self.steps = Steps(lambda: 0, lambda recorder: self.parts.trains_here())
+        self.steps.hook(self.patches)
+        self.parts.hook(self.patches)
+        self.steps.recorder = self.recorder
+        self.parts.write_to(self.recorder)
+
+    @property
+    def figures(self) -> StepFigures:
+        """What is counted."""
+        return read_figures(self.reader.words)
+
+    def ended(self, kind: ActivityKind) -> list[Activity]:
+        """What has ended since the last poll."""
+        return [one for one in self.reader.poll().activities_ended if one.kind is kind]
+
+    def unhook(self) -> None:
+        """Undo what patches do not restore."""
+        self.parts.unhook()
+        self.steps.unhook()

@@ -1,0 +1,83 @@
+"""Backward passes: how long they take, what belongs to them, and that gradients and errors are those without us."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from otel_torchdist.tape.layout import ActivityKind, How
+from tests.capture.training.rank_here import Rank
+
+
+def test_backward_passes(rank: Rank) -> None:
+    """By the method and by the function, the outermost of nested ones; a long one is an activity."""
+    weight = torch.ones(3, requires_grad=True)
+    weight.sum().backward()
+    torch.autograd.backward([weight.sum()])
+    assert rank.figures.backward_passes == 2
+    rank.ended(ActivityKind.BACKWARD)
+    layer = torch.nn.Linear(3, 3)
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return layer(given)
+
+    recomputed: Any = torch.utils.checkpoint.checkpoint(forward, weight, use_reentrant=True)  # type: ignore[attr-defined]
+    recomputed.sum().backward()
+    assert rank.figures.backward_passes == 3
+    [found] = rank.ended(ActivityKind.BACKWARD)
+    assert found.how is How.CALL
+    assert rank.figures.backward_ns >= (found.completed_ns or 0) - found.entered_ns >= 2_000_000
+
+
+def test_what_a_backward_pass_raises_passes_unchanged(rank: Rank) -> None:
+    """A hook's error, and torch's own where there is nothing to differentiate; the activity failed."""
+    weight = torch.ones(3, requires_grad=True)
+    raised = ZeroDivisionError("in a hook")
+
+    def hook(gradient: torch.Tensor) -> None:
+        raise raised
+
+    weight.register_hook(hook)
+    with pytest.raises(ZeroDivisionError) as caught:
+        weight.sum().backward()
+    assert caught.value is raised
+    [found] = rank.ended(ActivityKind.BACKWARD)
+    assert (found.how, rank.reader.names.text(found.failure)) == (How.FAILED, "ZeroDivisionError")
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(3).sum().backward()
+    assert rank.reader.open_activities() == []
+
+
+def test_gradients_are_those_without_us(rank: Rank) -> None:
+    """Bit by bit, with arguments of all kinds."""
+
+    def gradients() -> list[list[float]]:
+        torch.manual_seed(1)
+        weight = torch.randn(8, requires_grad=True)
+        other = torch.randn(8, requires_grad=True)
+        (weight * other).sin().backward(torch.ones(8), retain_graph=True, inputs=[weight])
+        torch.autograd.backward(((weight * other).cos(),), grad_tensors=(torch.ones(8),), create_graph=False)
+        assert weight.grad is not None
+        assert other.grad is not None
+        return [weight.grad.tolist(), other.grad.tolist()]
+
+    ours = gradients()
+    rank.patches.restore()
+    assert gradients() == ours
+    assert torch.autograd.backward.__module__ == "torch.autograd"
+
+
+def test_optimizers_in_backward_hooks_are_part_of_it(rank: Rank) -> None:
+    """Their time is that of the backward pass; steps after it have a time of their own."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    one = torch.optim.SGD([weight], lr=0.1)
+    weight.register_post_accumulate_grad_hook(lambda _: one.step())
+    weight.sum().backward()
+    assert rank.figures.optimizer_steps == 0
+    one.step()
+    assert rank.figures.optimizer_steps == 1
+    assert rank.figures.optimizer_ns > 0
