@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -59,9 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if config.getoption("numprocesses", None) and WARM_PYTHON not in os.environ:
-        folder = memory_directory()
-        os.environ[WARM_PYTHON] = str(folder.__enter__())
-        config.add_cleanup(lambda: folder.__exit__(None, None, None))
+        at_end = contextlib.ExitStack()
+        config.add_cleanup(at_end.close)
+        os.environ[WARM_PYTHON] = str(at_end.enter_context(memory_directory()))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
