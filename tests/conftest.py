@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -33,6 +34,8 @@ WAITING: Final = (
     *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
 )
 """What waits most of the time, for processes and their timeouts."""
+WARM_PYTHON: Final = "TEST_WARM_PYTHON"
+"""Environment variable: the folder of the interpreter that all processes share that run tests."""
 
 
 def is_fast(config: pytest.Config) -> bool:
@@ -56,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if config.getoption("numprocesses", None) and WARM_PYTHON not in os.environ:
+        at_end = contextlib.ExitStack()
+        config.add_cleanup(at_end.close)
+        os.environ[WARM_PYTHON] = str(at_end.enter_context(memory_directory()))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -98,7 +105,8 @@ def memory() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[WarmPython]:
     """The interpreter from which jobs are forked: it has imported torch."""
-    python = WarmPython()
+    folder = os.environ.get(WARM_PYTHON)
+    python = WarmPython(shared_in=Path(folder) if folder else None)
     yield python
     python.close()
 

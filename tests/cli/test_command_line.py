@@ -15,7 +15,7 @@ import pytest
 from otel_torchdist.cli.exit_codes import ExitCode
 from tests.support.commands.asking import ask, ask_as_people_do
 from tests.support.commands.running import SCRIPT, Running, environment, processes_of
-from tests.support.launch.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 
 def test_version(start: Callable[..., Running]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import site
 import subprocess
 import sys
@@ -16,12 +17,15 @@ import pytest
 import torch
 
 from benchmarks.native_library import has_compiler
-from otel_torchdist.native.library import library_name
+from otel_torchdist.native.compiling import find_compiler
+from otel_torchdist.native.library import library_cache, library_name
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.memory import memory_directory
 from tests.support.tapes.recorded import RecordedTape, read_tapes
 
 PROGRAM = Path(__file__).parent / "workers" / "user.py"
+COMPILER = Path(__file__).with_name("kept_compiler.py")
+COMPILED = library_cache().with_name("wheel-tests")
 TIMES = 20
 
 
@@ -47,7 +51,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no C++ compiler: wheels with libraries cannot be built")
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "wheels", "--installed", "--machine", platform.machine(), "--to", str(folder)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    environ = {
+        **os.environ,
+        "CXX": shlex.join([sys.executable, str(COMPILER), str(COMPILED), *find_compiler()]),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 

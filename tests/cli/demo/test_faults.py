@@ -1,10 +1,13 @@
-"""`otel-torchdist demo --fault`: each fault happens, gets its verdict, and has no leftovers."""
+"""`otel-torchdist demo --fault`: each fault happens, gets its verdict, and has no leftovers.
+
+`test_demo` and `test_stopped` start the demo and its torchrun as people do.
+"""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,9 @@ from otel_torchdist.cli.demo.run import is_hopeless
 from otel_torchdist.cli.demo.views import PlainView
 from otel_torchdist.cli.output.rank_table import Doing, RankRow
 from otel_torchdist.verdict.model import VerdictKind
-from tests.support.commands.running import Running, processes_of
-from tests.support.launch.forked_ranks import with_forked_ranks
+from tests.support.commands.running import environment, processes_of
+from tests.support.launch.torchrun import WARM_DEMO
+from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.worlds.watched_world import Watching, stalled
 
 THRESHOLD_S = 1.5
@@ -28,6 +32,25 @@ FINISHED = "Training has finished: accuracy on "
 NOT_FINISHED = "Training has ended without finishing."
 HAS_HUNG = "The training has hung for 6 s: torchrun is asked to end."
 QUICK = ("--ranks", "3", "--steps", "250", "--seed", "1", "--threshold", str(THRESHOLD_S))
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[WarmPython]:
+    """Forks demos, and these their torchrun: importing torch and scikit-learn takes seconds of a core."""
+    python = WarmPython("sklearn.datasets", "torch.distributed.run", "otel_torchdist.cli.demo.command")
+    yield python
+    python.close()
+
+
+@pytest.fixture
+def demo(python: WarmPython, base: Path, tmp_path: Path) -> Callable[..., Done]:
+    """Runs a demo with arguments, to its end."""
+
+    def run(*arguments: str | Path) -> Done:
+        [done] = python.run(WARM_DEMO, [environment(base)], tmp_path, ["demo", *map(str, arguments)], timeout_s=300)
+        return done
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -57,26 +80,26 @@ QUICK = ("--ranks", "3", "--steps", "250", "--seed", "1", "--threshold", str(THR
     ids=["kill", "freeze", "mismatch", "circular", "checkpoint"],
 )
 def test_fault_gets_its_verdict(
-    start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str, end: str
+    demo: Callable[..., Done], base: Path, tmp_path: Path, fault: str, expected: str, said: str, end: str
 ) -> None:
     """The verdict is right and in time, as exit code 0 states; the file has it too; the job ends, or goes on."""
     output = tmp_path / "spans.jsonl"
     # A rank is killed in the middle; how it ended is seen only if there is an agent by then.
     more = ("--steps", "600") if fault == "kill" else ()
     arguments = ("--fault", fault, *QUICK, *more, "--block-seconds", str(BLOCK_S), "--output", output)
-    demo = start("demo", *arguments, environ=with_forked_ranks({}, "sklearn.datasets"))
-    assert demo.end(300) == 0, demo.story()
-    assert re.search(f"STALL: {said}", demo.out), demo.out
+    done = demo(*arguments)
+    assert done.code == 0, done
+    assert re.search(f"STALL: {said}", done.out), done.out
     reported = re.search(
-        rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same, ([\d.]+) s after", demo.out, re.M
+        rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same, ([\d.]+) s after", done.out, re.M
     )
-    assert reported is not None, demo.out
+    assert reported is not None, done.out
     assert float(reported[1]) <= THRESHOLD_S + 2
-    assert "STALL: " not in demo.out.partition("torchrun is asked to end")[2]
+    assert "STALL: " not in done.out.partition("torchrun is asked to end")[2]
     operation = "all_gather" if fault == "checkpoint" else "all_reduce"
     assert f"stall: {operation} ({expected.split(',')[0]})" in output.read_text()
-    assert end in demo.out
-    assert (HAS_HUNG in demo.out) == (end == HAS_HUNG)
+    assert end in done.out
+    assert (HAS_HUNG in done.out) == (end == HAS_HUNG)
     assert (processes_of(base), list(base.iterdir())) == ([], [])
 
 
@@ -92,17 +115,17 @@ def test_fault_gets_its_verdict(
     ],
 )
 def test_fault_of_values(
-    start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str
+    demo: Callable[..., Done], base: Path, tmp_path: Path, fault: str, expected: str, said: str
 ) -> None:
     """What stalls nothing is found too: the training goes on, and the finding is in the output, once, and the file."""
     output = tmp_path / "spans.jsonl"
     arguments = ("--fault", fault, *QUICK, "--steps", "60", "--output", output)
-    demo = start("demo", *arguments, environ=with_forked_ranks({}, "sklearn.datasets"))
-    assert demo.end(300) == 0, demo.story()
-    assert len(re.findall(f"finding: {said}", demo.out)) == 1, demo.out
-    assert re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same\.$", demo.out, re.M), demo.out
+    done = demo(*arguments)
+    assert done.code == 0, done
+    assert len(re.findall(f"finding: {said}", done.out)) == 1, done.out
+    assert re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same\.$", done.out, re.M), done.out
     assert f"({expected.partition(',')[0]})" in output.read_text()
-    assert FINISHED in demo.out
+    assert FINISHED in done.out
     assert (processes_of(base), list(base.iterdir())) == ([], [])
 
 

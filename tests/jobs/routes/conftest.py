@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.metadata import version
+from typing import Final
 
 import pytest
 
+from otel_torchdist.native.library import library_cache
 from tests.jobs.routes.twins import WORKERS, Alone, Twins
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of
+
+COMPILED: Final = library_cache().with_name("inductor-tests") / version("torch")
+"""Where Inductor keeps what it has compiled, under keys of all that goes into it; that takes 10 s of a core."""
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +27,9 @@ def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
 
 
 @pytest.fixture(scope="session")
-def alone(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+def alone(jobs: Jobs) -> Alone:
     """The runs without us."""
-    compiled: Path = tmp_path_factory.mktemp("compiled")
-    return Alone(jobs, compiled)
+    return Alone(jobs, COMPILED)
 
 
 @pytest.fixture(scope="session", params=KERNELS)

@@ -38,6 +38,8 @@ THRESHOLD_S = 5.0
 """No operation of these jobs waits for so long."""
 JOB_S = 150.0
 AGENT_LEAVES_S = 20.0
+ENDS_ORDINARILY: Final = {ORDINARY_END: "true"}
+"""For one process of each job: it takes a second of a core, as all that it shares with others is copied for that."""
 SECOND = 1_000_000_000
 _REPORTED = (VerdictGiven, MismatchFound, StragglerFound)
 
@@ -141,7 +143,7 @@ class TwinRunner:
             folder = self.new_folder()
             with Observed(folder) as observed:
                 common = {**environment_of(folder), **(observed.environ if is_with_us else {})}
-                environs = [{**common, **rank} for rank in places(ranks)] or [common]
+                environs = [{**common, **rank} for rank in places(ranks)] or [common | ENDS_ORDINARILY]
                 files = folder / "files"
                 done = self._python.run(WORKERS / f"{worker}.py", environs, folder, [str(files), *arguments], JOB_S)
                 which = "with us" if is_with_us else "without us"
@@ -166,7 +168,8 @@ class TwinRunner:
 def places(ranks: int) -> list[dict[str, str]]:
     """What torchrun would set for each rank."""
     size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "twin"}
-    return [{**size, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    ranked = [{**size, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    return [first | ENDS_ORDINARILY for first in ranked[:1]] + ranked[1:]
 
 
 def environment_of(folder: Path) -> dict[str, str]:
@@ -180,7 +183,6 @@ def environment_of(folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "ACCELERATE_USE_CPU": "true",
         "HF_HUB_OFFLINE": "1",
-        ORDINARY_END: "true",
         "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(folder / "tapes"),
         REPORTS: str(folder / "reports"),
     }

@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ import torch
 
 from otel_torchdist.native.library import library_name
 from tests.support.commands.running import SCRIPT
+from tests.support.launch.warm_python import WarmJob, WarmPython
 from tests.support.native.native_library import native_cache
 
+Start = Callable[..., WarmJob]
 NAME = library_name(torch.__version__)
 COMPILER = """#!/bin/sh
 echo "$$" >> {started}
@@ -41,21 +44,22 @@ def compiler(folder: Path, compiling: str = ":") -> Path:
     return script
 
 
-def start(to: Path, *before: str, **environ: str) -> subprocess.Popen[str]:
-    """Start the command."""
-    return subprocess.Popen(
-        [*before, str(SCRIPT), "build-native", "--to", str(to)],
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def start(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Starts the command in a process that has imported torch, for the version of which it imports it."""
+
+    def start(to: Path, **environ: str) -> WarmJob:
+        return warm_python.start(
+            SCRIPT, [environ], tmp_path_factory.mktemp("output"), ["build-native", "--to", str(to)], timeout_s=150
+        )
+
+    return start
 
 
-def outcome(running: subprocess.Popen[str]) -> tuple[int, str]:
+def outcome(running: WarmJob) -> tuple[int | None, str]:
     """Its exit code, and what it has written to stderr."""
-    _, err = running.communicate(timeout=150)
-    return running.returncode, err
+    [done] = running.wait()
+    return done.code, done.err
 
 
 def wait_for(path: Path) -> None:
@@ -74,12 +78,12 @@ def is_running(pid: str) -> bool:
         return False
 
 
-def test_killed(tmp_path: Path) -> None:
+def test_killed(start: Start, tmp_path: Path) -> None:
     """A build that is killed leaves no library; a later one removes its scratch folder once that is old."""
     to = tmp_path / "libraries"
     running = start(to, CXX=str(compiler(tmp_path, compiling="exec sleep 20")))
     wait_for(tmp_path / "started")
-    running.kill()
+    os.kill(running.pids[0], signal.SIGKILL)
     assert outcome(running)[0] == -signal.SIGKILL
     [scratch] = to.iterdir()
     assert outcome(start(to, CXX=str(compiler(tmp_path)))) == (0, "")
@@ -90,7 +94,7 @@ def test_killed(tmp_path: Path) -> None:
     assert [*to.iterdir()] == [to / NAME]
 
 
-def test_two_at_once(tmp_path: Path) -> None:
+def test_two_at_once(start: Start, tmp_path: Path) -> None:
     """Both succeed, though each is still compiling when the other begins; one library is there, and it is whole."""
     to = tmp_path / "libraries"
     chosen = str(compiler(tmp_path, f"while [ $(wc -l < {tmp_path}/started) -lt 2 ]; do sleep 0.02; done"))
@@ -100,12 +104,12 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert (to / NAME).read_bytes() == (native_cache() / "otel-torchdist" / "native" / NAME).read_bytes()
 
 
-def test_interrupted(tmp_path: Path) -> None:
+def test_interrupted(start: Start, tmp_path: Path) -> None:
     """Ctrl-C ends the compilers too, and nothing is left."""
     to = tmp_path / "libraries"
     running = start(to, CXX=str(compiler(tmp_path, compiling="exec sleep 60")))
     wait_for(tmp_path / "started")
-    running.send_signal(signal.SIGINT)
+    os.kill(running.pids[0], signal.SIGINT)
     assert outcome(running)[0] == 130
     assert not [*to.iterdir()]
     assert not [pid for pid in (tmp_path / "started").read_text().split() if is_running(pid)]
@@ -120,7 +124,7 @@ def test_interrupted(tmp_path: Path) -> None:
         ("echo 'ld: error: broken'; exit 1", "ld: error: broken"),
     ],
 )
-def test_broken_compiler(tmp_path: Path, compiling: str, reason: str) -> None:
+def test_broken_compiler(start: Start, tmp_path: Path, compiling: str, reason: str) -> None:
     """The sentence has the first error, the exit code is of its own, and nothing is left."""
     to, chosen = tmp_path / "libraries", compiler(tmp_path, compiling)
     code, err = outcome(start(to, CXX=str(chosen)))
@@ -128,7 +132,7 @@ def test_broken_compiler(tmp_path: Path, compiling: str, reason: str) -> None:
     assert not [*to.iterdir()]
 
 
-def test_unusable_library(tmp_path: Path) -> None:
+def test_unusable_library(start: Start, tmp_path: Path) -> None:
     """What the compiler has made is tried before it gets its name; one that cannot be loaded is not kept."""
     to = tmp_path / "libraries"
     chosen = compiler(tmp_path, compiling='while [ "$1" != -o ]; do shift; done; echo no > "$2"; exit 0')
@@ -139,7 +143,7 @@ def test_unusable_library(tmp_path: Path) -> None:
     assert not [*to.iterdir()]
 
 
-def test_no_compiler(tmp_path: Path) -> None:
+def test_no_compiler(start: Start, tmp_path: Path) -> None:
     """Without one, or with a CXX that is not there, the exit code is that of a missing package."""
     path = str(tmp_path)
     expected = "otel-torchdist: there is no C++ compiler (g++, clang++, or what CXX names)\n"
@@ -158,7 +162,7 @@ def test_no_torch(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (69, "otel-torchdist: torch is not installed\n")
 
 
-def test_in_a_rank(tmp_path: Path) -> None:
+def test_in_a_rank(start: Start, tmp_path: Path) -> None:
     """A rank of a job compiles nothing; that some clusters set RANK for a whole node does not make one of it."""
     code, err = outcome(start(tmp_path / "to", LOCAL_RANK="3", CXX="absent++"))
     expected = "this is a rank of a job (LOCAL_RANK=3), where nothing is compiled: build before the job starts"
@@ -181,8 +185,10 @@ def test_no_place(tmp_path: Path, options: str, reason: str) -> None:
     # It compiles something that is quickly read and does not fit.
     script.write_text("#!/bin/sh\necho 'char large[1 << 20] = {1};' | g++ -x c++ -c - -o $TMPDIR/large.o\n")
     script.chmod(stat.S_IRWXU)
-    code, err = outcome(start(to, *mounted, CXX=str(script)))
-    assert (code, err) == (74, f"otel-torchdist: {to} cannot be written to: {reason}\n")
+    command = [*mounted, str(SCRIPT), "build-native", "--to", str(to)]
+    environ = {**os.environ, "CXX": str(script)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150, check=False)
+    assert (done.returncode, done.stderr) == (74, f"otel-torchdist: {to} cannot be written to: {reason}\n")
 
 
 def test_architecture_is_in_the_name() -> None:

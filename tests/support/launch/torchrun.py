@@ -15,6 +15,7 @@ from typing import Final
 from tests.support.launch.warm_python import Done, WarmPython
 
 TORCHRUN: Final = Path(__file__).with_name("warm_torchrun.py")
+WARM_DEMO: Final = TORCHRUN.with_name("warm_demo.py")
 LONGEST_S: Final = 170.0
 """Below the limit of a test, so that what is left is known to belong to it."""
 ENDS_S: Final = 45.0

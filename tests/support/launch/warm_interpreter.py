@@ -4,8 +4,9 @@ Importing torch takes seconds of a processor. A script that runs here runs as `_
 a forked rank as a notebook launcher's ranks are. It ends as `forked_ranks.end` has it, or with the ordinary end of an
 interpreter where a test is about that too.
 
-It reads jobs as lines of JSON from its standard input. For each it writes a line with the ids of its processes, and one
-with their exit codes when all have ended; see `warm_python`.
+It reads jobs as lines of JSON. For each it writes a line with the ids of its processes, and one with their exit codes
+when all have ended; see `warm_python`. It ends when no one is left who could ask. One process asks through its standard
+input, or several through connections to a socket that it inherits; then it runs in the background.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import os
 import runpy
 import select
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +33,48 @@ GRACE_S = 5.0
 """How long a process that has exceeded its time gets to write its stacks."""
 
 
+@dataclass(eq=False)
+class Client:
+    """Who asks for jobs.
+
+    Attributes:
+        reads: The descriptor on which its jobs come.
+        writes: The descriptor for answers.
+        begun: The beginning of a line whose end has not come yet.
+    """
+
+    reads: int
+    writes: int
+    begun: bytes = b""
+
+    def lines(self) -> list[bytes] | None:
+        """The lines that have come; None at the end."""
+        try:
+            data = os.read(self.reads, 1 << 20)
+        except ConnectionResetError:
+            data = b""
+        *lines, self.begun = (self.begun + data).split(b"\n")
+        return lines if data else None
+
+    def answer(self, line: str) -> None:
+        """Write a line, unless it has gone."""
+        try:
+            os.write(self.writes, line.encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def close(self) -> None:
+        """Close its descriptors."""
+        for descriptor in {self.reads, self.writes}:
+            os.close(descriptor)
+
+
 @dataclass
 class Job:
     """Processes that run one script.
 
     Attributes:
+        client: Who has asked for it.
         number: What the other side calls it.
         deadline: Monotonic seconds at which it has exceeded its time.
         running: Process ids by descriptor.
@@ -42,6 +82,7 @@ class Job:
         last_words: What is sent to those that have exceeded their time, the next one last.
     """
 
+    client: Client
     number: int
     deadline: float
     running: dict[int, int] = field(default_factory=dict[int, int])
@@ -60,7 +101,11 @@ class Job:
         """Kill what its processes have left behind, once all have ended, and report how they ended."""
         for child in self.codes:
             kill_group(child)
-        answer(self.number, "codes", list(self.codes.values()))
+        self.answer("codes", list(self.codes.values()))
+
+    def answer(self, kind: str, values: list[Any]) -> None:
+        """Write a line about it."""
+        self.client.answer(json.dumps({"number": self.number, kind: values}))
 
     def hurry(self) -> None:
         """Stop what has exceeded its time: it writes its stacks, and is then killed."""
@@ -73,10 +118,15 @@ class Job:
 
 
 def main() -> list[str] | None:
-    """Serve jobs until the input ends; in a forked child, return what it has to run."""
-    import_once((*IMPORTED, "tests.support.ranks.rank", *sys.argv[1:]))
-    print("ready", flush=True)
-    return serve()
+    """Serve jobs until no one asks any more; in a forked child, return what it has to run.
+
+    The first argument is the descriptor of the socket on which those who ask connect, and '' for standard input.
+    """
+    listener = socket.socket(fileno=int(sys.argv[1])) if sys.argv[1] else None
+    if listener is not None and os.fork():
+        os._exit(0)
+    import_once((*IMPORTED, "tests.support.ranks.rank", *sys.argv[2:]))
+    return Server(listener).serve()
 
 
 def run(script: str) -> int:
@@ -95,60 +145,109 @@ def run(script: str) -> int:
     return 0
 
 
-def serve() -> list[str] | None:
-    """Fork and reap until the input ends and all jobs are done; in a child, return what it has to run."""
-    jobs: list[Job] = []
-    asked, is_open = b"", True
-    while is_open or jobs:
-        ready = wait_for_something(jobs, is_open)
-        if 0 in ready:
-            data = os.read(0, 1 << 20)
-            is_open = bool(data)
-            *lines, asked = (asked + data).split(b"\n")
-            for line in lines:
-                job = fork_all(json.loads(line))
-                if isinstance(job, list):
-                    return job
-                jobs.append(job)
-        time.sleep(POLL_S * bool(ready - {0}))
-        for job in jobs:
-            for descriptor in [one for one in job.running if one in ready]:
-                job.reap(descriptor)
+class Server:
+    """Forks and reaps."""
+
+    def __init__(self, listener: socket.socket | None) -> None:
+        """Greet who asks first.
+
+        Args:
+            listener: Where those who ask connect; without it, one asks through standard input.
+        """
+        self._listener = listener
+        self._jobs: list[Job] = []
+        self._clients: list[Client] = []
+        if listener is None:
+            self._greet(Client(0, 1))
+        else:
+            self._accept(listener)  # who has started us has connected before
+
+    def serve(self) -> list[str] | None:
+        """Fork and reap until no one asks any more and all jobs are done; in a child, return what it has to run."""
+        while self._clients or self._jobs:
+            ready = self._wait_for_something()
+            if self._listener is not None and self._listener.fileno() in ready:
+                self._accept(self._listener)
+            for client in [one for one in self._clients if one.reads in ready]:
+                child = self._take(client)
+                if child is not None:
+                    return child
+            self._reap(ready)
+        return None
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection = listener.accept()[0].detach()
+        self._greet(Client(connection, connection))
+
+    def _greet(self, client: Client) -> None:
+        client.answer("ready")
+        self._clients.append(client)
+
+    def _take(self, client: Client) -> list[str] | None:
+        """Fork what a client asks for; in a child, return what it has to run."""
+        lines = client.lines()
+        if lines is None:
+            self._clients.remove(client)
+            self._leave(client)
+        for line in lines or ():
+            job = fork_all(json.loads(line), client, self._leave_all)
+            if isinstance(job, list):
+                return job
+            self._jobs.append(job)
+        return None
+
+    def _leave_all(self) -> None:
+        """In a child, close what is the server's: who asks would wait for the end of a connection."""
+        if self._listener is None:
+            return  # standard input and output, which a child replaces
+        self._listener.close()
+        for client in {*self._clients, *(job.client for job in self._jobs)}:
+            client.close()
+
+    def _leave(self, client: Client) -> None:
+        """Close a client's descriptors once it asks no more and has been told of all its jobs."""
+        if client not in self._clients and all(job.client is not client for job in self._jobs):
+            client.close()
+
+    def _reap(self, ready: set[int]) -> None:
+        ended = [(job, descriptor) for job in self._jobs for descriptor in job.running if descriptor in ready]
+        time.sleep(POLL_S * bool(ended))
+        for job, descriptor in ended:
+            job.reap(descriptor)
+        for job in self._jobs:
             job.hurry()
-        for job in [job for job in jobs if not job.running]:
-            jobs.remove(job)
+        for job in [job for job in self._jobs if not job.running]:
+            self._jobs.remove(job)
             job.end()
-    return None
+            self._leave(job.client)
+
+    def _wait_for_something(self) -> set[int]:
+        """The descriptors of processes that have ended, and of clients that have written something."""
+        poll = select.poll()
+        if self._listener is not None:
+            poll.register(self._listener, select.POLLIN)
+        running = (one for job in self._jobs for one in job.running)
+        for descriptor in (*(client.reads for client in self._clients), *running):
+            poll.register(descriptor, select.POLLIN)
+        soonest = min((job.deadline for job in self._jobs if job.last_words), default=None)
+        timeout_ms = None if soonest is None else max(0.0, soonest - time.monotonic()) * 1000 + 1
+        return {descriptor for descriptor, _ in poll.poll(timeout_ms)}
 
 
-def wait_for_something(jobs: list[Job], is_open: bool) -> set[int]:
-    """The descriptors of processes that have ended, and 0 if there is input."""
-    poll = select.poll()
-    for descriptor in (*[0] * is_open, *(one for job in jobs for one in job.running)):
-        poll.register(descriptor, select.POLLIN)
-    soonest = min((job.deadline for job in jobs if job.last_words), default=None)
-    timeout_ms = None if soonest is None else max(0.0, soonest - time.monotonic()) * 1000 + 1
-    return {descriptor for descriptor, _ in poll.poll(timeout_ms)}
-
-
-def fork_all(asked: dict[str, Any]) -> Job | list[str]:
+def fork_all(asked: dict[str, Any], client: Client, in_child: Callable[[], None]) -> Job | list[str]:
     """Fork a job's processes; in a child, return what it has to run."""
-    job = Job(asked["number"], time.monotonic() + asked["timeout_s"])
+    job = Job(client, asked["number"], time.monotonic() + asked["timeout_s"])
     for process in asked["processes"]:
         child = os.fork()
         if child == 0:
+            in_child()
             become(process)
             show_as([sys.executable, *asked["argv"]], os.environ)
             return asked["argv"]
         job.running[os.pidfd_open(child)] = child
         job.codes[child] = None
-    answer(job.number, "pids", list(job.running.values()))
+    job.answer("pids", list(job.running.values()))
     return job
-
-
-def answer(number: int, kind: str, values: list[Any]) -> None:
-    """Write a line about a job."""
-    print(json.dumps({"number": number, kind: values}), flush=True)
 
 
 def become(process: dict[str, Any]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.launch.forked_ranks import PADDING, ROOM
 from tests.support.launch.stderr import without_leak_report
-from tests.support.repository import REPOSITORY
+from tests.support.launch.warm_link import Link, link_to_own, link_to_shared
 
-FORKER = Path(__file__).with_name("warm_interpreter.py")
 ANSWERED_S = 60.0
 
 
@@ -75,16 +71,18 @@ class WarmJob:
 class WarmPython:
     """Starts the interpreter at the first use."""
 
-    def __init__(self, *imports: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *imports: str, environ: Mapping[str, str] | None = None, shared_in: Path | None = None) -> None:
         """Set up; the interpreter is started at the first use.
 
         Args:
-            *imports: Modules that the interpreter imports too.
-            environ: Additions to the environment of the interpreter, and of no process.
+            *imports: Modules that an interpreter of our own imports too.
+            environ: Additions to its environment, and to that of no process.
+            shared_in: The folder of an interpreter that several processes share; None for one of our own.
         """
         self._imports = imports
         self._environ = environ or {}
-        self._process: subprocess.Popen[str] | None = None
+        self._shared_in = shared_in
+        self._link: Link | None = None
         self._numbers = itertools.count()
         self._asked: dict[tuple[int, str], Future[list[Any]]] = {}
         self._reader = threading.Thread(target=self._read)
@@ -125,53 +123,31 @@ class WarmPython:
             {"environ": {**os.environ, **environ}, "out": str(out), "err": str(err)}
             for environ, (out, err) in zip(environs, files, strict=True)
         ]
-        process = self._process or self._start()
-        assert process.stdin is not None
+        link = self._link or self._start()
         number = next(self._numbers)
         pids, codes = self._asked[number, "pids"], self._asked[number, "codes"] = Future(), Future()
         job = {"number": number, "argv": [str(script), *arguments], "processes": processes, "timeout_s": timeout_s}
-        process.stdin.write(json.dumps(job) + "\n")
-        process.stdin.flush()
+        link.asks.write(json.dumps(job) + "\n")
+        link.asks.flush()
         return WarmJob(pids.result(ANSWERED_S), codes, files)
 
     def _read(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self._link is not None
+        for line in self._link.answers:
             answer = json.loads(line)
             [kind] = answer.keys() - {"number"}
             self._asked.pop((answer["number"], kind)).set_result(answer[kind])
 
-    def _start(self) -> subprocess.Popen[str]:
-        paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-        environ = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            # The entry point has to wait for the first group in every forked process, whose own environment then
-            # decides.
-            "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
-            PADDING: ROOM,
-            **self._environ,
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-X", f"padding={ROOM}", str(FORKER), *self._imports],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environ,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        self._process = process
+    def _start(self) -> Link:
+        folder = self._shared_in
+        link = link_to_shared(folder) if folder is not None else link_to_own(self._imports, self._environ)
+        self._link = link
         self._reader.start()
-        return process
+        return link
 
     def close(self) -> None:
-        """End the interpreter, once its jobs have ended."""
-        process = self._process
-        if process is None:
-            return
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.close()
-        assert process.wait(60) == 0
-        self._reader.join()
-        process.stdout.close()
+        """End the interpreter, once its jobs have ended, unless others use it."""
+        if self._link is not None:
+            self._link.end()
+            self._reader.join()
+            self._link.answers.close()

@@ -289,14 +289,14 @@ def straggler() -> None:
 
 
 def slow_line() -> None:
-    """The last rank computes for 6 ms more before the second call of every step, until the gate is removed."""
+    """The last rank computes for 24 ms more before the second call of every step, until the gate is removed."""
     weight = torch.nn.Parameter(torch.zeros(16))
     optimizer = torch.optim.SGD([weight])
     stop = torch.zeros(1)
     while not healthy and not stop.item():
-        time.sleep(0.01)
+        time.sleep(0.04)
         dist.all_reduce(torch.ones(16))
-        time.sleep(0.006 if is_faulty else 0.0)
+        time.sleep(0.024 if is_faulty else 0.0)
         stop.fill_(float(not gate.exists()))
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)  # slow line
         weight.grad = torch.ones(16)
