@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,20 +96,20 @@ def test_directory_of_another_user(jobs: Jobs, tmp_path: Path) -> None:
 
 def test_directory_on_disk(jobs: Jobs) -> None:
     """A directory on a disk is refused unless allowed."""
-    folder = REPOSITORY / ".pytest_cache" / "tapes"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if subprocess.check_output(["stat", "-f", "-c", "%T", str(folder)], text=True).strip() == "tmpfs":
+    cache = REPOSITORY / ".pytest_cache"
+    cache.mkdir(exist_ok=True)
+    if subprocess.check_output(["stat", "-f", "-c", "%T", str(cache)], text=True).strip() == "tmpfs":
         pytest.skip("this checkout lies in memory")
-    environ = {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(folder)}
-    [warning] = run(jobs, environ).ranks[0].err.splitlines()
-    assert "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK=true" in warning
-    assert read_tapes(folder) == []
-    environ["OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"] = "true"
-    environ["OTEL_PYTHON_TORCHDIST_KEEP_RUNS"] = "0"
-    assert run(jobs, environ).ranks[0].err == ""
-    assert len(read_tapes(folder)) == 2
-    for file in folder.rglob("*.*"):
-        file.unlink()
+    with tempfile.TemporaryDirectory(dir=cache) as name:
+        folder = Path(name)
+        environ = {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": name}
+        [warning] = run(jobs, environ).ranks[0].err.splitlines()
+        assert "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK=true" in warning
+        assert read_tapes(folder) == []
+        environ["OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"] = "true"
+        environ["OTEL_PYTHON_TORCHDIST_KEEP_RUNS"] = "0"
+        assert run(jobs, environ).ranks[0].err == ""
+        assert len(read_tapes(folder)) == 2
 
 
 def test_full_directory(jobs: Jobs) -> None:

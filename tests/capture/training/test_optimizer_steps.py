@@ -253,6 +253,7 @@ def test_interrupted_between_record_and_number(rank: Rank, monkeypatch: pytest.M
     assert rank.reader.open_activities() == []
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # from Dynamo of torch 2.13
 def test_compiled_step(rank: Rank) -> None:
     """A compiled step ends its training step as before, and is no activity: Dynamo would have to break its graph."""
     one = optimizer()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
 from tests.support.ranks.rank import say, start_capture
@@ -34,6 +35,8 @@ SHAPES = ((), (0,), (1,), (4,), (3, 0, 2), (2, 3), (2, 3, 4), (1,) * 10, (2,) * 
 LENGTHS = (0, 1, 1, 1, 2, 2, 3, 8, 9, 64, 65, 70)
 ADDRESS = re.compile("0x[0-9a-f]+|[0-9]{9,}")
 NESTED = "List[List[Tensor]]"
+BOXED: list[Any] = []
+"""Reduce ops; see `boxed_ops`."""
 
 
 class Subclass(torch.Tensor):
@@ -79,11 +82,35 @@ def tensor(choose: random.Random) -> torch.Tensor:
     return plain(choose) if choose.random() < 0.7 else choose.choice(SPECIAL)(choose)
 
 
+class Boxing(TorchDispatchMode):
+    """Keeps the reduce op of an all_reduce as the dispatcher takes it, which torch 2.13 has no other way to."""
+
+    boxed: Any = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Keep it, and go on."""
+        self.boxed = next((one for one in args if "ReduceOp" in str(one)), self.boxed)
+        return func(*args, **(kwargs or {}))
+
+
+def boxed_ops() -> list[Any]:
+    """All reduce ops, boxed as the dispatcher takes them; the first multiplies."""
+    ops = [dist._make_nccl_premul_sum(2.0), *(dist.ReduceOp(getattr(dist.ReduceOp, name)) for name in REDUCE_OPS)]
+    if hasattr(ops[0], "boxed"):
+        return [op.boxed() for op in ops]
+    dist.init_process_group("fake", rank=0, world_size=WORLD, store=FakeStore())
+    boxed = []
+    for op in ops:
+        with Boxing() as boxing:
+            dist.all_reduce(torch.ones(1), op)
+        boxed.append(boxing.boxed)
+    dist.destroy_process_group()
+    return boxed
+
+
 def reduce_op(choose: random.Random) -> Any:
-    """A reduce op, boxed as the dispatcher takes it."""
-    if choose.random() < 0.1:
-        return dist._make_nccl_premul_sum(2.0).boxed()
-    return dist.ReduceOp(getattr(dist.ReduceOp, choose.choice(REDUCE_OPS))).boxed()
+    """A reduce op."""
+    return BOXED[0] if choose.random() < 0.1 else choose.choice(BOXED[1:])
 
 
 class Arguments:
@@ -172,6 +199,7 @@ def issue(group: dist.ProcessGroup, seed: int, outcomes: list[Any]) -> None:
 def main() -> None:
     """Issue calls in this thread, on the default group, and in others, each on its own."""
     warnings.simplefilter("ignore")
+    BOXED.extend(boxed_ops())
     capture = start_capture(16384) if MODE == "recorded" else None
     dist.init_process_group("fake", rank=0, world_size=WORLD, store=FakeStore())
     groups = [dist.new_group(group_desc=f"group {index}") for index in range(THREADS)]
