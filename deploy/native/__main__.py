@@ -77,9 +77,9 @@ def _tapes() -> Path:
 
 
 def _stalled_step(jaeger: JaegerApi) -> list[JaegerSpan] | None:
-    """The trace of the step in which ranks hang."""
+    """The trace of the step in which ranks hang; not that of the start, in which one may have been late."""
     for trace in jaeger.find(SERVICE, {"torchdist.stalled": "true"}):
-        if any(span.name.endswith("(in progress)") for span in trace):
+        if any(span.name == "all_reduce (in progress)" for span in trace):
             return trace
     return None
 
