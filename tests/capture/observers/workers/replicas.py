@@ -50,7 +50,7 @@ def main() -> None:
         if nth == FLIPPED_AFTER and rank() == bad_rank:
             weight: Any = models[-1].module[2].weight
             weight.data.view(torch.int32)[0, 5] ^= 1 << 3
-    time.sleep(0.05)  # torch 2.13 hangs where a model goes while gloo's thread waits for the GIL to drop its last bucket
+    time.sleep(0.05)  # torch 2.13 hangs if a model goes while gloo's thread waits for the GIL to drop its bucket
     dist.destroy_process_group()
 
 
