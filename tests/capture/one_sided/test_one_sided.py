@@ -28,7 +28,8 @@ def job(jobs: Jobs) -> Job:
 def test_which_operations() -> None:
     """All operations that torch defines with a group and a tensor are found by schema; local ones are left out."""
     found = {schema.name: schema for schema in symmetric_schemas()}
-    assert {"one_shot_all_reduce", "two_shot_all_reduce", "multimem_all_reduce", "nvshmem_broadcast"} <= {*found}
+    expected = {"one_shot_all_reduce", "two_shot_all_reduce", "multimem_all_reduce", "nvshmem_broadcast"}
+    assert {name for name in expected if hasattr(torch.ops.symm_mem, name)} <= {*found}
     assert not {"get_remote_tensors", "rendezvous", "barrier", "nvshmem_put"} & {*found}
     rooted = {name for name, one in found.items() if "int root" in str(one.overload._schema)}
     assert {name for name, one in found.items() if one.peer >= 0} == rooted

@@ -106,7 +106,9 @@ def test_callers_side(job: Job) -> None:
     ]
     assert not {name for _, name in calls} & set(_OF_TORCH)
     synchronous = [call for call, _ in calls if call_of(call).mode is sync]
-    assert {call.how for call in synchronous} == {How.WAIT, How.FAILED}
+    ends = Counter(call.how for call in synchronous)
+    assert {*ends} - {How.POLL} == {How.WAIT, How.FAILED}
+    assert ends[How.POLL] <= 2  # a poll comes first where a busy machine lets the thread wait for 20 ms
     assert all(call.how is not None for call, _ in calls)
 
 

@@ -131,14 +131,21 @@ class Endless(IterableDataset[int]):
 
 def test_warnings_of_loaders_are_at_the_same_line(rank: Rank) -> None:
     """What torch warns of is still at the line of the program that asks for the next batch."""
-    loader = DataLoader(Endless())
-    assert len(loader) == 1
-    batches = iter(loader)
-    next(batches)
-    with pytest.warns(UserWarning, match="2 samples have been fetched") as caught:
+
+    def warned() -> list[str]:
+        loader = DataLoader(Endless())
+        assert len(loader) == 1
+        batches = iter(loader)
         next(batches)
-    assert [warning.filename for warning in caught] == [__file__]
+        with pytest.warns(UserWarning, match="2 samples have been fetched") as caught:
+            next(batches)
+        return [warning.filename for warning in caught]
+
+    recorded = warned()
     assert rank.figures.batches == 2
+    rank.parts.unhook()
+    rank.patches.restore()
+    assert recorded == warned()  # older versions of torch do not warn at that line, newer ones do
 
 
 def test_loaders_of_other_libraries(rank: Rank) -> None:

@@ -30,7 +30,7 @@ def read_arguments(
     key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...], entered_ns: int
 ) -> tuple[Plan, bytes]:
     """Read what calls of one plan may differ in; returns the plan that fits, and the constant part of the record."""
-    if operation.reduce_op >= 0:
+    if plan.reduce_op >= 0:
         plan = _read_reduce_op(key, plan, operation, args)
         tail = plan.tail_read
     else:

@@ -162,7 +162,8 @@ def on_purpose() -> Callable[[int, bool], None]:
             dist.recv(torch.full((3,), float("nan")), 0)
         dist.reduce(torch.ones(3) * own, 0)  # only the root's result means something
         dist.reduce_scatter(torch.empty(2), [torch.ones(2) * own] * size)
-        dist.all_to_all(list(torch.empty(size, 2)), list(torch.ones(size, 2) * own))
+        with contextlib.suppress(RuntimeError):  # gloo has it since torch 2.9
+            dist.all_to_all(list(torch.empty(size, 2)), list(torch.ones(size, 2) * own))
         dist.all_reduce(torch.ones(3, 4).t())
         dist.all_reduce(torch.ones(3, 4, dtype=torch.complex64) * (own + 1))
         dist.all_reduce(torch.tensor([own, 7]))
