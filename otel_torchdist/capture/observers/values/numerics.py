@@ -22,6 +22,7 @@ from otel_torchdist.capture.observers.values.device_statistics import Counts, ch
 from otel_torchdist.capture.observers.values.device_values import DeviceValues
 from otel_torchdist.capture.observers.values.equal_outputs import MUST_BE_EQUAL, makes_equal
 from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, format_of, moments_of
+from otel_torchdist.capture.torch_api import backward_id
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.records.numerics import (
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.observers.hooks import OperationCall
     from otel_torchdist.tape.writer import TapeWriter
 
-_SUMS: Final = frozenset({"", "sum", "avg", "premul_sum"})
-"""Reduce ops whose inputs should be finite; MIN and MAX are often given infinities to start with. '' where this torch
-does not show it."""
+_SUMS: Final = frozenset({"sum", "avg", "premul_sum"})
+"""Reduce ops whose inputs should be finite; MIN and MAX are often given infinities to start with."""
+_NOT_SHOWN: Final = ""
+"""The reduce op in torch 2.8: it may be any."""
 _ADDS: Final = frozenset({"all_reduce", "all_reduce_coalesced", "reduce"})
 _SCATTERS: Final = "reduce_scatter"
 _SENDS: Final = frozenset({"send", "broadcast", "gather", "gather_into_tensor", "all_to_all", "all_to_all_single"})
@@ -62,10 +64,10 @@ def is_chosen(sequence: int, every: int, size: int) -> bool:
     return (sequence * _HASH) % _ROOM < _ROOM // (every * max(1, size // BYTES_PER_SAMPLE))
 
 
-def has_values(operation: str, reduce_op: str) -> bool:
-    """Whether an operation sends values that should be finite."""
+def has_values(operation: str, reduce_op: str, in_backward: bool = False) -> bool:
+    """Whether an operation sends values that should be finite; reduce ops that are not shown add up gradients only."""
     if operation in _ADDS or operation.startswith(_SCATTERS):
-        return reduce_op in _SUMS
+        return reduce_op in _SUMS or (reduce_op == _NOT_SHOWN and in_backward)
     return operation in _SENDS or operation.startswith(_GATHERS)
 
 
@@ -155,7 +157,7 @@ class NumericsObserver:
         is_comparable = is_sampled and must_be_equal and bool(outputs) and group.name.aligned
         is_comparable = is_comparable and makes_equal(call.operation, group.backend_on(outputs[0].device.type))
         looked = _NOTHING
-        if has_values(call.operation, call.reduce_op):
+        if has_values(call.operation, call.reduce_op, backward_id() >= 0):
             with torch.no_grad():
                 looked = _look(inputs, is_sampled, devices)
         if not (looked.flags or is_comparable or (is_sampled and looked.elements)):
