@@ -12,7 +12,9 @@ from otel_torchdist.tape.records.numerics import Unseen
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import simulated_library
+from tests.support.ranks.rank import SHOWS_REDUCE_OP
 
+pytestmark = pytest.mark.skipif(not SHOWS_REDUCE_OP, reason="this torch does not show the reduce op to Python")
 SLOTS = 6
 
 

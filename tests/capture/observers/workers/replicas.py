@@ -6,17 +6,15 @@ A bit of the parameters of RANK is flipped after a step.
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist.capture.observers.choice import Observing
-from tests.support.ranks.rank import join, rank, start_capture
+from tests.support.ranks.rank import join, leave, rank, start_capture
 
 WIDTH = 12
 STEPS, FLIPPED_AFTER = 9, 3
@@ -50,8 +48,7 @@ def main() -> None:
         if nth == FLIPPED_AFTER and rank() == bad_rank:
             weight: Any = models[-1].module[2].weight
             weight.data.view(torch.int32)[0, 5] ^= 1 << 3
-    time.sleep(0.05)  # torch 2.13 hangs if a model goes while gloo's thread waits for the GIL to drop its bucket
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.config import NumericsMode
 from tests.capture.observers.workers.hooked import trained
-from tests.support.ranks.rank import join, rank, say, start_capture, world_size
+from tests.support.ranks.rank import join, leave, rank, say, start_capture, world_size
 
 WIDTH = 12
 STEPS, BAD_STEP = 6, 3
@@ -227,7 +227,7 @@ def main() -> None:
         step = KINDS[kind]()
         for nth in range(STEPS):
             step(nth, nth == BAD_STEP and rank() == bad_rank)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
