@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture.c10d.calls.ragged import RAGGED_AFTER
+from otel_torchdist.capture.c10d.calls.ragged import RAGGED_AFTER, RAGGED_PEERS_AFTER, RaggedLines
 from otel_torchdist.tape.layout import Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.warm_python import WarmPython
@@ -15,7 +15,7 @@ from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
 
 TIMES = 500
-LINES = ("reduce", "gather", "spread")
+LINES = ("reduce", "gather", "spread", "take_turns")
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,24 @@ def test_sizes_are_right(ragged: dict[str, Job], kernel: str, line: str) -> None
     for rank, tape in enumerate(ragged[kernel].tapes):
         calls = [one for one in tape.operations if one.function == line]
         assert len(calls) == TIMES
-        contributes = line != "spread" or rank == 1
-        assert [one.raw.message_bytes for one in calls] == [4 * (1 + nth) * contributes for nth in range(TIMES)]
+        roots = {"spread": (1, 1), "take_turns": (1, 0)}.get(line, (rank, rank))
+        sizes = [4 * (1 + nth) * (roots[nth % 2] == rank) for nth in range(TIMES)]
+        assert [one.raw.message_bytes for one in calls] == sizes
         for nth, one in enumerate(calls):
             has_shapes = nth < RAGGED_AFTER
             assert one.signature.shapes == (((1 + nth,),) if has_shapes else ())
             assert (Flag.SIGNATURE_CAPPED in one.raw.flags) is not has_shapes
             assert one.signature.dtypes == ("float32",)
+
+
+def test_one_shape_with_many_roots_is_not_ragged() -> None:
+    """Each root needs a plan of its own, but the shape repeats; with many shapes, each root's calls get ragged."""
+    lines = RaggedLines[str]()
+    of_root = [
+        ("broadcast", 1, "float32", False, root, 0, False, "", False, 4711, ("train", 3)) for root in range(1_000)
+    ]
+    assert not any(lines.counts(line) for line in of_root)
+    assert [lines.counts(of_root[7]) for _ in range(RAGGED_PEERS_AFTER)] == [False] * (RAGGED_PEERS_AFTER - 1) + [True]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

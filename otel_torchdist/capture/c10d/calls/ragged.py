@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 RAGGED_AFTER: Final = 128
 """Different shapes at one line after which its calls count as ragged."""
+RAGGED_PEERS_AFTER: Final = 8
+"""The same for one of several peers with which the line has as many together, such as roots that take turns."""
 MAX_LINES: Final = 4096
 
 Line: TypeAlias = tuple[Any, ...]
 P = TypeVar("P")
 
+_PEER: Final = -7
+"""Where a line has its peer; see `make_plan`."""
 _SIZE: Final = struct.Struct("=Q")
 """The size of the message, with which the constant part of a record begins; see `tape.layout.PAYLOAD_TAIL`."""
 
@@ -40,10 +44,14 @@ class RaggedLines(Generic[P]):
 
     def counts(self, line: Line) -> bool:
         """Count a shape at a line; returns whether it is ragged from now on."""
+        with_this_peer, with_all = self._count(line), self._count(line[:_PEER] + line[_PEER + 1 :])
+        return with_this_peer > RAGGED_PEERS_AFTER and with_all > RAGGED_AFTER
+
+    def _count(self, line: Line) -> int:
         if len(self._shapes) >= MAX_LINES:
             self._shapes.clear()
         shapes = self._shapes[line] = self._shapes.get(line, 0) + 1
-        return shapes > RAGGED_AFTER
+        return shapes
 
     def keep(self, line: Line, plan: P) -> None:
         """Use a plan for all calls of a ragged line."""

@@ -39,9 +39,14 @@ def spread(size: int) -> None:
     dist.broadcast(pool[:size], 1)
 
 
+def take_turns(size: int) -> None:
+    """Another root each time, as in a loop over ranks."""
+    dist.broadcast(pool[:size], size % 2)
+
+
 sys.setprofile(count)
 for nth in range(TIMES):
-    for call in (reduce, gather, spread):
+    for call in (reduce, gather, spread, take_turns):
         call(1 + nth)
 sys.setprofile(None)
 recorder = capture.current_recorder()
