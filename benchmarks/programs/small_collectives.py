@@ -65,7 +65,7 @@ class Extent:
     turns: int
 
 
-USUAL: Final = Extent(rounds=15, budget_s=170.0, warm_up=150, turns=700)
+USUAL: Final = Extent(rounds=40, budget_s=420.0, warm_up=150, turns=250)
 QUICK: Final = Extent(rounds=2, budget_s=10.0, warm_up=5, turns=20)
 
 
