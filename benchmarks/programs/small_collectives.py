@@ -57,16 +57,18 @@ class Extent:
         budget_s: Seconds after which no further round begins.
         warm_up: Turns of the loop before.
         turns: Timed turns.
+        exported_turns: The same with export: an agent's first export takes half a second of its own.
     """
 
     rounds: int
     budget_s: float
     warm_up: int
     turns: int
+    exported_turns: int
 
 
-USUAL: Final = Extent(rounds=40, budget_s=420.0, warm_up=150, turns=250)
-QUICK: Final = Extent(rounds=2, budget_s=10.0, warm_up=5, turns=20)
+USUAL: Final = Extent(rounds=40, budget_s=420.0, warm_up=150, turns=250, exported_turns=900)
+QUICK: Final = Extent(rounds=2, budget_s=10.0, warm_up=5, turns=20, exported_turns=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ class _Job:
         with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as folder:
             tapes = Path(folder) / "tapes"
             settings = self._settings(way, tapes)
-            self._ask([Program(Path(folder) / "store", settings, extent.warm_up, extent.turns)] * RANKS)
+            turns = extent.exported_turns if way.is_exported else extent.turns
+            self._ask([Program(Path(folder) / "store", settings, extent.warm_up, turns)] * RANKS)
             if not way.is_exported:
                 loops: list[Loop] = self._ask([True] * RANKS)
                 found = _run_of(loops, 0.0, 0, 0)
@@ -285,10 +288,12 @@ def _section(runs: Mapping[Way, Sequence[Run]], extent: Extent, notes: Sequence[
 
 
 def _longer(runs: Sequence[Run], without: Sequence[Run], which: str) -> Spread:
-    """By how many percent runs exceed those without us in the same rounds."""
-    return Spread.of(
-        [100 * (getattr(run, which) / getattr(bare, which) - 1) for run, bare in zip(runs, without, strict=True)]
-    )
+    """By how many percent a collective of these runs exceeds one without us in the same rounds."""
+
+    def each(run: Run) -> float:
+        return getattr(run, which) / run.operations
+
+    return Spread.of([100 * (each(run) / each(bare) - 1) for run, bare in zip(runs, without, strict=True)])
 
 
 def _row(way: Way, runs: Sequence[Run], longer: Spread, busier: Spread) -> list[str]:
@@ -329,7 +334,8 @@ def main() -> None:
     given = parser.parse_args()
     usual = QUICK if given.quick else USUAL
     rounds, turns = max(given.rounds or usual.rounds, 2), given.turns or usual.turns
-    extent = Extent(rounds, 1e9 if given.rounds else usual.budget_s, usual.warm_up, turns)
+    budget_s, exported_turns = 1e9 if given.rounds else usual.budget_s, given.turns or usual.exported_turns
+    extent = Extent(rounds, budget_s, usual.warm_up, turns, exported_turns)
     only = [Way(value) for value in given.way or []]
     show(measure(extent, [way for way in Way if not only or way in only or not way.is_recorded]))
 
