@@ -16,7 +16,7 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.this_process.stop_signals import StopSignals
 
 CHECK_S: Final = 0.25
-CONCLUDING_S: Final = 2.0
+CONCLUDING_S: Final = 4.0
 CONCLUDING_CHECK_S: Final = 0.1
 
 _logger = logging.getLogger("otel_torchdist")
@@ -89,7 +89,7 @@ class Foreground:
             self._turn()
 
     def _conclude(self, stop: StopSignals) -> None:
-        """Find out how the last ranks ended, and let peer agents see their last calls, for at most two seconds."""
+        """Find out how the last ranks ended, and let peer agents see their last calls, for at most four seconds."""
         deadline = time.monotonic() + CONCLUDING_S
         while self._is_concluding(stop) and time.monotonic() < deadline:
             time.sleep(CONCLUDING_CHECK_S)

@@ -25,7 +25,7 @@ from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
-CONCLUDED_AFTER_NS: Final = 2_000_000_000
+CONCLUDED_AFTER_NS: Final = 4_000_000_000
 """How long after the end of its ranks an agent waits for comparisons with those of other nodes."""
 ALL_READ_AFTER_NS: Final = 500_000_000
 MAX_STRAGGLERS: Final = 64
