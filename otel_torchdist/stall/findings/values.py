@@ -155,8 +155,8 @@ class ValueFinder:
             return True
         if group is None:  # whose members' agent has not described it
             return False
-        members = [world.ranks[rank] for rank in group.members if rank in world.ranks]
-        return all(view.rank in by_rank or view.is_over for view in members)
+        over = {view.rank for view in world.ranks.values() if view.is_over}
+        return group.members <= by_rank.keys() | over  # also of those that are not seen yet
 
     def _have_waited(self, world: WorldSnapshot, operation_id: OperationId) -> bool:
         """Whether an operation has been in question for so long that no member is waited for any more."""

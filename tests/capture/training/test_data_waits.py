@@ -54,7 +54,8 @@ def test_long_waits_are_recorded_and_short_ones_counted(rank: Rank) -> None:
     """A wait of a millisecond or longer becomes an activity with its dataset's class; all of them are counted."""
     list(loader(lambda place: place))
     assert rank.figures.batches == 5
-    assert rank.ended(ActivityKind.DATA_WAIT) == []
+    long = rank.ended(ActivityKind.DATA_WAIT)  # on a busy machine some may be
+    assert all((one.completed_ns or 0) - one.entered_ns >= 1_000_000 for one in long)
     list(loader(pause(0.002)))
     found = rank.ended(ActivityKind.DATA_WAIT)
     assert [rank.reader.names.text(one.detail) for one in found] == ["Batches"] * 5

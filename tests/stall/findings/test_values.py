@@ -325,3 +325,15 @@ def test_a_majority_is_one_of_all_members() -> None:
     assert isinstance(found, Diverged)
     assert (found.ranks, found.others, found.unseen) == ((0, 1, 2), (), (3,))
     assert describe_values(found).endswith(", or the ranks run different code; the results of rank 3 are not known")
+
+
+def test_a_rank_that_is_not_read_yet_is_waited_for() -> None:
+    """Of two results neither is the wrong one; the third rank's tape comes a moment later on a busy machine."""
+    values = {rank: RankValues(outputs=(result(7, 6 if rank == 2 else 5),)) for rank in range(4)}
+    whole = world_of(values, 11.0)
+    early = world_of(values, 10.0)
+    finder = ValueFinder()
+    assert finder.find(dataclasses.replace(early, ranks={rank: early.ranks[rank] for rank in (1, 2)})) == []
+    [found] = finder.find(whole)
+    assert isinstance(found, Diverged)
+    assert (found.ranks, found.others, found.unseen) == ((2,), (0, 1, 3), ())
