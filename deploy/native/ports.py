@@ -15,6 +15,7 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 HIGHEST: Final = 65_535
 _SYSTEMS_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_LOWEST: Final = 32_768
 
 
 class PortError(Exception):
@@ -96,8 +97,9 @@ def ports_from(environ: Mapping[str, str]) -> Ports:
 
 def free_ports() -> Ports:
     """Ports on which no process listens; see `free_port`."""
-    first = free_port(len(dataclasses.fields(Ports)))
-    return Ports(*range(first, first + len(dataclasses.fields(Ports))))
+    count = len(dataclasses.fields(Ports))
+    first = free_port(in_a_row=count)
+    return Ports(*range(first, first + count))
 
 
 def free_port(in_a_row: int = 1) -> int:
@@ -110,6 +112,8 @@ def free_port(in_a_row: int = 1) -> int:
         in_a_row: How many are free from there on.
     """
     lowest = int(_SYSTEMS_PORTS.read_text().split()[0])
+    if lowest < _USUAL_LOWEST // 2:  # as 1024 on some machines: then nothing is left below, and any will do
+        lowest = _USUAL_LOWEST
     while True:
         first = random.randrange(lowest - 11_000, lowest - 4_000)  # below are those of servers, above torch's 29500
         with ExitStack() as held, contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ GOALS = {
 MAIN = 'if __name__ == "__main__":'
 PROGRAMS = sorted(file for file in (REPOSITORY / "benchmarks").rglob("*.py") if MAIN in file.read_text())
 WITHOUT_ARGUMENTS = ("exiting_ranks",)
-"""It is told everything on standard input."""
+"""It reads everything from standard input."""
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ class Server:
             client.close()
 
     def _leave(self, client: Client) -> None:
-        """Close a client's descriptors once it asks no more and has been told of all its jobs."""
+        """Close a client's descriptors once it asks no more and knows the ends of all its jobs."""
         if client not in self._clients and all(job.client is not client for job in self._jobs):
             client.close()
 

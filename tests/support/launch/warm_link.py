@@ -63,7 +63,7 @@ def link_to_own(imports: Sequence[str] = (), more: Mapping[str, str] | None = No
 def link_to_shared(folder: Path) -> Link:
     """Connect to the interpreter of a folder, which the first that asks starts, and wait until it is ready.
 
-    It ends with the last connection; whoever comes later starts another.
+    It ends with the last connection; a process that connects later starts another.
     """
     address = folder / "socket"
     with (folder / "lock").open("w") as lock:
