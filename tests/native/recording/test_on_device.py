@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import pytest
 
 from otel_torchdist.tape.layout import Flag
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import KERNELS, environ_of, simulated_library
+from tests.support.native.native_library import KERNELS, simulated_library
 from tests.support.tapes.recorded import Recorded, RecordedTape
 
 MS = 1_000_000
@@ -46,20 +43,17 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def runs(warm_python: WarmPython) -> Iterator[dict[str, Run]]:
+def runs(jobs_of: dict[str, Jobs]) -> dict[str, Run]:
     """The program, recorded by each kernel."""
-    found: dict[str, Run] = {}
-    made: list[Jobs] = []
-    for kernel in KERNELS:
-        jobs = Jobs(warm_python, Path(__file__).parent / "workers", environ=environ_of(kernel))
-        made.append(jobs)
-        job = jobs.run("on_device", 1, str(simulated_library()))
-        [rank], [tape] = job.ranks, job.tapes
-        said = json.loads(rank.out)
-        found[kernel] = Run(tape, said["phases"], [tuple(one) for one in said["kernels"]], rank.err)
-    yield found
-    for jobs in made:
-        jobs.clean_up()
+    return {kernel: run_with(jobs) for kernel, jobs in jobs_of.items()}
+
+
+def run_with(jobs: Jobs) -> Run:
+    """Run the program."""
+    job = jobs.run("on_device", 1, str(simulated_library()))
+    [rank], [tape] = job.ranks, job.tapes
+    said = json.loads(rank.out)
+    return Run(tape, said["phases"], [tuple(one) for one in said["kernels"]], rank.err)
 
 
 def test_same_facts(runs: dict[str, Run]) -> None:

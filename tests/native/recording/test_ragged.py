@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from otel_torchdist.capture.c10d.calls.ragged import RAGGED_AFTER, RAGGED_PEERS_AFTER, RaggedLines
 from otel_torchdist.tape.layout import Flag
 from tests.support.launch.jobs import Job, Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.native.native_library import KERNELS
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
 
 TIMES = 500
@@ -19,17 +15,9 @@ LINES = ("reduce", "gather", "spread", "take_turns")
 
 
 @pytest.fixture(scope="module")
-def ragged(warm_python: WarmPython) -> Iterator[dict[str, Job]]:
+def ragged(jobs_of: dict[str, Jobs]) -> dict[str, Job]:
     """The program, recorded by each kernel."""
-    found: dict[str, Job] = {}
-    made: list[Jobs] = []
-    for kernel in KERNELS:
-        jobs = Jobs(warm_python, Path(__file__).parent / "workers", environ=environ_of(kernel))
-        made.append(jobs)
-        found[kernel] = jobs.run("ragged", 2)
-    yield found
-    for jobs in made:
-        jobs.clean_up()
+    return {kernel: jobs.run("ragged", 2) for kernel, jobs in jobs_of.items()}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

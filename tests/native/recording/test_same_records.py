@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from otel_torchdist.tape.layout import Flag
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.native.native_library import KERNELS
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
 from tests.support.tapes.recorded import Recorded, RecordedTape
 
@@ -21,17 +18,9 @@ READ = ~(Flag.REDUCE_OP_UNREAD)
 
 
 @pytest.fixture(scope="module")
-def tapes(warm_python: WarmPython) -> Iterator[dict[str, list[RecordedTape]]]:
+def tapes(jobs_of: dict[str, Jobs]) -> dict[str, list[RecordedTape]]:
     """What each kernel has recorded, by rank."""
-    found: dict[str, list[RecordedTape]] = {}
-    runs: list[Jobs] = []
-    for kernel in KERNELS:
-        jobs = Jobs(warm_python, Path(__file__).parent / "workers", environ=environ_of(kernel))
-        runs.append(jobs)
-        found[kernel] = jobs.run("repeated", RANKS).tapes
-    yield found
-    for jobs in runs:
-        jobs.clean_up()
+    return {kernel: jobs.run("repeated", RANKS).tapes for kernel, jobs in jobs_of.items()}
 
 
 def facts_of(operation: Recorded) -> tuple[object, ...]:
