@@ -20,7 +20,7 @@ from torch._C import _distributed_c10d as c10d
 sys.path.append(str(Path(__file__).parents[2] / "faults" / "workers"))
 import faulty
 
-QUIET_S = 1.0
+QUIET_S = 2.0
 with_stacks = sys.argv[1] == "late"
 
 
@@ -47,12 +47,12 @@ faulty.FAULTS |= {"pairs_in_circle": pairs_in_circle, "two_pairs": two_pairs}
 
 
 def dump_when_quiet() -> None:
-    """Write the dump once the recorder's counters stand still."""
+    """Write the dump once something has been called, and the recorder's counters stand still."""
     folder = Path(os.environ["DUMPS"])
-    before, since = "", time.monotonic()
-    while time.monotonic() - since < QUIET_S:
+    before, since = {}, time.monotonic()
+    while not before or time.monotonic() - since < QUIET_S:
         time.sleep(0.1)
-        counters = json.dumps(json.loads(c10d._dump_fr_trace_json(False, False))["pg_status"])
+        counters = json.loads(c10d._dump_fr_trace_json(False, False))["pg_status"]
         if counters != before:
             before, since = counters, time.monotonic()
     write(folder / "as_json" / f"rank_{faulty.rank}.json", c10d._dump_fr_trace_json(True, False))
