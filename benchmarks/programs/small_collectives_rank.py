@@ -29,13 +29,15 @@ PATIENCE = timedelta(seconds=120)
 LARGEST = 2_048
 OBJECTS = 4_096
 """Objects that are prepared, each with a size by chance; then they come again."""
+AFTER_A_PAUSE = 10
+"""Turns until caches are warm again."""
 
 
 def serve(connection: Connection, rank: int, cores: Set[int]) -> None:
     """Run programs as ordered until there are no orders.
 
-    For each, it reports that it is ready, runs the loop when it is asked to, answers, and ends the program when it is
-    asked to.
+    For each, it reports when it has warmed up, runs the loop when it is asked to, answers, and ends the program when it
+    is asked to.
 
     Args:
         connection: Where orders come from.
@@ -55,10 +57,11 @@ def serve(connection: Connection, rank: int, cores: Set[int]) -> None:
 
 def _run(connection: Connection, program: Program, rank: int) -> None:
     turns = _turns(rank)
-    next(turns)  # gloo connects
+    for _ in islice(turns, program.warm_up):
+        pass
     connection.send(True)
     connection.recv()
-    for _ in islice(turns, program.warm_up):
+    for _ in islice(turns, AFTER_A_PAUSE):
         pass
     dist.barrier()
     gc.collect()

@@ -55,7 +55,7 @@ class Extent:
 
 
 USUAL: Final = Extent(rounds=25, budget_s=40.0, warm_up=3, backwards=20)
-QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, backwards=2)
+QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, backwards=1)
 
 
 def measure(extent: Extent) -> Section:

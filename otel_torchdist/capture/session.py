@@ -27,6 +27,7 @@ from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.rank_thread import RankThread
+from otel_torchdist.capture.rarely_used import cuda_operations, native_kernels, observed_calls
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.requests.abort import AbortHooks
 from otel_torchdist.capture.requests.answers import RequestAnswers
@@ -39,10 +40,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.devices import DeviceOperations
-    from otel_torchdist.capture.c10d.native_kernels import NativeKernels
     from otel_torchdist.capture.observers.choice import Observing
-    from otel_torchdist.capture.observers.observed import ObservedCalls
     from otel_torchdist.native.library import Library
 
 _logger = logging.getLogger("otel_torchdist")
@@ -83,14 +81,14 @@ class Capture:
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._observing = observing
         self._library = library = usable_library(library) if observing is None or observing.is_none else None
-        self._native = _native_kernels(library)
+        self._native = native_kernels(library)
         self._works = Works(self._patches, self._watch.poll_soon, library.make_wait if library is not None else None)
         if self._native is not None:
             self._native.follow_waits(self._works.waits)
-        self._devices = Devices(partial(_cuda_operations, self._native))
+        self._devices = Devices(partial(cuda_operations, self._native))
         if self._native is not None:
             self._native.follow_devices(self._devices)
-        self._observed = _observed_calls(observing, self._meet, self._patches, self.current_recorder, self._devices)
+        self._observed = observed_calls(observing, self._meet, self._patches, self.current_recorder, self._devices)
         self._loop = TrainingLoop(self._groups.issued_by_default, self._meet, self._patches, library)
         self._steps = self._loop.steps
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet, self._loop.labels)
@@ -362,37 +360,6 @@ class Capture:
             else:
                 self._end_recorder(TapeState.FAILED, type(error))
             self._devices.stop(timeout_s=1.0)
-
-
-# What most ranks never use is not imported before it is, to save memory.
-
-
-def _native_kernels(library: Library | None) -> NativeKernels | None:
-    if library is None:
-        return None
-    from otel_torchdist.capture.c10d.native_kernels import NativeKernels
-
-    return NativeKernels(library)
-
-
-def _cuda_operations(native: NativeKernels | None) -> DeviceOperations | None:
-    from otel_torchdist.capture.cuda.operations import cuda_operations
-
-    return cuda_operations(native)
-
-
-def _observed_calls(
-    observing: Observing | None,
-    meet: Callable[[ProcessGroup], GroupState | None],
-    patches: Patches,
-    current: Callable[[], Recorder | None],
-    devices: Devices,
-) -> ObservedCalls | None:
-    if observing is None:
-        return None
-    from otel_torchdist.capture.observers.observed import ObservedCalls
-
-    return ObservedCalls(observing, meet, patches, current, devices.find_cuda)
 
 
 def _forget_in_child(capture: Capture | None) -> None:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.this_process.garbage import keeping_what_is_imported
 
 _LIBRARIES: Final = ("rich", "typer")
 
@@ -18,9 +19,10 @@ _LIBRARIES: Final = ("rich", "typer")
 def main() -> None:
     """Run the command line; the console script."""
     try:
-        for library in _LIBRARIES:  # commands are imported later, when they are used
-            import_module(library)
-        from otel_torchdist.cli.app import app
+        with keeping_what_is_imported():
+            for library in _LIBRARIES:  # commands are imported later, when they are used
+                import_module(library)
+            from otel_torchdist.cli.app import app
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in _LIBRARIES:

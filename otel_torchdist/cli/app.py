@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
+from otel_torchdist.this_process.garbage import keeping_what_is_imported
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class _Command:
     def load(self) -> Any:
         """Import it, and make what Typer makes of a function."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-        function = getattr(import_module(f"otel_torchdist.cli.{self.module}"), self.function)
+        with keeping_what_is_imported():
+            function = getattr(import_module(f"otel_torchdist.cli.{self.module}"), self.function)
         app.command(self.name, epilog=exit_codes_help(*self.exit_codes))(function)
         return typer.main.get_command(app)
 

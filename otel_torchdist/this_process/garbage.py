@@ -1,4 +1,4 @@
-"""The cyclic garbage collector, in commands that make millions of objects at once."""
+"""The cyclic garbage collector, in commands: what they import and what they read are many objects, and no garbage."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def without_collecting_garbage() -> Generator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def keeping_what_is_imported() -> Generator[None]:
+    """Modules stay; looking for garbage among them takes a sixth of a command's start, and again as long as it runs.
+
+    Not for a process of the user's, either.
+    """
+    with without_collecting_garbage():
+        yield
+        gc.freeze()
