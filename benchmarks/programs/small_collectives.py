@@ -57,7 +57,7 @@ class Extent:
         budget_s: Seconds after which no further round begins.
         warm_up: Turns of the loop before, more collectives than make a step, so that spans are exported.
         turns: Timed turns.
-        exported_turns: The same with export: several scrapes and exports fall into them.
+        exported_turns: The same with export: many scrapes, exports and a search for the critical path fall into them.
     """
 
     rounds: int
@@ -67,7 +67,7 @@ class Extent:
     exported_turns: int
 
 
-USUAL: Final = Extent(rounds=40, budget_s=420.0, warm_up=150, turns=250, exported_turns=900)
+USUAL: Final = Extent(rounds=40, budget_s=420.0, warm_up=150, turns=250, exported_turns=2_500)
 QUICK: Final = Extent(rounds=2, budget_s=10.0, warm_up=15, turns=20, exported_turns=20)
 
 
