@@ -6,10 +6,8 @@ Every event is torch's own code, called as a program does, with what we replace 
 from __future__ import annotations
 
 import copy
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,15 +39,9 @@ class Timed:
     prepare: Callable[[], object] = lambda: None
 
 
-@contextmanager
-def events() -> Iterator[Mapping[Event, Timed]]:
-    """All events, in a process that is the only rank of its world."""
+def events(directory: Path) -> Mapping[Event, Timed]:
+    """All events, in a process that is the only rank of its world; checkpoints are saved in `directory`."""
     warnings.simplefilter("ignore")  # torch's own, about worlds of one rank
-    with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
-        yield _events(Path(directory))
-
-
-def _events(directory: Path) -> dict[Event, Timed]:
     weight = nn.Parameter(torch.ones(8))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     weight.grad = torch.ones(8)

@@ -32,7 +32,7 @@ def serve(connection: Connection, tapes: Path, folder: Path | None, is_rpc: bool
 
     Args:
         connection: Where orders come from.
-        tapes: A directory for tapes.
+        tapes: A directory for tapes, with another one in it for checkpoints.
         folder: Folder of the native library; None without.
         is_rpc: Whether to time remote calls, and nothing else.
     """
@@ -43,12 +43,14 @@ def serve(connection: Connection, tapes: Path, folder: Path | None, is_rpc: bool
         return
     join_gloo_alone()
     layer = _layer()
-    with events() as known:
-        gc.collect()
-        gc.freeze()
-        while turn := connection.recv():
-            with recording(turn.switch, tapes, library):
-                connection.send({event: _time(event, timed, turn, layer) for event, timed in known.items()})
+    saved = tapes / "saved"
+    saved.mkdir()
+    known = events(saved)
+    gc.collect()
+    gc.freeze()
+    while turn := connection.recv():
+        with recording(turn.switch, tapes, library):
+            connection.send({event: _time(event, timed, turn, layer) for event, timed in known.items()})
 
 
 def _time(event: Event, timed: Timed, turn: PartTurn, layer: Callable[[], object]) -> PartTimes:

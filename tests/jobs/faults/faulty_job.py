@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from otel_torchdist import semconv
+from otel_torchdist.job.peers import peers_files, read_peers
 from tests.support.commands.running import is_agent, processes_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.launch.quiet import QUIET
@@ -106,10 +107,20 @@ class FaultyJob:
         self._noting.start()
 
     def _note_agents(self) -> None:
-        """Let the ranks go on to the fault once their agents read; on a busy machine these start seconds later."""
+        """Let the ranks go on to the fault once their agents read, and those of several nodes know each other.
+
+        On a busy machine that is seconds later.
+        """
         with contextlib.suppress(AssertionError):
             until(lambda: len(list(self.base.glob("**/agent.checkpoint"))) == self._agents, STARTUP_S)
+            if self._agents > 1:
+                until(self.agents_have_met, STARTUP_S)
         self._unwatched.unlink(missing_ok=True)
+
+    def agents_have_met(self) -> bool:
+        """Whether the agent of each node knows the addresses of all others."""
+        files = [path for folder in self.base.glob("node-*/job-*") for path, _ in peers_files(folder).values()]
+        return [len(read_peers(path).others) for path in files] == [self._agents - 1] * self._agents
 
     def _on_node(self, nodes: Nodes, rank: int, ranks: int) -> dict[str, str]:
         here = ranks // len(nodes.names)
@@ -119,7 +130,7 @@ class FaultyJob:
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "LOCAL_RANK": str(rank % here),
             "LOCAL_WORLD_SIZE": str(here),
-            "GOOD_STEPS": "80",  # long enough for the agents to meet
+            "GOOD_STEPS": "80",  # long enough for agents that know each other to talk
             "MASTER_ADDR": nodes.addresses[0],
             "STORE": f"tcp://{nodes.addresses[0]}:29500",  # hosted by rank 0
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(self.base / f"node-{node}"),

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.job.peers import peers_files, read_peers
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe, observe_finding
 from tests.jobs.faults.rows import DUE_S, NODE_ROWS, FindingRow, Row, why_not_here
@@ -50,12 +49,6 @@ def start(warm_python: WarmPython, two: Nodes, tmp_path: Path) -> Iterator[Calla
             return job
 
         yield start
-
-
-def have_met(job: FaultyJob) -> bool:
-    """Whether each agent knows the address of the other one."""
-    found = [read_peers(path) for folder in job.base.glob("node-*/job-*") for path, _ in peers_files(folder).values()]
-    return [len(peers.others) for peers in found] == [1, 1]
 
 
 @pytest.mark.parametrize("row", NODE_ROWS, ids=[row.title for row in NODE_ROWS])
@@ -144,7 +137,7 @@ def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
 def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> None:
     """Each half reports that the other one's agent does not answer, in one trace; both report when it is over."""
     job = start("cut")
-    until(lambda: have_met(job))
+    until(job.agents_have_met)
     time.sleep(3)  # long enough for an exchange too, which agents without a stall make every 2 s
     two.part()
     root, _ = job.first_verdict()
