@@ -33,7 +33,14 @@ MOST_CALLS: Final = 65_536
 TIMEOUT_S: Final = 120.0
 _NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
-_BOOT: Final = "import sys; sys.path[:] = sys.argv[1:]; from otel_torchdist.path_watch.child import main; main()"
+_BOOT: Final = """\
+import sys
+sys.path[:] = sys.argv[1:]
+from otel_torchdist.this_process.garbage import keeping_what_is_imported
+with keeping_what_is_imported():
+    from otel_torchdist.path_watch.child import main
+main()
+"""
 _SIZE: Final = struct.Struct("<I")
 _SHOWN: Final = 300
 
