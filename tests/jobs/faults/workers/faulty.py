@@ -216,7 +216,9 @@ def overwritten() -> None:
     values = torch.ones(1_000)
     work = dist.all_reduce(values, async_op=True)
     if is_faulty:
-        time.sleep(0.5)
+        while values[0] < size:  # another rank may be late
+            time.sleep(0.01)
+        time.sleep(0.5)  # the rest of it is there, too
         values[500] += 1
     assert work is not None
     work.wait()
