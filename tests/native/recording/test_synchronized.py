@@ -34,9 +34,9 @@ def test_where_devices_are_synchronised(job: Job) -> None:
 
 
 def test_what_it_measures(job: Job) -> None:
-    """An operation's time begins when what was enqueued before it is over: it lasts 5 ms and not 45."""
+    """An operation's time begins when what was enqueued before it is over: it lasts 5 ms and not 405."""
     [tape] = job.tapes
     assert tape.identity.synchronized
     operation = tape.operations[0].raw
     assert operation.completed_ns is not None
-    assert 4e6 < operation.completed_ns - operation.entered_ns < 30e6
+    assert 4e6 < operation.completed_ns - operation.entered_ns < 300e6
