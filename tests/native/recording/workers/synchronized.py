@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.observers.choice import Observing
 from tests.support.devices.simulated_cuda import MAIN_STREAM, NCCL_STREAM, SimulatedCuda
-from tests.support.ranks.rank import own_tape, say, start_capture
+from tests.support.ranks.rank import say, start_capture
 
 MS = 1_000_000
 warnings.simplefilter("ignore")
@@ -90,8 +90,7 @@ def main() -> None:
             say(part=part.__name__, error=str(error))
         counts[part.__name__] = len(synchronised) - before
     cuda.until_over()
-    first = next(iter(own_tape(capture).poll().entered))
-    say(counts=counts, queued_ms=(first.returned_ns or 0) / MS - first.entered_ns / MS)
+    say(counts=counts)
 
 
 main()
