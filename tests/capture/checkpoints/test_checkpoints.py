@@ -339,11 +339,27 @@ def test_parts_of_torch_that_are_missing(
     original = getattr(owner, missing)
     monkeypatch.delattr(owner, missing)
     with contextlib.closing(Rank(memory)) as rank:
-        monkeypatch.setattr(owner, missing, original, raising=False)  # torch itself goes on
+        if owner is not utils:  # torch itself goes on; of `utils` its modules have the class already
+            monkeypatch.setattr(owner, missing, original, raising=False)
         save(tmp_path / "x")
         found = dict(rank.ended())
     assert [one.getMessage().startswith(said) for one in caplog.records if one.name == "otel_torchdist"] == [True]
     assert {"write_data", str(tmp_path / "x")} <= set(found)
+
+
+@QUIET
+def test_import_under_way(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where our thread looks while another one imports torch's package, the first save has its bytes all the same."""
+    original = utils._DistWrapper
+    monkeypatch.delattr(utils, "_DistWrapper")
+    with contextlib.closing(Rank(memory)) as rank:
+        monkeypatch.setattr(utils, "_DistWrapper", original, raising=False)
+        save(tmp_path / "x")
+        written = {name: one.message_bytes for name, one in rank.ended()}
+    assert written["write_data"] > 0
+    assert [one for one in caplog.records if one.name == "otel_torchdist"] == []
 
 
 def test_full_disk_at_the_end_of_a_file(rank: Rank) -> None:
