@@ -33,6 +33,10 @@ const describe = (bar, lane) => [
 const shown = new Timeline({...MODEL, describe}, "Calls");
 document.querySelector("main").append(theme.button(), shown.element);
 """
+_IS_IN_PLACE: Final = (
+    "document.querySelector('.lanes canvas').drawn().width === document.querySelector('.frame').clientWidth"
+)
+"""It is drawn at a usual width before it has a place on the page, and again when it has."""
 _CORNER: Final = """(() => {
   const context = document.querySelector('.frame canvas').getContext('2d');
   return [...context.getImageData(4, 4, 1, 1).data].slice(0, 3);
@@ -55,6 +59,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _drawn(page: Any) -> dict[str, Any]:
+    page.wait_for_function(_IS_IN_PLACE)
     return page.evaluate("document.querySelector('.lanes canvas').drawn()")
 
 
@@ -108,9 +113,9 @@ def test_the_keyboard_selects_zooms_and_pans(browser: Browser, address: Path) ->
 def test_the_mouse_drags_zooms_and_selects(browser: Browser, address: Path) -> None:
     """A drag moves the time under the mouse along, Ctrl and the wheel zoom around it, a click selects a bar."""
     with browser.page(address) as (page, _):
+        drawn = _drawn(page)
         box = page.locator(".lanes canvas").bounding_box()
         assert box is not None
-        drawn = _drawn(page)
         middle = box["x"] + drawn["left"] + drawn["plotWidth"] / 2
         page.mouse.move(middle, box["y"] + 5)
         page.keyboard.down("Control")
