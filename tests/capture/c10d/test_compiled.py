@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 from tests.support.launch.jobs import Jobs
@@ -13,6 +14,9 @@ def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:
     plain = jobs.run("compiled", 1, "off")
     ours = jobs.run("compiled", 1, "on")
     for with_us, without_us in zip(ours.ranks[0].lines(), plain.ranks[0].lines(), strict=True):
+        if sys.version_info >= (3, 13) and "breaks" in without_us:
+            # With any hook of an optimizer, Dynamo does not see there that torch's step begins with a break.
+            assert with_us.pop("breaks") == without_us.pop("breaks") - 1
         assert with_us == without_us
     assert comparable(ours.ranks[0].err) == comparable(plain.ranks[0].err)
     assert not plain.tapes

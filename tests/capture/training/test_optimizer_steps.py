@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections import Counter
@@ -255,12 +256,16 @@ def test_interrupted_between_record_and_number(rank: Rank, monkeypatch: pytest.M
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # from Dynamo of torch 2.13
 def test_compiled_step(rank: Rank) -> None:
-    """A compiled step ends its training step as before, and is no activity: Dynamo would have to break its graph."""
+    """A compiled step ends its training step as before, and is no activity: Dynamo would have to break its graph.
+
+    On Python 3.13 it is one: there Dynamo does not trace the frame that calls hooks, whoever has registered them.
+    """
     one = optimizer()
     step = torch.compile(one.step, backend="eager")
     for _ in range(3):
         step()
     batch = rank.poll()
-    assert (len(batch.steps), batch.activities_entered) == (3, [])
+    assert len(batch.steps) == 3
+    assert len(batch.activities_entered) == (3 if sys.version_info >= (3, 13) else 0)
     one.step()
     assert [activity.how for activity in rank.poll().activities_ended] == [How.CALL]

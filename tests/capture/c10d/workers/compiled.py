@@ -109,4 +109,5 @@ with warnings.catch_warnings(record=True) as caught:
     say(weight=layer.weight.tolist(), graphs=counters["stats"]["unique_graphs"], breaks=counters["graph_break"].total())
     whole = torch.compile(with_function, backend="aot_eager", fullgraph=True)(x)
     say(whole=whole.tolist())
-say(warnings=[str(warning.message) for warning in caught])
+texts = [str(warning.message) for warning in caught]
+say(warnings=[text for text in texts if not text.startswith("Guards may run slower")])  # than on Python 3.13.1

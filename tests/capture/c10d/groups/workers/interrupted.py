@@ -85,6 +85,20 @@ def communicates() -> Callable[[], None]:
     return run
 
 
+def run_until_raised(source: BySignal | ByThread, run: Callable[[], None]) -> None:
+    """Run again and again until an exception has been raised, which leaves this at any place."""
+    before = source.raised
+    give_up = time.monotonic() + ATTEMPTS_S
+    source.arm()
+    # An exception that does not arrive shows in the count; one more call may still be in flight.
+    while source.raised == before or time.monotonic() < give_up:
+        run()
+        if source.raised > before:
+            time.sleep(0)
+            run()
+            return
+
+
 def main() -> None:
     """Raise, count, and check what is open in the end."""
     kind, times = sys.argv[1], int(sys.argv[2])
@@ -96,17 +110,8 @@ def main() -> None:
     run()  # torch imports something in the first step, and takes an exception there for a failed import
     caught = lost = 0
     for _ in range(times):
-        before = source.raised
-        give_up = time.monotonic() + ATTEMPTS_S
         try:
-            source.arm()
-            # An exception that does not arrive shows in the count; one more call may still be in flight.
-            while source.raised == before or time.monotonic() < give_up:
-                run()
-                if source.raised > before:
-                    time.sleep(0)
-                    run()
-                    break
+            run_until_raised(source, run)
         except Deadline:
             caught += 1
             continue
