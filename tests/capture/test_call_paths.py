@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -50,7 +51,8 @@ def test_several_callers(job: Job) -> None:
 def test_frames_of_libraries(job: Job) -> None:
     """A run of them is one entry that names the libraries, from the inside out."""
     [path, *_] = paths_of(job, "broadcast")
-    assert path == ((f"{SCRIPT} Layer.forward", "… torch, python …", f"{SCRIPT} folded", *MAIN), False)
+    inner = "Layer.forward" if sys.version_info >= (3, 11) else "forward"  # whose code has no `co_qualname`
+    assert path == ((f"{SCRIPT} {inner}", "… torch, python …", f"{SCRIPT} folded", *MAIN), False)
 
 
 def test_deep_stack(job: Job) -> None:

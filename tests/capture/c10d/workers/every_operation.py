@@ -6,6 +6,7 @@ A line of JSON for each operation, in the order of their issue, and a last one w
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -224,7 +225,9 @@ def objects(issue: Issuer) -> None:
     expected = [operation("broadcast", **kind, peer=0) for kind in (length, pickle)]
     issue(lambda: dist.broadcast_object_list(things, src=0), *expected)
     gathered: list[Any] = [None] * n
-    gather = "all_gather_into_tensor" if GATHERS_INTO_TENSOR else "all_gather"
+    # As torch 2.15 does, unlike 2.14.
+    into_one = " all_gather(" not in inspect.getsource(dist.all_gather_object)
+    gather = "all_gather_into_tensor" if into_one else "all_gather"
     expected = [operation(gather, **kind) for kind in (length, pickle)]
     issue(lambda: dist.all_gather_object(gathered, here), *expected)
     expected = [operation("all_gather", **length), operation("gather", **pickle, peer=2)]
