@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -16,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.this_process.garbage import keeping_what_is_imported
 from tests.support.launch.warm_python import WarmPython
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.memory import memory_directory
@@ -74,12 +74,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep what is collected out of the garbage collector's sight: each process would look at all of it often."""
-    gc.disable()
-    try:
+    with keeping_what_is_imported():
         return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

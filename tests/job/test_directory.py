@@ -34,7 +34,7 @@ def assert_refused(path: Path, reason: str, on_disk: bool = False) -> None:
         base_directory(path, on_disk)
     assert str(path) in str(refusal.value)
     del refusal
-    assert open_descriptors() <= before
+    assert open_descriptors() == before
 
 
 def not_in_memory(directory: Path) -> Path:

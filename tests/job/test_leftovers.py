@@ -288,7 +288,10 @@ def test_creation_during_clean_ups(memory: Path) -> None:
             writer.close()
             del writer
         assert until(lambda: names_in(memory) == set())
-    assert open_descriptors() <= before
+    left = open_descriptors()
+    assert left <= before
+    # What watches processes for an earlier test may end only now; it has no files.
+    assert {name for name in before - left if "anon_inode" not in name} == set()
 
 
 def test_clean_ups_beside_each_other(memory: Path) -> None:
@@ -310,7 +313,7 @@ def test_creator_waits_for_a_clean_up(memory: Path, monkeypatch: pytest.MonkeyPa
         before = open_descriptors()
         with pytest.raises(TapeError, match="a clean-up has kept it locked"), using(directory):
             pytest.fail("it is locked")
-        assert open_descriptors() <= before
+        assert open_descriptors() == before
     with using(directory), using(directory), alone_in(directory) as alone:
         assert not alone, "creators share the lock"
 

@@ -367,7 +367,7 @@ def test_failure_leaves_nothing(memory: Path, change: dict[str, int], reason: st
         TapeWriter(memory, dataclasses.replace(identify(0, 0, 1, 8), **change))
     assert str(memory) in str(failure.value)
     del failure
-    assert open_descriptors() <= before
+    assert open_descriptors() == before
     assert [path.name for path in memory.iterdir()] == ["0000000000000005.names"]
 
 

@@ -53,7 +53,7 @@ class DistributedCheckpoints(logging.Handler):
     def hook(self) -> None:
         """Begin to listen."""
         logging.getLogger(CHECKPOINT_LOGGER).addHandler(self)
-        self._watch_stages_if_imported()
+        self.check()
 
     def unhook(self) -> None:
         """Stop listening."""
@@ -63,7 +63,8 @@ class DistributedCheckpoints(logging.Handler):
 
     def check(self) -> None:
         """Listen once the program has imported the package, to its logger under whatever name; called once a second."""
-        self._watch_stages_if_imported()
+        if hasattr(sys.modules.get(_UTILS), "_DistWrapper"):  # else another thread may be about to import it
+            self._watch_stages()
         logger = _logger_of_torch()
         if logger is not None and self not in logger.handlers:
             logger.addHandler(self)
@@ -110,10 +111,6 @@ class DistributedCheckpoints(logging.Handler):
         operation = mine.operation if mine is not None else None
         expected = operation.expected_bytes if operation is not None and name in _MOVES_DATA else 0
         self._activities.begin(ActivityKind.CHECKPOINT_STAGE, text_of(name), key, expected)
-
-    def _watch_stages_if_imported(self) -> None:
-        if hasattr(sys.modules.get(_UTILS), "_DistWrapper"):  # else another thread may be about to import it
-            self._watch_stages()
 
     def _watch_stages(self) -> None:
         if not self._watching.acquire(blocking=False):  # a forked child may find it taken for ever

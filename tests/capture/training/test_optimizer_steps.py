@@ -258,7 +258,7 @@ def test_interrupted_between_record_and_number(rank: Rank, monkeypatch: pytest.M
 def test_compiled_step(rank: Rank) -> None:
     """A compiled step ends its training step as before, and is no activity: Dynamo would have to break its graph.
 
-    On Python 3.13 it is one: there Dynamo does not trace the frame that calls hooks, whoever has registered them.
+    On Python 3.13 it is one: there Dynamo does not trace the frame that calls hooks, ours or any others.
     """
     one = optimizer()
     step = torch.compile(one.step, backend="eager")

@@ -28,7 +28,7 @@ def begin(writer: TapeWriter, entered_ns: int = 1_000, sequence: int = 1) -> int
 
 
 def open_descriptors() -> set[str]:
-    """Files that this process has open, mapped ones included; what an earlier test has left may go at any time."""
+    """Files that this process has open, mapped ones included."""
     found: set[str] = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
