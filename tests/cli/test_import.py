@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -146,8 +145,7 @@ def test_interrupted(start: Callable[..., Running], dumps: Path) -> None:
     """Ctrl-C ends it while a receiver is slow, with one line on what has arrived."""
     with OtlpReceiver(delay_s=2.0) as receiver:
         running = start("import", dumps, "--otlp-endpoint", receiver.endpoint)
-        until(lambda: "trace" in running.out)
-        time.sleep(0.5)
+        until(lambda: receiver.requests)
         running.process.send_signal(signal.SIGINT)
         assert running.end() == 130
     assert re.fullmatch(r"otel-torchdist: interrupted: 0 of \d+ spans were sent; .*\n", running.err)

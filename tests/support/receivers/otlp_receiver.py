@@ -82,7 +82,7 @@ class OtlpReceiver:
 
     @property
     def requests(self) -> int:
-        """Requests received so far."""
+        """Requests received so far; the last ones need not have been answered yet."""
         with self._lock:
             return self._requests
 
@@ -180,6 +180,8 @@ class OtlpReceiver:
         return answer
 
     def _take(self, request: ExportTraceServiceRequest) -> None:
+        with self._lock:
+            self._requests += 1
         time.sleep(self.delay_s)
         received = [
             _received(span, _attributes(resource_spans.resource.attributes), scope_spans.scope.name)
@@ -188,7 +190,6 @@ class OtlpReceiver:
             for span in scope_spans.spans
         ]
         with self._lock:
-            self._requests += 1
             self._spans += received
 
 

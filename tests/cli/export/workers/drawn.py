@@ -23,7 +23,7 @@ alone = [dist.new_group([member]) for member in range(world_size)][rank]
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1)
 for _ in range(STEPS):
     if rank == late:
-        time.sleep(0.02)
+        time.sleep(0.1)  # others are late too where they wait for a core
     works = [dist.all_reduce(torch.ones(1024), async_op=True) for _ in range(3)]
     for work in works:
         work.wait()
