@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids
 
-_DOES_NOT_RUN: Final = frozenset("TtD")
+_SLEEPS: Final = "D"
+_DOES_NOT_RUN: Final = frozenset(("T", "t", _SLEEPS))
 SILENT_NS: Final = 1_200_000_000
 """A heartbeat older than this may be held up: only then does it matter whether the process runs."""
 
@@ -43,9 +45,14 @@ class ProcessState:
             heartbeat_ns: The time of its last heartbeat.
         """
         state = self._letter()
-        if not state or now_ns - heartbeat_ns < SILENT_NS:
+        is_silent = now_ns - heartbeat_ns >= SILENT_NS
+        # One that is killed runs again, for its end only, which takes a large one long.
+        is_ending = bool(state) and (is_silent or self._stopped is not None) and _is_ending(self._identity.pid)
+        if is_ending and self._stopped is not None and self._stopped.state != _SLEEPS:
+            return self._stopped
+        if not state or not is_silent:
             self._switches.forget()
-        elif self._switches.have_grown():
+        elif not is_ending and self._switches.have_grown():
             self.ran_ns = now_ns
         if state not in _DOES_NOT_RUN:
             self._stopped = None
@@ -56,6 +63,24 @@ class ProcessState:
     def _letter(self) -> str:
         found = process_state(self._identity.pid) if self._is_in_reach else None
         return found[0] if found is not None and found[1] == self._identity.pid_start_ticks else ""
+
+
+_PENDING: Final = re.compile(rb"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", re.MULTILINE)
+_SIGKILL: Final = 1 << (signal.SIGKILL - 1)
+_IS_ENDING: Final = 0x0404
+"""PF_EXITING and PF_SIGNALED of the kernel's `sched.h`: it frees its memory, or is about to."""
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether a process has been killed or exits, although it still exists."""
+    try:
+        # In this order: SIGKILL is pending until a flag is set.
+        pending = _PENDING.findall(Path(f"/proc/{pid}/status").read_bytes())
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    flags = int(stat[stat.rindex(b")") + 2 :].split()[6])
+    return bool(flags & _IS_ENDING) or any(int(signals, 16) & _SIGKILL for signals in pending)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.processes.state import ProcessState
+from otel_torchdist.processes.state import SILENT_NS, ProcessState
 from otel_torchdist.tape.identity import TapeIdentity, identify, process_start_ticks
 from tests.support.waiting import until
 
@@ -42,6 +42,19 @@ def test_stopped_and_continued(process: subprocess.Popen[bytes]) -> None:
     assert (stopped.state, stopped.since_ns) == ("T", 2)
     os.kill(process.pid, signal.SIGCONT)
     until(lambda: state.check(4, 4) is None)
+
+
+def test_stopped_until_it_is_killed(process: subprocess.Popen[bytes]) -> None:
+    """What is killed while it is stopped runs to its end, but has not been continued: that is no sign of life."""
+    state = ProcessState(identity_of(process))
+    os.kill(process.pid, signal.SIGSTOP)
+    stopped = until(lambda: state.check(1, 1))
+    assert state.check(SILENT_NS + 1, 1) == stopped
+    os.kill(process.pid, signal.SIGKILL)
+    while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":
+        assert state.check(SILENT_NS + 2, 1) == stopped
+    assert state.check(SILENT_NS + 3, 1) == stopped
+    assert state.ran_ns == 0
 
 
 def test_pid_of_another_process_means_nothing(process: subprocess.Popen[bytes]) -> None:
