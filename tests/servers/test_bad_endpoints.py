@@ -165,7 +165,7 @@ def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
 def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
     """One warning names the endpoint and the probable fault, and how many spans are lost by it at the end."""
     reported = [line for line in said[name].splitlines() if "cannot be exported (" in line]
-    assert len(reported) == 1
+    assert len(reported) == 1, said[name]
     assert f"OTEL_EXPORTER_OTLP_ENDPOINT={PLAIN[name].scheme}://{HOST}:" in reported[0]
     assert PLAIN[name].hint in reported[0]
     assert "spans could not be exported" in said[name]

@@ -21,6 +21,8 @@ MAX_QUEUED_SPANS: Final = 32_768
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 DEAD_SHUTDOWN_S: Final = 1.0
+CLOSED_S: Final = 1.0
+"""How long a destination that has been closed has to return, so that what it did not take is counted and reported."""
 MAX_ATTEMPTS: Final = 10
 """After this many failures, the stall evidence itself may be what the receiver rejects: something else is tried, and if
 that is accepted while the evidence fails once more, the evidence is given up. While nothing is accepted, the receiver
@@ -150,7 +152,7 @@ class QueuedSink:
         with guard.guarded(f"closing {self._destination.name}"):
             self._destination.close()
         if self._thread is not None:
-            self._thread.join(max(deadline - time.monotonic(), 0.1))
+            self._thread.join(max(deadline - time.monotonic(), CLOSED_S))
 
     def _send_here(self) -> None:
         """Send everything that is queued in the calling thread, until the destination fails."""

@@ -338,6 +338,31 @@ def test_shutdown_keeps_to_its_deadline_and_counts(sinks: Callable[..., Exporter
     gate.open.set()
 
 
+class Retries(Gate):
+    """An exporter that tries again until it is shut down, and is slow then too, as on a busy machine."""
+
+    def shutdown(self) -> None:
+        """Have it give up."""
+        super().shutdown()
+        threading.Timer(0.4, self.open.set).start()
+
+
+def test_what_fails_as_it_is_closed_is_reported(
+    sinks: Callable[..., ExporterSink], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first failure may come as late as that: the reason is logged, and what was not sent is counted."""
+    exporter = Retries()
+    exporter.works = False
+    exporter.open.clear()
+    sink = sinks(exporter)
+    sink.emit(group(1, 7))
+    until(lambda: exporter.calls == 1)
+    sink.shutdown(0.1)
+    assert sink.dropped == 7
+    [record] = caplog.records[-1:]
+    assert "spans cannot be exported (test exporter): Failed to export: nobody is there." in record.getMessage()
+
+
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_receiver_that_refuses_a_part(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     """Spans that a receiver rejects are counted each time and reported once, also over a new connection."""
