@@ -12,7 +12,7 @@ from tests.support.commands.asking import Answer, ask
 
 WORKER = Path(__file__).parent / "workers" / "delayed.py"
 LINE = next(number for number, line in enumerate(WORKER.read_text().splitlines(), 1) if "the late call" in line)
-DELAY_NS = 20_000_000
+DELAY_NS = 80_000_000
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,8 @@ def test_agent_that_dies_is_started_again(training: Training) -> None:
     target = training.target()
     for _ in range(2):
         seen = count_on(until(training.scrape), "all_reduce")
-        [agent] = training.agents()
+        # Each rank starts one, and all but one of these end at once.
+        [agent] = until(lambda: agents if len(agents := training.agents()) == 1 else None)
         os.kill(agent, signal.SIGKILL)
         until(lambda agent=agent: training.agents() not in ([], [agent]))
         assert count_on(until(training.scrape), "all_reduce") >= seen

@@ -146,7 +146,7 @@ def test_interrupted(job: Job, base: Path, start: Callable[..., Running], tmp_pa
     pid = until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
     running.signal_group(signal.SIGINT)
     assert running.end() == 130
-    assert not Path(f"/proc/{pid}").exists()
+    until(lambda: not Path(f"/proc/{pid}").exists())
     os.kill(job.ranks[0], 0)
 
 

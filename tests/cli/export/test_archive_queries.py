@@ -27,7 +27,7 @@ FOR_DUCKDB, FOR_CLICKHOUSE = (
     for part in PAGE.partition("## Six queries")[2].split("## The same with ClickHouse")
 )
 ALL_REDUCE_LINE = next(n for n, line in enumerate(COUNTING.read_text().splitlines(), 1) if "ones(1024)" in line)
-STEPS, LATE_MS, LATE = 10, 50, 2
+STEPS, LATE_MS, LATE = 10, 150, 2
 Rows: TypeAlias = list[dict[str, Any]]
 
 
