@@ -91,7 +91,7 @@ def test_order_causes_and_times(ranks: DyingRanks) -> None:
     assert held == [True] * 4
     killed_ns: dict[int, int] = {}
     for place, deed in ((2, signal.SIGKILL), (0, signal.SIGTERM), (3, "exit 3"), (1, signal.SIGABRT)):
-        time.sleep(0.05)
+        time.sleep(0.2)
         killed_ns[place] = time.monotonic_ns()
         if isinstance(deed, str):
             stdin = processes[place].stdin
