@@ -15,17 +15,21 @@ LONGEST_PAUSE_S: Final = 0.1
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float = 60.0, what: object = "") -> T:
+def until(
+    condition: Callable[[], T | Literal[False] | None], timeout_s: float = 60.0, what: str | Callable[[], str] = ""
+) -> T:
     """Poll a condition until its result is truthy, and return that result.
 
     Args:
         condition: What is polled.
         timeout_s: Seconds after which the test fails.
-        what: What to show then; the condition itself if empty.
+        what: What to show then, or what finds that out; the condition itself if empty.
     """
     deadline, pause_s = time.monotonic() + timeout_s, SHORTEST_PAUSE_S
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what or condition}"
+        if time.monotonic() >= deadline:
+            shown = what() if callable(what) else what
+            raise AssertionError(f"not within {timeout_s:g} s: {shown or condition}")
         time.sleep(pause_s)
         pause_s = min(1.3 * pause_s, LONGEST_PAUSE_S)
     return found

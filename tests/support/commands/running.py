@@ -122,6 +122,16 @@ def processes_of(base: Path) -> list[int]:
     return found
 
 
+def stacks_of(base: Path) -> str:
+    """The stacks of these processes, to show why what a test waits for does not come."""
+    py_spy = Path(sys.executable).with_name("py-spy")
+    dumps = [
+        subprocess.run([py_spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=60)
+        for pid in processes_of(base)
+    ]
+    return "\n".join(done.stdout or done.stderr for done in dumps)
+
+
 def is_agent(pid: int) -> bool:
     """Whether a process is an agent that ranks have started."""
     try:

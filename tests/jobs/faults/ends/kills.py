@@ -28,7 +28,7 @@ from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.commands.running import processes_of
+from tests.support.commands.running import processes_of, stacks_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
@@ -144,11 +144,15 @@ class LaunchedJob:
 
     def wait_until_watched(self) -> None:
         """Wait until all ranks are in their loop, and their agents read and know each other."""
-        until(lambda: len(list(self._folder.glob("*.pid"))) == RANKS, STARTUP_S)
-        until(lambda: len(list(self.base.glob("**/agent.checkpoint"))) == self._nodes, STARTUP_S)
+        until(lambda: len(list(self._folder.glob("*.pid"))) == RANKS, STARTUP_S, self._state)
+        until(lambda: len(list(self.base.glob("**/agent.checkpoint"))) == self._nodes, STARTUP_S, self._state)
         if self._nodes > 1:
-            until(lambda: len(list(self.base.glob("**/peers-*.json"))) == self._nodes, STARTUP_S)
+            until(lambda: len(list(self.base.glob("**/peers-*.json"))) == self._nodes, STARTUP_S, self._state)
             time.sleep(5)  # long enough for an exchange, which agents without a stall make every 2 s
+
+    def _state(self) -> str:
+        printed = [torchrun.log for torchrun in self._warm]
+        return "\n".join(["the job does not start", *printed, stacks_of(self.base)])
 
     def pid(self, rank: int) -> int:
         """The process of a rank."""
