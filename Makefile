@@ -69,8 +69,8 @@ kubernetes-rules: $(STAMP)  ## the rules for the Prometheus operator
 browser:  ## installs Debian's Chromium, headless, where there is none and the user is root
 	@command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update --quiet=2 && \
-		apt-get install --quiet=2 --yes --no-install-recommends chromium-headless-shell; \
+		apt-get update --quiet=2 && for package in chromium-headless-shell chromium; do \
+			apt-get install --quiet=2 --yes --no-install-recommends $$package && break; done; \
 	else echo "no Chromium: tests of pages are skipped; on Debian, root installs it with: make browser" >&2; fi
 
 # The real servers; in the user's cache, not here.

@@ -11,6 +11,7 @@ import pytest
 
 from otel_torchdist.pages.page import Page, html_of
 from tests.support.browser import Browser, running_browser
+from tests.support.waiting import until
 
 _BARS: Final = [
     {"begin": 0, "end": 40_000_000, "waited": 30_000_000, "tone": "--series-0", "label": "all_reduce"},
@@ -59,7 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _drawn(page: Any) -> dict[str, Any]:
-    page.wait_for_function(_IS_IN_PLACE)
+    until(lambda: page.evaluate(_IS_IN_PLACE))  # the page's policy forbids Playwright's own way to wait
     return page.evaluate("document.querySelector('.lanes canvas').drawn()")
 
 
@@ -121,7 +122,7 @@ def test_the_mouse_drags_zooms_and_selects(browser: Browser, address: Path) -> N
         page.keyboard.down("Control")
         page.mouse.wheel(0, -400)
         page.keyboard.up("Control")
-        page.wait_for_function("document.querySelector('.lanes canvas').drawn().from > 0")
+        until(lambda: page.evaluate("document.querySelector('.lanes canvas').drawn().from > 0"))
         zoomed = _drawn(page)
         assert (zoomed["from"] + zoomed["until"]) / 2 == pytest.approx(50_000_000, rel=0.01)
         page.mouse.down()
