@@ -23,6 +23,7 @@ from deploy.native.training import training_environment
 from tests.servers.certificates import Certificate, make_certificate
 from tests.servers.jobs import RANKS, running_job
 from tests.support.launch.warm_python import WarmPython
+from tests.support.tapes.memory import memory_directory
 
 TOKEN = "moon-7"
 STEPS = 10
@@ -63,18 +64,24 @@ def secure(binaries: Path, stack: Stack, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def ended_run(warm_python: WarmPython, stack: Stack, tmp_path_factory: pytest.TempPathFactory, tapes: Path) -> Path:
+def own_tapes() -> Iterator[Path]:
+    """For tapes of which the shared Prometheus knows nothing: it would discover the jobs at any later time."""
+    with memory_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def ended_run(warm_python: WarmPython, stack: Stack, own_tapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tapes of a job that is over."""
-    before = set(tapes.glob("job-*"))
     folder = tmp_path_factory.mktemp("job")
     arguments = {
         "otlp": stack.addresses.otlp,
         "OTEL_TRACES_EXPORTER": "none",
         "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
     }
-    with running_job(warm_python, folder, "steady.py", STEPS, 0.01, tapes=tapes, **arguments) as job:
+    with running_job(warm_python, folder, "steady.py", STEPS, 0.01, tapes=own_tapes, **arguments) as job:
         assert job.wait(60) == 0, job.log
-    [made] = set(tapes.glob("job-*")) - before
+    [made] = own_tapes.glob("job-*")
     return made
 
 
@@ -180,7 +187,7 @@ def test_tls_and_token(name: str, said: dict[str, str]) -> None:
 
 
 def test_pushed_metrics_are_scraped_over_tls(
-    secure: Secure, binaries: Path, stack: Stack, warm_python: WarmPython, tapes: Path, tmp_path: Path
+    secure: Secure, binaries: Path, stack: Stack, warm_python: WarmPython, own_tapes: Path, tmp_path: Path
 ) -> None:
     """Prometheus' example scrapes what a job has pushed from a Collector that requires TLS and a token."""
     home = tmp_path / "prometheus"
@@ -202,7 +209,7 @@ def test_pushed_metrics_are_scraped_over_tls(
             "CURL_CA_BUNDLE": "",
         }
         otlp = f"https://{HOST}:{secure.ports.collector_otlp_http_port}"
-        with running_job(warm_python, tmp_path, "steady.py", 100, 0.2, otlp=otlp, tapes=tapes, **more) as job:
+        with running_job(warm_python, tmp_path, "steady.py", 100, 0.2, otlp=otlp, tapes=own_tapes, **more) as job:
             deadline = time.monotonic() + 40
             while len(other.metrics.query("torchdist_up == 1")) < RANKS:
                 assert time.monotonic() < deadline, job.log
