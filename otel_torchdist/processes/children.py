@@ -6,6 +6,7 @@ and the file system that the file is on. A worker without work waits for a messa
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,13 +62,18 @@ class ChildView:
 def children_of(pid: int) -> list[int]:
     """Return the pids of a process's children, in the order in which they were started."""
     found: list[int] = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
+    for task in _tasks_of(pid):
+        with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
             found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    except (OSError, ValueError):
-        return []
     started = {child: state[1] for child in found if (state := process_state(child)) is not None}
     return sorted(started, key=lambda child: (started[child], child))[:MAX_CHILDREN]
+
+
+def _tasks_of(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
 
 
 def look_at(pid: int) -> ChildView | None:
