@@ -65,7 +65,7 @@ kubernetes-rules: $(STAMP)  ## the rules for the Prometheus operator
 	$(BIN)/python deploy/kubernetes/prometheus_rule.py
 
 # Pages are tested in a real browser: Debian's, driven by Playwright, which downloads none of its own.
-# The headless one is enough: without windows that nobody sees it takes a third of the processor time.
+# The headless one is enough: it draws no windows, and so takes a third of the processor time.
 browser:  ## installs Debian's Chromium, headless, where there is none and the user is root
 	@command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

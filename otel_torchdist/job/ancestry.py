@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.job.directory import job_directories, tapes_in
-from otel_torchdist.tape.identity import TapeIdentity, decode_identity, process_start_ticks, shares_pids
+from otel_torchdist.tape.identity import TapeIdentity, decode_identity, process_start_ticks, shares_pids, stat_fields
 from otel_torchdist.tape.layout import IDENTITY_SIZE
 
 MAX_ANCESTORS: Final = 64
@@ -96,8 +96,6 @@ def _line_from(pid: int) -> list[tuple[int, int]]:
 
 def _parent_of(pid: int) -> int:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(stat_fields(pid)[1])
     except OSError:
         return 0
-    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-    return int(stat[stat.rindex(b")") + 2 :].split()[1])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.naming import readable
+from otel_torchdist.processes.state import threads_of
 from otel_torchdist.processes.system_calls import SystemCall, call_of
 from otel_torchdist.tape.identity import process_state
 
@@ -62,18 +63,11 @@ class ChildView:
 def children_of(pid: int) -> list[int]:
     """Return the pids of a process's children, in the order in which they were started."""
     found: list[int] = []
-    for task in _tasks_of(pid):
+    for thread in threads_of(pid):
         with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     started = {child: state[1] for child in found if (state := process_state(child)) is not None}
     return sorted(started, key=lambda child: (started[child], child))[:MAX_CHILDREN]
-
-
-def _tasks_of(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
 
 
 def look_at(pid: int) -> ChildView | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids
+from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 _SLEEPS: Final = "D"
 _DOES_NOT_RUN: Final = frozenset(("T", "t", _SLEEPS))
@@ -76,10 +76,9 @@ def _is_ending(pid: int) -> bool:
     try:
         # In this order: SIGKILL is pending until a flag is set.
         pending = _PENDING.findall(Path(f"/proc/{pid}/status").read_bytes())
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        flags = int(stat_fields(pid)[6])
     except OSError:
         return False
-    flags = int(stat[stat.rindex(b")") + 2 :].split()[6])
     return bool(flags & _IS_ENDING) or any(int(signals, 16) & _SIGKILL for signals in pending)
 
 
@@ -101,6 +100,16 @@ HEARTBEAT_LATE_NS: Final = 3_000_000_000
 
 
 MAX_THREADS: Final = 1_024
+
+
+def threads_of(pid: int) -> list[str]:
+    """Return the numbers of a process's threads; none if it does not exist."""
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
 _COUNTS: Final = re.compile(rb"ctxt_switches:\s*(\d+)")
 
 
@@ -109,7 +118,7 @@ class ContextSwitches:
 
     def __init__(self, pid: int) -> None:
         """Check the process `pid` of this PID namespace."""
-        self._tasks = Path(f"/proc/{pid}/task")
+        self._pid = pid
         self._counts: dict[str, int] = {}
         self._busy = ""
 
@@ -119,7 +128,8 @@ class ContextSwitches:
         if self._busy and (count := self._read(self._busy)) > self._counts[self._busy]:
             self._counts[self._busy] = count
             return True
-        before, self._counts = self._counts, {thread: self._read(thread) for thread in self._threads()}
+        before = self._counts
+        self._counts = {thread: self._read(thread) for thread in threads_of(self._pid)[:MAX_THREADS]}
         grown = [thread for thread, count in self._counts.items() if 0 <= before.get(thread, count) < count]
         self._busy = grown[0] if grown else ""
         return bool(grown)
@@ -128,16 +138,10 @@ class ContextSwitches:
         """Discard the counts; the next call counts as the first."""
         self._counts, self._busy = {}, ""
 
-    def _threads(self) -> list[str]:
-        try:
-            return os.listdir(self._tasks)[:MAX_THREADS]
-        except OSError:
-            return []
-
     def _read(self, thread: str) -> int:
         """Return a thread's number of context switches; -1 if the kernel does not report it."""
         try:
-            counts = _COUNTS.findall((self._tasks / thread / "status").read_bytes())
+            counts = _COUNTS.findall(Path(f"/proc/{self._pid}/task/{thread}/status").read_bytes())
         except OSError:
             return -1
         return sum(map(int, counts)) if counts else -1

@@ -184,12 +184,21 @@ def process_start_ticks(pid: int) -> int | None:
 def process_state(pid: int) -> tuple[str, int] | None:
     """Return a process's state letter and its `process_start_ticks`; None if it does not exist."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = stat_fields(pid)
     except OSError:
         return None
-    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-    fields = stat[stat.rindex(b")") + 2 :].split()
     return fields[0].decode(), int(fields[19])
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """Return what `/proc/<pid>/stat` holds from the third field, the state letter, on.
+
+    Raises:
+        OSError: The process does not exist.
+    """
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    return stat[stat.rindex(b")") + 2 :].split()
 
 
 def dead_status(pid: int, start_ticks: int) -> int | None:
@@ -203,10 +212,9 @@ def dead_status(pid: int, start_ticks: int) -> int | None:
     """
     try:
         may_see = os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = stat_fields(pid)
     except OSError:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
     if not may_see or fields[0] != b"Z" or int(fields[19]) != start_ticks:
         return None
     return int(fields[49])

@@ -15,8 +15,6 @@ from deploy.native.servers import DEPLOY
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_DIR
 
 PROMISE_S = 60.0
-BESIDE_OTHERS_S = 30.0
-"""More for a machine whose cores run other tests too; alone it takes half a minute."""
 
 
 def run(action: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -41,7 +39,7 @@ def test_up_shows_stall_and_alert_and_down_ends_all(environment: dict[str, str])
     try:
         shown = run("up", environment)
         assert shown.returncode == 0, shown.stdout + shown.stderr
-        assert time.monotonic() - began < PROMISE_S + BESIDE_OTHERS_S * ("PYTEST_XDIST_WORKER" in os.environ)
+        assert time.monotonic() - began < PROMISE_S
         assert "all_reduce stalls, absent: ranks 2 (4/4 report)" in shown.stdout
         assert "all_reduce (in progress)" in shown.stdout
         assert "rank 2: absent" in shown.stdout

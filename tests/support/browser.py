@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Page
 
 _NAMES: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first is Chromium without the windows that nobody sees here, which take most of its processor time."""
+"""The first is Chromium without windows, which take most of its processor time."""
 _MISSING: Final = "needs a browser: `make browser` installs Debian's Chromium"
 _OTHER_TESTS: Final = "net::ERR_NETWORK_CHANGED"
 """What the browser makes of other tests' networks, which come and go on the same machine: it ends its requests."""

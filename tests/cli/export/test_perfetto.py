@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,7 +68,7 @@ def _check(answer: Answer, timeline: Timeline) -> None:
         (2, 0), (2, 1), (2, 3),
     ]  # fmt: skip
     late = [start.rank for start, _ in timeline.flows() if start.arguments.get("shapes") == "[1024]"]
-    assert Counter(late).most_common(1)[0][0] == 2
+    assert late.count(2) > len(late) / 2
     assert all(start.name in ("send", "recv") for start, end in timeline.flows() if end.name in ("send", "recv"))
     assert len(timeline.named("optimizer step")) == 4 * STEPS
     assert {one.path[1] for one in timeline.named("step 2")} == {"steps"}

@@ -120,7 +120,7 @@ def test_healthy_run(start: Callable[..., FaultyJob]) -> None:
 
 def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
     """No collective has ended yet that would prove the run's id; the agents have met, and one judges for all."""
-    threshold_s = 10.0  # the default: agents start and meet within it, beside other tests too
+    threshold_s = 6.0  # agents start and meet within it, as they do within the default of 10 s
     settings = {"GOOD_STEPS": "0", "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(threshold_s * 1000))}
     job = start("late", environ=settings)
     root, _ = job.first_verdict()
@@ -143,7 +143,7 @@ def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> No
     root, _ = job.first_verdict()
     assert root.attributes[semconv.VERDICT] == "unreachable", root.error
     # Agents try twice before they call one unreachable, and each try takes up to 0.7 s: beside others, 4 s are too few.
-    assert root.attributes[semconv.STALL_AGE] <= DUE_S + 2
+    assert root.attributes[semconv.STALL_AGE] <= DUE_S + 1
     until(lambda: len({root.attributes[semconv.VERDICT_RANKS] for root in job.roots()}) == 2)
     assert {root.attributes[semconv.VERDICT_RANKS] for root in job.roots()} == {"0-1", "2-3"}
     assert len({root.trace_id for root in job.roots()}) == 1

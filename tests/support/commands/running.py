@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from otel_torchdist.evidence.live.py_spy import program
+
 SCRIPT = Path(sys.executable).with_name("otel-torchdist")
 BOOT = b"otel_torchdist.agent.launch.background"
 
@@ -124,7 +126,9 @@ def processes_of(base: Path) -> list[int]:
 
 def stacks_of(base: Path) -> str:
     """The stacks of these processes, to show why what a test waits for does not come."""
-    py_spy = Path(sys.executable).with_name("py-spy")
+    py_spy = program()
+    if py_spy is None:
+        return "py-spy is not installed"
     dumps = [
         subprocess.run([py_spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=60)
         for pid in processes_of(base)

@@ -81,7 +81,7 @@ class Gate(SpanExporter):
         self.open.wait(20)
         ids = [span.context.span_id for span in spans if span.context]
         if not self.works or self.refused in ids:
-            logging.getLogger(__name__).error("Failed to export: nobody is there")
+            logging.getLogger(__name__).error("Failed to export: connection refused")
             return SpanExportResult.FAILURE
         self.ids += ids
         return SpanExportResult.SUCCESS
@@ -285,7 +285,7 @@ def test_other_users_of_an_exporter_log_as_before(
     until(lambda: sink.dropped == 1)
     until(lambda: len(caplog.records) == 2)
     assert caplog.records[0].getMessage() == "the user's own exporter"
-    assert "Failed to export: nobody is there" in caplog.records[1].getMessage()
+    assert "Failed to export: connection refused" in caplog.records[1].getMessage()
 
 
 def test_exports_are_not_instrumented_themselves(sinks: Callable[..., ExporterSink]) -> None:
@@ -360,7 +360,7 @@ def test_what_fails_as_it_is_closed_is_reported(
     sink.shutdown(0.1)
     assert sink.dropped == 7
     [record] = caplog.records[-1:]
-    assert "spans cannot be exported (test exporter): Failed to export: nobody is there." in record.getMessage()
+    assert "spans cannot be exported (test exporter): Failed to export: connection refused." in record.getMessage()
 
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
