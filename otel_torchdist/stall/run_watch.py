@@ -16,7 +16,7 @@ from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.incidents.ages import WaitAges
 from otel_torchdist.stall.incidents.incident import RunIncident, run_of
 from otel_torchdist.stall.incidents.numbering import MarkerClock
-from otel_torchdist.stall.incidents.pending import UNSEEN_NS
+from otel_torchdist.stall.incidents.pending import Sight
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
@@ -57,7 +57,7 @@ class RunWatch:
         self._calls = TroubleFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
-        self._seen_since_ns = 0
+        self._sight = Sight()
         self.agent_id = 0
         self.judging_agent: JudgingAgent | None = None
         self.rescues_elsewhere: Mapping[int, Rescue] = {}
@@ -131,7 +131,7 @@ class RunWatch:
             ruling: That agent's ruling.
         """
         events = self._incident.hear(ruling, world.taken_ns)
-        self._note_pause(world)
+        self._sight.note(world.taken_ns)
         waits = waits_of(world)
         self._ages.observe(world, waits)
         if ruling is not None:
@@ -149,7 +149,7 @@ class RunWatch:
     def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
         events: list[Event] = [*self._timeouts.check(world)]
-        self._note_pause(world)
+        self._sight.note(world.taken_ns)
         waits, incident = waits_of(world), self._incident
         self._ages.observe(world, waits)
         standing = incident.standing
@@ -205,10 +205,6 @@ class RunWatch:
             return []
         return [self._incident.resolve(self._world, Outcome.OUT_OF_SIGHT)]
 
-    def _note_pause(self, world: WorldSnapshot) -> None:
-        if self._world is None or world.taken_ns - self._world.taken_ns > UNSEEN_NS:
-            self._seen_since_ns = world.taken_ns
-
     def _remember(self, world: WorldSnapshot, waits: list[Wait]) -> None:
         self._markers.forget_all_but(waits)
         self._ages.forget_all_but(waits)
@@ -224,7 +220,7 @@ class RunWatch:
     def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
         """Advance the incident: ask for stacks, wait for them, give the verdict."""
         incident, oldest_ns = self._incident, self._ages.oldest_ns(stalled, world)
-        events, occasion = incident.prepare(world, self._seen_since_ns, verdict, stalled, oldest_ns or 0, self.agent_id)
+        events, occasion = incident.prepare(world, self._sight, verdict, stalled, oldest_ns or 0, self.agent_id)
         if occasion is None:
             return events
         if incident.given is None and self._compiling.excuse(world, verdict, oldest_ns):

@@ -141,13 +141,44 @@ def test_dead_rank_is_not_signalled() -> None:
 
 def test_reader_that_was_stopped_itself() -> None:
     """After a pause of the whole machine a rank gets a whole second to answer, for it may be about to run."""
-    watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
+    watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 1.0)
     watching.until(CROSSED_S - 0.5)
-    watching.now_s = continued_s = CROSSED_S + 0.2
-    watching.until(CROSSED_S + 5.0)
+    watching.now_s = continued_s = CROSSED_S + 5.0
+    watching.until(CROSSED_S + 9.0)
     [(at_s, _)] = watching.signals
     assert continued_s + 1.0 <= at_s <= continued_s + 1.4
     assert len(watching.verdicts) == 1
+
+
+def test_pause_that_does_not_explain_the_silence() -> None:
+    """A rank that was silent for long before and after a pause of the whole machine is signalled at once."""
+    watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 4.0)
+    watching.until(CROSSED_S - 0.5)
+    watching.now_s = continued_s = CROSSED_S + 0.2
+    watching.until(CROSSED_S + PROMISE_S)
+    [(at_s, _)] = watching.signals
+    assert at_s <= continued_s + 0.3
+    [(_, given)] = watching.verdicts
+    assert given.verdict.places[LATE].source is Source.SIGNAL
+
+
+def test_several_pauses() -> None:
+    """Each pause is taken off a silence, also where the reader never watches for a whole second without one."""
+    watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 3.0)
+    watching.until(CROSSED_S - 2.0)
+    while watching.now_s < CROSSED_S + 0.9:
+        watching.now_s += 0.6
+        watching.until(watching.now_s + 0.3)
+    assert watching.signals == []
+
+
+def test_reader_that_starts_late() -> None:
+    """What was before a reader's first look counts as a pause: a rank may have been stopped until then."""
+    watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
+    watching.now_s = started_s = CROSSED_S + 1.0
+    watching.until(CROSSED_S + 5.0)
+    [(at_s, _)] = watching.signals
+    assert started_s + 1.0 <= at_s <= started_s + 1.4
 
 
 def test_rank_that_recovers_is_not_signalled() -> None:

@@ -23,7 +23,14 @@ from otel_torchdist.stall.events import (
 from otel_torchdist.stall.findings.watch import incident_name
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.incidents.numbering import Numbering, next_doubling
-from otel_torchdist.stall.incidents.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
+from otel_torchdist.stall.incidents.pending import (
+    CHANGE_SETTLES_NS,
+    Pending,
+    Sight,
+    of_death,
+    with_stacks,
+    without_stacks,
+)
 from otel_torchdist.stall.reporting.attributes import ruling_of
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.standing import outcome_of
@@ -94,7 +101,7 @@ class RunIncident:
     def prepare(
         self,
         world: WorldSnapshot,
-        seen_since_ns: int,
+        sight: Sight,
         verdict: Verdict,
         stalled: list[Wait],
         oldest_ns: int,
@@ -104,7 +111,7 @@ class RunIncident:
 
         Args:
             world: The snapshot that the verdict rests on.
-            seen_since_ns: Since when snapshots were taken without a pause.
+            sight: When snapshots were taken.
             verdict: The verdict.
             stalled: Waits beyond the threshold, the longest first.
             oldest_ns: How long the longest of them has counted; 0 without any.
@@ -125,7 +132,7 @@ class RunIncident:
             pending = self.pending = self._begin(occasion, verdict, world, stalled, oldest_ns)
             if pending.asked:
                 events.append(StacksWanted(pending.asked))
-        overdue = pending.find_overdue(world, seen_since_ns)
+        overdue = pending.find_overdue(world, sight)
         if overdue:
             events.append(StacksOverdue(overdue))
         return events, occasion if pending.is_ready(world) else None

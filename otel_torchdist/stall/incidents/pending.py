@@ -18,6 +18,8 @@ ANSWER_DUE_NS: Final = 1_000_000_000
 """A rank whose Python threads run beats once a second, and answers then."""
 UNSEEN_NS: Final = 500_000_000
 """A pause between snapshots after which this process may have been stopped along with the ranks."""
+FORGOTTEN_NS: Final = 60_000_000_000
+"""Pauses that ended longer ago do not count any more."""
 USUAL_PASS_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
 """A changed verdict must have held for this long: ranks that arrive one after the other are one change."""
@@ -27,6 +29,38 @@ OTHERS_END_FAR_NS: Final = 1_000_000_000
 """Data from other nodes is a little older."""
 VANISHES_NS: Final = DYING_NS + 200_000_000
 """A rank that was killed records nothing, and may be seen alive for so long while the kernel closes its files."""
+
+
+class Sight:
+    """When snapshots were taken, and when not: a rank may have been stopped along with this process then."""
+
+    def __init__(self) -> None:
+        """Start without a snapshot."""
+        self._taken_ns = 0
+        self._since_ns = 0
+        self._pauses: list[tuple[int, int]] = []
+
+    def note(self, taken_ns: int) -> None:
+        """Note the time of a snapshot."""
+        before_ns, self._taken_ns = self._taken_ns, taken_ns
+        if taken_ns - before_ns <= UNSEEN_NS:
+            return
+        self._since_ns = taken_ns
+        kept = [pause for pause in self._pauses if pause[1] > taken_ns - FORGOTTEN_NS]
+        self._pauses = [*kept, (before_ns, taken_ns)]
+
+    def runs_no_python(self, view: RankView, now_ns: int) -> bool:
+        """Whether a rank's heartbeat is missing, and not because the rank was stopped during a pause.
+
+        It is not if the rank has been watched without a pause for as long as an answer takes, nor if the heartbeat is
+        late without the pauses.
+        """
+        if not view.alive or now_ns - view.heartbeat_ns <= HEARTBEAT_LATE_NS:
+            return False
+        if now_ns - self._since_ns >= ANSWER_DUE_NS:
+            return True
+        unseen_ns = sum(end - max(start, view.heartbeat_ns) for start, end in self._pauses if end > view.heartbeat_ns)
+        return now_ns - view.heartbeat_ns - unseen_ns > HEARTBEAT_LATE_NS
 
 
 @dataclass(slots=True)
@@ -60,18 +94,12 @@ class Pending:
         asked = [view for view in world.ranks.values() if view.nonce in self.asked and view.alive]
         return all(_has_answered(view, self.began_ns) for view in asked)
 
-    def find_overdue(self, world: WorldSnapshot, seen_since_ns: int) -> frozenset[int]:
+    def find_overdue(self, world: WorldSnapshot, sight: Sight) -> frozenset[int]:
         """Tapes of the ranks that do not answer because something holds the GIL; each once.
 
         Their heartbeats have been missing for longer than an answer takes, so there is nothing more to wait for.
-
-        Args:
-            world: The snapshot.
-            seen_since_ns: Since when snapshots were taken without a pause. A rank may have been stopped during that.
         """
-        if world.taken_ns - seen_since_ns < ANSWER_DUE_NS:
-            return frozenset()
-        held = {view.nonce for view in world.ranks.values() if _runs_no_python(view, world.taken_ns)}
+        held = {view.nonce for view in world.ranks.values() if sight.runs_no_python(view, world.taken_ns)}
         answered = {view.nonce for view in world.ranks.values() if _has_answered(view, self.began_ns)}
         overdue = frozenset(held & self.asked - self.signalled - answered)
         self.signalled |= overdue
@@ -126,10 +154,6 @@ def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
     """Ranks whose stacks matter and are available: those that the verdict names, and those that wait."""
     views = [world.ranks[rank] for rank in sorted({*verdict.ranks, *verdict.waiting}) if rank in world.ranks]
     return [view for view in views if view.alive and (view.stopped is None or view.stopped.state == "D")]
-
-
-def _runs_no_python(view: RankView, now_ns: int) -> bool:
-    return view.alive and now_ns - view.heartbeat_ns > HEARTBEAT_LATE_NS
 
 
 def _has_answered(view: RankView, since_ns: int) -> bool:
