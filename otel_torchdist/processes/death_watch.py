@@ -34,6 +34,9 @@ ASK_S: Final = 0.01
 """Interval between polls of locks, or of a wait status that only the parent has so far."""
 ASKED_AT_ONCE: Final = 16
 """If there is more to poll than this, it is polled less often."""
+STATUS_SOON_NS: Final = 100_000_000
+"""How long a death is withheld that has no status yet. The kernel shows none while a parent that has waited for its
+child releases it."""
 STATUS_DUE_NS: Final = 5_000_000_000
 """A launcher that has not waited for a process by then never will."""
 _TAPE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -56,6 +59,7 @@ class _Watched:
         stopped: How it was prevented from running at the last check.
         ran_ns: When it was last seen to run without a heartbeat; 0 for never.
         death: What is known of its end.
+        is_published: Whether others learn of its end: they get the cause with it.
         was_gone: Whether it had already ended at the first check.
     """
 
@@ -68,6 +72,7 @@ class _Watched:
     stopped: Stopped | None = None
     ran_ns: int = 0
     death: Death | None = None
+    is_published: bool = False
     was_gone: bool = False
 
     def close(self) -> None:
@@ -96,7 +101,8 @@ class DeathWatch:
 
     def follow(self, tape: Path, identity: TapeIdentity) -> None:
         """Watch the process that writes a tape."""
-        watched = _Watched(tape, identity, death=read_death(tape))
+        death = read_death(tape)
+        watched = _Watched(tape, identity, death=death, is_published=death is not None)
         with self._lock:
             self._watched[identity.nonce] = watched
             if watched.death is None:
@@ -114,12 +120,12 @@ class DeathWatch:
     def death_of(self, nonce: int) -> Death | None:
         """Return the death of the process that writes the tape with this nonce; None while none was seen."""
         watched = self._watched.get(nonce)
-        return watched.death if watched is not None else None
+        return watched.death if watched is not None and watched.is_published else None
 
     def holds(self, nonce: int) -> bool:
-        """Whether a process is watched through a pidfd and has not ended."""
+        """Whether a process is watched through a pidfd and `death_of` does not have its end yet."""
         watched = self._watched.get(nonce)
-        return watched is not None and watched.pidfd >= 0 and watched.death is None
+        return watched is not None and watched.pidfd >= 0 and not watched.is_published
 
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
         """Remember how a live process was last seen not to run, and when it was seen to run without a heartbeat."""
@@ -267,7 +273,8 @@ class DeathWatch:
             death = dataclasses.replace(death, oom=oom)
         watched.death = death
         self._ask_for_error(watched)
-        if status is not None:
+        if status is not None or watched.pidfd < 0:
+            watched.is_published = True
             watched.close()
 
     def _ask_for_error(self, watched: _Watched) -> None:
@@ -299,8 +306,11 @@ class DeathWatch:
             if status is not None:
                 keeps_oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL
                 watched.death = dataclasses.replace(death, status=status, oom=death.oom if keeps_oom else "")
+                watched.is_published = True
                 self._write(watched)
                 self._ask_for_error(watched)
+            elif now_ns - death.at_ns > STATUS_SOON_NS:
+                watched.is_published = True
             if status is not None or now_ns - death.at_ns > STATUS_DUE_NS:
                 watched.close()
 

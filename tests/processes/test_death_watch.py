@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 
 from otel_torchdist.job.runs.deaths import BY_CGROUP, Death, death_path, read_death
+from otel_torchdist.processes import death_watch, pidfd
+from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.waiting import until
 
 HERE = Path(__file__).parent
@@ -127,6 +130,37 @@ def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> 
     assert all(death.is_exact for death in deaths)
     if not reaped or SHOWS_STATUS:
         assert [death.signal_name for death in deaths] == ["SIGUSR1", "SIGKILL", "SIGTERM"]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, monkeypatch: pytest.MonkeyPatch, shown: bool) -> None:
+    """A death is published together with its cause; without one it is published after a tenth of a second."""
+    asked: list[int] = []
+
+    def status_of(file: int) -> int | None:
+        asked.append(file)
+        return int(signal.SIGKILL) if shown and len(asked) > 3 else None
+
+    # As in the moment in which a parent that has waited for a child releases it.
+    monkeypatch.setattr(death_watch, "dead_status", lambda pid, ticks: None)
+    monkeypatch.setattr(pidfd, "wait_status", status_of)
+    process = ranks.start()
+    tape, watch = TapeReader(ranks.tapes[0]), DeathWatch()
+    nonce = tape.identity.nonce
+    try:
+        watch.follow(tape.path, tape.identity)
+        process.kill()
+        until(lambda: asked)
+        while (death := watch.death_of(nonce)) is None:
+            assert watch.holds(nonce) or watch.death_of(nonce) is not None
+        published_ns = time.monotonic_ns()
+    finally:
+        watch.stop()
+        tape.close()
+    assert death.signal_name == ("SIGKILL" if shown else "")
+    assert len(asked) > 3
+    if not shown:
+        assert published_ns - death.at_ns >= death_watch.STATUS_SOON_NS
 
 
 def test_ranks_in_other_pid_namespaces(ranks: DyingRanks) -> None:
