@@ -82,7 +82,9 @@ def _common_way(verdict: Verdict) -> str:
 
 def _way(first: FirstDeath, rank: int, failure: str) -> str:
     death = first.deaths.get(rank)
-    return describe_way(death, failure) if death is not None else ""
+    if death is None:  # a process may take long to end after it has recorded its exception
+        return f"ended with {failure}" if failure else ""
+    return describe_way(death, failure)
 
 
 def _lead(first: FirstDeath) -> str:

@@ -90,7 +90,7 @@ def test_failed(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
     jobs.join()
     answer = ask(module_base, "--run-dir", directory)
     assert answer.code == 1
-    assert answer.has(rf"verdict  rank 2 is dead, and {SITE} has been blocked for .*; rank 2 ended with ValueError; .*")
+    assert answer.has(rf"verdict  rank 2 ended with ValueError, and {SITE} has been blocked for .*")
     assert answer.has("rank 2  failed with ValueError  step 5 .*")
     assert answer.has("rank 0  failed with RuntimeError  step 5 .*")
 

@@ -35,8 +35,9 @@ def test_nodes_wait_for_each_other(warm_python: WarmPython, tmp_path: Path) -> N
             launched(warm_python, two, receiver, base, *arguments, worker=SCRIPT, settings=settings, ranks=1)
         )
         done = [job.end() for job in jobs]
-        logs = [text for path in base.glob("*/job-*/agent.log") if "on stall" in (text := path.read_text())]
-    assert [one.code for one in done] == [0, 0], done
+        all_logs = [path.read_text() for path in base.glob("*/job-*/agent.log")]
+    logs = [text for text in all_logs if "on stall" in text]
+    assert [one.code for one in done] == [0, 0], "\n".join([*(one.err for one in done), *all_logs])
     assert sum(one.out.count("begins at step 7") for one in done) == 2
     assert len(logs) == 2
     assert any("on stall: rescue asked 1 ranks: rescued: ranks 0-1 at step 7\n" in log for log in logs), logs

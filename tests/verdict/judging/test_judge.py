@@ -107,7 +107,10 @@ def test_dead_rank() -> None:
         "the process of rank 2 is gone; it was last in all_reduce, called in train at train.py:42"
     )
     world.ranks[2].die(15.0, TapeState.FAILED, "ValueError")
-    assert "rank 2 ended with ValueError" in sentence(the_verdict(world.snapshot(16.0)), 6)
+    assert sentence(the_verdict(world.snapshot(16.0)), 6) == (
+        "rank 2 ended with ValueError, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; "
+        "3 of 4 ranks wait; it was last in all_reduce, called in train at train.py:42"
+    )
 
 
 def test_first_to_die_is_named() -> None:
