@@ -23,6 +23,8 @@ class ScrapeClients:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._connections: dict[threading.Thread, socket.socket] = {}
+        self._dismissed: dict[threading.Thread, socket.socket] = {}
+        """Those whose threads have yet to notice it: until then they take a thread and a descriptor."""
         self._slow_since: dict[threading.Thread, float] = {}
         """Since when the client has to act; infinite while its response is being made."""
         self._is_closed = False
@@ -30,7 +32,10 @@ class ScrapeClients:
     def wait_for_room(self) -> bool:
         """Wait until one more client can be served, for which a slow one may be dismissed; False once closed."""
         with self._changed:
-            while len(self._connections) >= MAX_CLIENTS and not self._is_closed:
+            while len(self._connections) + len(self._dismissed) >= MAX_CLIENTS and not self._is_closed:
+                if self._dismissed:
+                    self._changed.wait()
+                    continue
                 slowest = min(self._slow_since, key=lambda thread: self._slow_since[thread])
                 left_s = self._slow_since[slowest] + PATIENCE_S - time.monotonic()
                 if left_s <= 0:
@@ -49,12 +54,20 @@ class ScrapeClients:
     def left(self) -> None:
         """Unregister the calling thread, whose client has been served or has gone."""
         with self._changed:
+            self._dismissed.pop(threading.current_thread(), None)
             self._forget(threading.current_thread())
 
     @contextlib.contextmanager
     def at_work(self) -> Generator[None, None, None]:
-        """Mark the client as not slow while the calling thread makes a response."""
-        self._be_slow_since(_AT_WORK)
+        """Mark the client as not slow while the calling thread makes a response.
+
+        Raises:
+            ConnectionAbortedError: The client was dismissed; what it had sent until then may look like a request.
+        """
+        with self._changed:
+            if threading.current_thread() in self._dismissed:
+                raise ConnectionAbortedError("dismissed")
+            self._be_slow_since(_AT_WORK)
         try:
             yield
         finally:
@@ -78,16 +91,16 @@ class ScrapeClients:
     def dismiss_all(self, timeout_s: float) -> None:
         """Close the connections that are still open, which ends their threads."""
         with self._changed:
-            threads = list(self._connections)
-            for thread in threads:
+            for thread in list(self._connections):
                 self._dismiss(thread)
+            threads = list(self._dismissed)
         deadline = time.monotonic() + timeout_s
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
 
     def close_in_child(self) -> None:
         """Close the descriptors without notifying the clients: they are copies of the parent's."""
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._dismissed.values()):
             connection.close()
 
     def _be_slow_since(self, since: float) -> None:
@@ -97,7 +110,7 @@ class ScrapeClients:
                 self._changed.notify_all()
 
     def _dismiss(self, thread: threading.Thread) -> None:
-        connection = self._connections[thread]
+        self._dismissed[thread] = connection = self._connections[thread]
         self._forget(thread)
         with contextlib.suppress(OSError):  # it has just ended by itself
             connection.shutdown(socket.SHUT_RDWR)

@@ -195,8 +195,8 @@ class _Server(WSGIServer):
         except Exception:
             self.handle_error(request, client_address)
         finally:
-            self.clients.left()
             self.shutdown_request(request)
+            self.clients.left()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _logger.debug("HTTP: the connection of %s failed", client_address, exc_info=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -161,6 +162,35 @@ def test_clients_that_do_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "many{" in get(server.port)
         assert time.monotonic() - began < 5.0
     server.stop()
+
+
+def test_client_that_has_been_dismissed_takes_its_place_until_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread more is started until its own has noticed; and what it had sent is not answered any more."""
+    monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 1)
+    clients, gate, refused = scrape_clients.ScrapeClients(), threading.Event(), threading.Event()
+
+    def serve() -> None:
+        gate.wait(30)
+        with contextlib.suppress(ConnectionAbortedError), clients.at_work():
+            clients.left()
+            return
+        refused.set()
+        clients.left()
+
+    with ExitStack() as stack:
+        mine, others = (stack.enter_context(end) for end in socket.socketpair())
+        thread = threading.Thread(target=serve)
+        clients.start(thread, mine)
+        with ThreadPoolExecutor(1) as pool:
+            room = pool.submit(clients.wait_for_room)
+            others.settimeout(10)
+            assert others.recv(1) == b"", "it has been dismissed"
+            with pytest.raises(TimeoutError):
+                room.result(0.2)
+            gate.set()
+            assert room.result(10)
+        thread.join(10)
+    assert refused.is_set()
 
 
 def test_room_for_others_when_some_leave(server: MetricsServer, connect: Callable[..., socket.socket]) -> None:

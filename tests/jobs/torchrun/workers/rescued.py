@@ -3,7 +3,6 @@
 `rescued.py ddp|fsdp DIRECTORY [asleep [SECONDS]]`
 """
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -47,7 +46,8 @@ if found is not None:
 print(f"begins at step {shards.steps}\n", end="", flush=True)  # in one piece: both ranks write to the same file
 for step in range(shards.steps, STEPS):
     batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(100 * step + rank))
-    if len(sys.argv) > 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and (rank, step) == (1, HANGS_AT):
+    # Not by TORCHELASTIC_RESTART_COUNT: a node that restarts because the other one has done so does not count that.
+    if len(sys.argv) > 3 and found is None and (rank, step) == (1, HANGS_AT):
         time.sleep(600)
     loss = model(batch).square().mean()
     optimizer.zero_grad()
