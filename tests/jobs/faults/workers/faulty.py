@@ -263,13 +263,13 @@ def silent_reduce_op() -> None:
     go_on()
 
 
-def go_on() -> None:
-    """Keep training until the gate is removed."""
+def go_on(pause_s: float = 0.05) -> None:
+    """Keep training until the gate is removed, with a pause after each step."""
     stop = torch.zeros(1)
     while not healthy and not stop.item():
         stop.fill_(float(not gate.exists()))
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-        time.sleep(0.05)
+        time.sleep(pause_s)
 
 
 def exchange() -> None:
@@ -306,8 +306,11 @@ def slow_line() -> None:
 
 
 def cut() -> None:
-    """Nothing is wrong with these ranks; the test may cut the network between them."""
-    go_on()
+    """Nothing is wrong with these ranks; the test may cut the network between them.
+
+    Hardly ever in the middle of an operation, which some ranks would complete: they would wait in the next one.
+    """
+    go_on(0.5)
 
 
 FAULTS: dict[str, Callable[[], None]] = {
