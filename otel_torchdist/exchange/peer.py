@@ -37,6 +37,7 @@ class PeerAgent:
         views: The ranks that it sees, as of its last answer.
         suspects_stall: Whether it suspected a stall then.
         unanswered: Consecutive questions that it has not answered.
+        looked_ns: Our clock when it had looked at these ranks, at the earliest.
     """
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str) -> None:
@@ -48,6 +49,7 @@ class PeerAgent:
         # What takes long must not keep questions about stalls waiting; their numbers grow independently.
         self._slow_line = Line(peer, run, token, new_instance())
         self.unanswered = 0
+        self.looked_ns = 0
         self._next_at = 0.0
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
@@ -61,6 +63,10 @@ class PeerAgent:
     def is_in_doubt(self) -> bool:
         """Whether it did not answer, and the next question will show whether it is out of reach."""
         return 0 < self.unanswered < LOST_AFTER
+
+    def is_behind(self, moment_ns: int) -> bool:
+        """Whether it has not looked at its live ranks since a moment of our clock, though it answers."""
+        return not self.is_lost and self.looked_ns < moment_ns and any(view.alive for view in self.views)
 
     def is_due(self, now: float) -> bool:
         """Whether it should be asked in this round."""
@@ -106,6 +112,7 @@ class PeerAgent:
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
         self.views, self.suspects_stall, self.unanswered = views, answer.suspects_stall, 0
+        self.looked_ns = answered.asked_ns - max(answer.age_ns, 0)
         return True
 
     def wake(self, timeout_s: float) -> bool:

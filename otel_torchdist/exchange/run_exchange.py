@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -25,6 +26,7 @@ from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
 from otel_torchdist.job.runs.membership import of_this_attempt
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, JudgingAgent, Leads, Role, Undecided
+from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import RankView, WorldSnapshot
@@ -86,6 +88,7 @@ class RunExchange:
         self._changed = threading.Condition()
         self._has_changed = False
         self._local: WorldSnapshot | None = None
+        self._looked_ns = 0
         self._suspects_since: float | None = None
         self._judges_since: float | None = None
         self._round_began = float("-inf")
@@ -132,7 +135,7 @@ class RunExchange:
         """See `PeerAgents`."""
         now = time.monotonic()
         with self._changed:
-            self._local = world
+            self._local, self._looked_ns = world, time.monotonic_ns()
             if suspects_stall != (self._suspects_since is not None):
                 self._suspects_since = now if suspects_stall else None
                 self._wake()
@@ -146,7 +149,8 @@ class RunExchange:
             if self._suspects_since is None or self._judges_since is None:
                 return Leads(everybody, self._own)
             since = max(self._suspects_since, self._judges_since)
-            is_in_doubt = any(other.is_in_doubt for other in self._others.values())
+            must_look_ns = round((since - CHECK_S) * 1e9)
+            is_in_doubt = any(one.is_in_doubt or one.is_behind(must_look_ns) for one in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < HOLD_S:
                 return Undecided()
             return Leads(everybody, self._own)
@@ -241,13 +245,15 @@ class RunExchange:
         question = decode_question(body)
         with self._changed:
             self._take(question)
-            world, before = self._local, list(self._shown)
+            world, before, looked_ns = self._local, list(self._shown), self._looked_ns
             suspects_stall = self._suspects_since is not None
             if world is not None:
                 self._shown.appendleft(world)
         if world is None:
             return encode(Answer(self._own, time.monotonic_ns(), suspects_stall))
-        return encode(answer_of(world, self._own, suspects_stall, time.monotonic_ns(), question.calls, before))
+        now_ns = time.monotonic_ns()
+        answer = answer_of(world, self._own, suspects_stall, now_ns, question.calls, before)
+        return encode(replace(answer, age_ns=now_ns - looked_ns))
 
     def _take(self, question: Question) -> None:
         """Process a question: from the agent that judges, or from one that does not know that we are alive."""

@@ -136,6 +136,8 @@ class Answer:
         suspects_stall: Whether a stall is near or ongoing.
         groups: The groups of its operations.
         ranks: Its ranks.
+        age_ns: How long before that it has looked at them. It answers on another thread than it reads tapes: on a
+            busy node, what it answers may be seconds old.
     """
 
     agent_id: int
@@ -143,6 +145,7 @@ class Answer:
     suspects_stall: bool
     groups: tuple[GroupName, ...] = ()
     ranks: tuple[WireRank, ...] = ()
+    age_ns: int = 0
 
 
 _T = TypeVar("_T")

@@ -14,6 +14,7 @@ from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Follows, Leads, Undecided
+from otel_torchdist.stall.watch import CHECK_S
 from tests.exchange.listening import HOST, stranger
 from tests.exchange.peer_agents import TOKEN, Agents, agents, exchange_of
 from tests.support.waiting import until
@@ -65,6 +66,21 @@ def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPa
     last = node.roles[-1]
     assert isinstance(last, Leads)
     assert sorted(last.world.ranks) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.usefixtures("quick")
+def test_judgement_waits_for_a_new_look(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that answers but does not come to read its tapes: what it saw before the suspicion does not count."""
+    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
+    two.begin()
+    two.wait_until_judges(True, False)
+    time.sleep(2 * CHECK_S)  # the other one has not met since
+    two.nodes[0].suspects_stall = True
+    asked_at = time.monotonic()
+    while time.monotonic() - asked_at < 1.0:
+        assert isinstance(two.nodes[0].meet(), Undecided)
+    two.nodes[1].meet()
+    until(lambda: isinstance(two.nodes[0].meet(), Leads))
 
 
 def test_judgement_does_not_wait_for_ever() -> None:

@@ -65,7 +65,11 @@ class Running:
         """The first match of a pattern in its output; fails if it ends or takes too long before that."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.out, re.MULTILINE)) is None:
-            assert self.process.poll() is None, self.story()
+            if self.process.poll() is not None:
+                self.end()  # with its last output
+                found = re.search(pattern, self.out, re.MULTILINE)
+                assert found is not None, self.story()
+                return found
             assert time.monotonic() < deadline, self.story()
             time.sleep(0.02)
         return found
