@@ -133,7 +133,7 @@ def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
 
     Args:
         base: The base directory.
-        keep_runs: Job directories of ended runs that may stay.
+        keep_runs: Job directories of ended runs that may stay, beside those that an agent is about to read.
         keep_bytes: Bytes that all leftovers may take in total; never more than an eighth of the file system.
     """
     leftovers = find_leftovers(job_directories(base))
@@ -141,7 +141,7 @@ def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
     size = sum(leftover.size for leftover in leftovers)
     limit = _limit_in_filesystem(base, keep_bytes)
     for leftover in leftovers:
-        if size <= limit and (leftover.nonce is not None or runs <= keep_runs):
+        if size <= limit and (leftover.nonce is not None or leftover.is_unread or runs <= keep_runs):
             continue
         if remove(leftover):
             runs -= leftover.nonce is None

@@ -10,9 +10,10 @@ import contextlib
 import os
 import re
 import stat
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,12 @@ from otel_torchdist.files.locks import alone_in, is_file_locked
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.names.model import MAX_BYTES
 
+START_LOCK_NAME: Final = "start.lock"
+"""Locked by a rank that starts an agent, and written to when it does."""
+CHECKPOINT_NAME: Final = "agent.checkpoint"
+"""What an agent has read so far; the first one is written soon after its start."""
+AGENT_DUE_NS: Final = 30_000_000_000
+"""An agent that has been started reads the tapes within this time, also on a busy node."""
 _PART_OF_TAPE: Final = re.compile(
     r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description)(?:\.new)?)"
 )
@@ -37,12 +44,21 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A unit of removal: a job directory, or (with a `nonce`) the files of one tape in a directory in use."""
+    """A unit of removal: a job directory, or (with a `nonce`) the files of one tape in a directory in use.
+
+    Attributes:
+        directory: The directory.
+        nonce: That of the tape, in hexadecimal digits; None for the whole directory.
+        size: Bytes.
+        changed_ns: When something last changed in it, on the wall clock.
+        is_unread: Whether an agent that has just been started has yet to read it: its job was very short.
+    """
 
     directory: Path
     nonce: str | None
     size: int
     changed_ns: int
+    is_unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +155,17 @@ def _unlink(directory: Path, files: list[_File]) -> None:
 
 def _leftovers(directory: Path, files: list[_File], held: set[str]) -> Iterator[Leftover]:
     if not held:
-        yield _leftover(directory, None, files)
+        yield replace(_leftover(directory, None, files), is_unread=_is_unread(files))
         return
     for nonce, parts in _parts(files).items():
         if f"{nonce}.tape" not in held and any(is_tape_name(part.name) for part in parts):
             yield _leftover(directory, nonce, parts)
+
+
+def _is_unread(files: list[_File]) -> bool:
+    changed_ns = {file.name: file.changed_ns for file in files}
+    started_ns = changed_ns.get(START_LOCK_NAME, 0)
+    return CHECKPOINT_NAME not in changed_ns and abs(time.time_ns() - started_ns) < AGENT_DUE_NS
 
 
 def _leftover(directory: Path, nonce: str | None, files: list[_File]) -> Leftover:

@@ -18,6 +18,7 @@ from otel_torchdist.files import locks as directory_lock
 from otel_torchdist.files.locks import alone_in, using
 from otel_torchdist.job.description import description_path
 from otel_torchdist.job.directory import clean_up, job_directory
+from otel_torchdist.job.leftovers import CHECKPOINT_NAME, START_LOCK_NAME
 from otel_torchdist.job.requests.abort import abort_path
 from otel_torchdist.job.requests.fault_handler import offer_path
 from otel_torchdist.job.requests.profile_file import profile_path
@@ -67,6 +68,20 @@ def test_oldest_runs_go_first(memory: Path) -> None:
     clean_up(memory, 2, PLENTY)
     assert names_in(memory) == {key(2), key(4)}
     clean_up(memory, 0, PLENTY)
+    assert names_in(memory) == set()
+
+
+def test_run_that_an_agent_is_about_to_read(memory: Path) -> None:
+    """It is no run too many until it is read, or half a minute is over; bytes are bounded all the same."""
+    unread, read, never = (leave_job(memory, number, 60) for number in (1, 2, 3))
+    for directory, age_s in ((unread, 5), (read, 5), (never, 40)):
+        start = directory / START_LOCK_NAME
+        start.touch()
+        os.utime(start, (time.time() - age_s,) * 2)
+    (read / CHECKPOINT_NAME).touch()
+    clean_up(memory, 0, PLENTY)
+    assert names_in(memory) == {unread.name}
+    clean_up(memory, 0, 0)
     assert names_in(memory) == set()
 
 

@@ -21,9 +21,9 @@ from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
 from otel_torchdist.agent.log_relay import LogRelay
 from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
 from otel_torchdist.job.directory import LOCK_NAME
+from otel_torchdist.job.leftovers import START_LOCK_NAME
 from otel_torchdist.this_process.end import ProcessEnd
 
-START_LOCK_NAME: Final = "start.lock"
 START_TIMEOUT_S: Final = 10.0
 """An agent that has not begun to read by then has failed."""
 MAX_STARTS: Final = 5

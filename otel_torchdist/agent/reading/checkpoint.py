@@ -21,10 +21,10 @@ from otel_torchdist.agent.reading.followed_rank import RankState
 from otel_torchdist.files.others import is_passing, read_regular, reason
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.job.directory import list_tapes
+from otel_torchdist.job.leftovers import CHECKPOINT_NAME
 from otel_torchdist.naming import readable
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
 
-FILE_NAME: Final = "agent.checkpoint"
 MAX_BYTES: Final = 1 << 20
 MAX_BYTES_OF_TAPE: Final = 256 << 10
 MAX_TAPES: Final = 512
@@ -91,7 +91,7 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
     except (OverflowError, ValueError, TypeError) as error:
         raise OSError(errno.ERANGE, str(error)) from error
     sealed = zlib.crc32(content).to_bytes(4, "little") + content
-    replace_at_once(directory / FILE_NAME, directory / f".{FILE_NAME}.new", sealed)
+    replace_at_once(directory / CHECKPOINT_NAME, directory / f".{CHECKPOINT_NAME}.new", sealed)
 
 
 def load(directory: Path) -> Checkpoint | None:
@@ -102,7 +102,7 @@ def load(directory: Path) -> Checkpoint | None:
     Raises:
         OSError: It cannot be read now, but may be readable later: continuing without it would send spans twice.
     """
-    path = directory / FILE_NAME
+    path = directory / CHECKPOINT_NAME
     try:
         most = MAX_BYTES + MAX_BYTES_OF_TAPE * min(len(list_tapes(directory)), MAX_TAPES)
         found = read_regular(path, most, owner=directory.stat().st_uid)

@@ -16,6 +16,7 @@ import pytest
 from otel_torchdist.agent.launch import keeper
 from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper
 from otel_torchdist.job.directory import LOCK_NAME
+from otel_torchdist.job.leftovers import START_LOCK_NAME
 
 HOLDER = """
 import fcntl, sys
@@ -137,7 +138,7 @@ def test_what_cannot_be_started_is_not_tried_again(
 def test_one_rank_of_many_starts_it(starts: Starts, tmp_path: Path, kept: AgentKeeper) -> None:
     """While another rank is starting the agent, this one waits."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / keeper.START_LOCK_NAME)],
+        [sys.executable, "-c", HOLDER, str(tmp_path / START_LOCK_NAME)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as other:

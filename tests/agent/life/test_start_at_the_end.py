@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.reading.checkpoint import FILE_NAME
+from otel_torchdist.job.leftovers import CHECKPOINT_NAME
 from tests.agent.conftest import JOB
 from tests.agent.training import WORKERS, environment
 from tests.support.commands.running import Running
@@ -47,7 +47,7 @@ def test_agent_of_the_next_run(
     if reader == "thread":
         first.send(0, "exports")
     elif reader == "an agent":
-        (base / JOB / FILE_NAME).write_bytes(b"damaged")
+        (base / JOB / CHECKPOINT_NAME).write_bytes(b"damaged")
     first.exit()
     second = begin(1, run=2 << 112)
     second.meet(2)

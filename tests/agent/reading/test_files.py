@@ -16,9 +16,10 @@ import pytest
 
 from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, LogRelay
 from otel_torchdist.agent.reading import checkpoint
-from otel_torchdist.agent.reading.checkpoint import FILE_NAME, Checkpoint
+from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.followed_rank import RankState
 from otel_torchdist.job.directory import LOCK_NAME
+from otel_torchdist.job.leftovers import CHECKPOINT_NAME
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.batch import TapeCursor
@@ -82,14 +83,14 @@ def test_checkpoint_is_read_back(tmp_path: Path) -> None:
     assert (metrics.communicating, metrics.blocked) == ((5, 6), (7, 8))
     assert list(metrics.steps.exemplars.values()) == [Exemplar(0xABC, 0.5, 12.0)]
     assert found.ranks[17].metrics.last_step == StepMark(8, 9, 10, 11)
-    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT_NAME]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign version", "code"])
 def test_damaged_checkpoint(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     """A file that no agent of this version wrote is one warning; nothing in it is executed."""
     checkpoint.save(tmp_path, full_checkpoint())
-    path = tmp_path / FILE_NAME
+    path = tmp_path / CHECKPOINT_NAME
     content = path.read_bytes()
     path.write_bytes(
         {
@@ -121,13 +122,13 @@ def test_forged_checkpoint(tmp_path: Path, forged: Checkpoint, caplog: pytest.Lo
     checkpoint.save(tmp_path, forged)
     assert checkpoint.load(tmp_path) is None
     assert [record.getMessage().partition(" (Expected")[0] for record in caplog.records] == [
-        f"{tmp_path / FILE_NAME} cannot be used"
+        f"{tmp_path / CHECKPOINT_NAME} cannot be used"
     ]
 
 
 def test_checkpoint_without_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A sparse file of four TiB is not read."""
-    with (tmp_path / FILE_NAME).open("wb") as file:
+    with (tmp_path / CHECKPOINT_NAME).open("wb") as file:
         file.truncate(1 << 42)
     assert checkpoint.load(tmp_path) is None
     assert "it has more than" in caplog.text
@@ -153,7 +154,7 @@ def test_link_in_place_of_a_checkpoint(tmp_path: Path, caplog: pytest.LogCapture
     """Links are neither followed nor written through."""
     other = tmp_path / "other"
     other.write_text("precious")
-    (tmp_path / FILE_NAME).symlink_to(other)
+    (tmp_path / CHECKPOINT_NAME).symlink_to(other)
     assert checkpoint.load(tmp_path) is None
     assert len(caplog.records) == 1
     checkpoint.save(tmp_path, Checkpoint())
