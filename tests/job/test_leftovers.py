@@ -77,7 +77,8 @@ def test_run_that_an_agent_is_about_to_read(memory: Path) -> None:
     for directory, age_s in ((unread, 5), (read, 5), (never, 40)):
         start = directory / START_LOCK_NAME
         start.touch()
-        os.utime(start, (time.time() - age_s,) * 2)
+        when = time.time() - age_s
+        os.utime(start, (when, when))
     (read / CHECKPOINT_NAME).touch()
     clean_up(memory, 0, PLENTY)
     assert names_in(memory) == {unread.name}
