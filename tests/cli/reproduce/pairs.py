@@ -27,6 +27,7 @@ from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import RankView, life_in
 from tests.jobs.faults.faulty_job import WORKER
+from tests.support.commands.running import stacks_of
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
@@ -203,7 +204,8 @@ def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> tuple[Diagnosi
     try:
         return until(found, MOST_S)
     except AssertionError:
-        raise AssertionError(f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}") from None
+        story = f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}\n{stacks_of(tapes)}"
+        raise AssertionError(story) from None
 
 
 def _story(view: RankView) -> str:
