@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from tests.support.repository import REPOSITORY
 
@@ -73,7 +73,15 @@ def _write(begin: int, end: int, texts: Sequence[str]) -> None:
 
 
 class ForkedRank:
-    """What torchrun expects of a `Popen`."""
+    """What torchrun expects of a `Popen`.
+
+    Ranks run only when all of the node have been forked. As soon as one connects to the store, a thread of torchrun
+    looks up its name, for which glibc takes a lock of its resolver; a process that is forked meanwhile would wait for
+    that lock for ever.
+    """
+
+    _gate: ClassVar[tuple[int, int] | None] = None
+    """The pipe for whose end ranks wait while others are being forked."""
 
     def __init__(self, args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any]) -> None:
         """Fork.
@@ -86,9 +94,15 @@ class ForkedRank:
         self.args, self.returncode = args, None
         sys.stdout.flush()
         sys.stderr.flush()
+        reading, writing = ForkedRank._gate = ForkedRank._gate or os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _become_rank(args, env, outputs)
+            os.close(writing)
+            _become_rank(args, env, outputs, reading)
+        if int(env["LOCAL_RANK"]) == int(env["LOCAL_WORLD_SIZE"]) - 1:
+            os.close(reading)
+            os.close(writing)
+            ForkedRank._gate = None
         while os.getpgid(self.pid) != self.pid:  # torchrun sends its signals to a group with that number
             time.sleep(0.001)
 
@@ -112,10 +126,12 @@ class ForkedRank:
         return code
 
 
-def _become_rank(args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any]) -> NoReturn:
+def _become_rank(args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any], gate: int) -> NoReturn:
     os.setsid()
     for number in _DEFAULTS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.read(gate, 1)
+    os.close(gate)
     for descriptor, file in outputs.items():
         if file is not None:
             os.dup2(file.fileno(), descriptor)
