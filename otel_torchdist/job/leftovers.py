@@ -13,7 +13,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -155,7 +155,7 @@ def _unlink(directory: Path, files: list[_File]) -> None:
 
 def _leftovers(directory: Path, files: list[_File], held: set[str]) -> Iterator[Leftover]:
     if not held:
-        yield replace(_leftover(directory, None, files), is_unread=_is_unread(files))
+        yield _leftover(directory, None, files)
         return
     for nonce, parts in _parts(files).items():
         if f"{nonce}.tape" not in held and any(is_tape_name(part.name) for part in parts):
@@ -173,7 +173,7 @@ def _leftover(directory: Path, nonce: str | None, files: list[_File]) -> Leftove
     if not files:  # perhaps newly created, and about to be used
         with contextlib.suppress(OSError):
             changed_ns = directory.stat().st_mtime_ns
-    return Leftover(directory, nonce, sum(file.size for file in files), changed_ns)
+    return Leftover(directory, nonce, sum(file.size for file in files), changed_ns, nonce is None and _is_unread(files))
 
 
 def _files(directory: Path) -> list[_File]:

@@ -20,12 +20,17 @@ def describe_deaths(verdict: Verdict) -> str:
     return f"{name_ranks(ranks)} {verb}{_lead(first) if first is not None and way else ''}"
 
 
-def describe_way(death: Death, failure: str = "") -> str:
-    """`was killed by SIGKILL`; '' if not known. An exception that ended the rank is more specific than its code."""
-    if death.error and death.exit_code:
+def describe_way(death: Death | None, failure: str = "") -> str:
+    """`was killed by SIGKILL`; '' if not known. An exception that ended the rank is more specific than its code.
+
+    A process may take long to end after it has recorded its exception: until then there is no death.
+    """
+    if death is not None and death.error and death.exit_code:
         return f"ended with exit code {death.exit_code} ({death.error})"
     if failure:
         return f"ended with {failure}"
+    if death is None:
+        return ""
     if death.signal:
         return f"was killed by {death.signal_name}{_after(death)}"
     return f"exited with code {death.exit_code}{_after(death, ',')}" if death.exit_code is not None else ""
@@ -81,10 +86,7 @@ def _common_way(verdict: Verdict) -> str:
 
 
 def _way(first: FirstDeath, rank: int, failure: str) -> str:
-    death = first.deaths.get(rank)
-    if death is None:  # a process may take long to end after it has recorded its exception
-        return f"ended with {failure}" if failure else ""
-    return describe_way(death, failure)
+    return describe_way(first.deaths.get(rank), failure)
 
 
 def _lead(first: FirstDeath) -> str:
