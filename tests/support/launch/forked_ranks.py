@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from tests.support.repository import REPOSITORY
 
@@ -72,37 +72,49 @@ def _write(begin: int, end: int, texts: Sequence[str]) -> None:
     ctypes.memmove(begin, data.ljust(end - begin, b"\0"), end - begin)
 
 
-class ForkedRank:
-    """What torchrun expects of a `Popen`.
+class Gate:
+    """Ranks run only when all of their node have been forked.
 
-    Ranks run only when all of the node have been forked. As soon as one connects to the store, a thread of torchrun
-    looks up its name, for which glibc takes a lock of its resolver; a process that is forked meanwhile would wait for
-    that lock for ever.
+    As soon as one connects to the store, a thread of torchrun looks up its name, for which glibc takes a lock of its
+    resolver; a process that is forked meanwhile would wait for that lock for ever.
     """
 
-    _gate: ClassVar[tuple[int, int] | None] = None
-    """The pipe for whose end ranks wait while others are being forked."""
+    def __init__(self) -> None:
+        """Close it."""
+        self._reading, self._writing = os.pipe()
 
-    def __init__(self, args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any]) -> None:
+    def wait(self) -> None:
+        """Return when it has been opened; for those that were forked."""
+        os.close(self._writing)
+        os.read(self._reading, 1)
+        os.close(self._reading)
+
+    def open(self) -> None:
+        """Let all run that wait for it."""
+        os.close(self._reading)
+        os.close(self._writing)
+
+
+class Forked:
+    """What torchrun, or the demo, expects of a `Popen`."""
+
+    def __init__(
+        self, args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any], gate: Gate | None = None
+    ) -> None:
         """Fork.
 
         Args:
-            args: The command that torchrun would start.
+            args: The command that would be started.
             env: Its environment.
             outputs: The files that replace descriptors, if any.
+            gate: What it waits for before it runs.
         """
         self.args, self.returncode = args, None
         sys.stdout.flush()
         sys.stderr.flush()
-        reading, writing = ForkedRank._gate = ForkedRank._gate or os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(writing)
-            _become_rank(args, env, outputs, reading)
-        if int(env["LOCAL_RANK"]) == int(env["LOCAL_WORLD_SIZE"]) - 1:
-            os.close(reading)
-            os.close(writing)
-            ForkedRank._gate = None
+            _become(args, env, outputs, gate)
         while os.getpgid(self.pid) != self.pid:  # torchrun sends its signals to a group with that number
             time.sleep(0.001)
 
@@ -126,12 +138,12 @@ class ForkedRank:
         return code
 
 
-def _become_rank(args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any], gate: int) -> NoReturn:
+def _become(args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any], gate: Gate | None) -> NoReturn:
     os.setsid()
     for number in _DEFAULTS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    os.read(gate, 1)
-    os.close(gate)
+    if gate:
+        gate.wait()
     for descriptor, file in outputs.items():
         if file is not None:
             os.dup2(file.fileno(), descriptor)
@@ -175,11 +187,23 @@ def fork_ranks() -> None:
     """Let torchrun fork its ranks from this process, from now on."""
     os.environ.pop(PADDING, None)
     import_once((*IMPORTED, *os.environ.pop(_EXTRA, "").split()))
+    from torch.distributed.elastic.multiprocessing.api import SubprocessContext
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    def fork(handler: Any, args: Sequence[str], env: Mapping[str, str]) -> ForkedRank:
-        return ForkedRank(args, env, {1: handler._stdout, 2: handler._stderr})
+    start = SubprocessContext._start
+    gates: list[Gate] = []
 
+    def start_behind_gate(context: SubprocessContext) -> None:
+        gates[:] = [Gate()]
+        try:
+            start(context)
+        finally:
+            gates[0].open()
+
+    def fork(handler: Any, args: Sequence[str], env: Mapping[str, str]) -> Forked:
+        return Forked(args, env, {1: handler._stdout, 2: handler._stderr}, gates[0])
+
+    SubprocessContext._start = start_behind_gate  # type: ignore[method-assign]
     subprocess_handler.SubprocessHandler._popen = fork  # type: ignore[method-assign]
 
 

@@ -16,12 +16,12 @@ from typing import IO, Any
 
 from otel_torchdist.cli import main
 from otel_torchdist.cli.demo import process_tree
-from tests.support.launch.forked_ranks import ForkedRank
+from tests.support.launch.forked_ranks import Forked
 
 TORCHRUN = Path(__file__).with_name("warm_demo_torchrun.py")
 
 
-class ForkedTorchrun(ForkedRank):
+class ForkedTorchrun(Forked):
     """What the demo expects of a `Popen`."""
 
     def __init__(self, args: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes], **others: Any) -> None:
