@@ -19,8 +19,8 @@ for _ in range(attempt + 1):
 dist.barrier()
 sys.stdout.write(json.dumps({"attempt": attempt, "rank": rank}) + "\n")  # in one piece: ranks share the pipe
 sys.stdout.flush()
+time.sleep(2)  # both ranks learn their run's id meanwhile, on a thread of ours, from a store that ends with rank 0
 if attempt == 0 and rank == 1:
-    time.sleep(2)  # both ranks learn their run's id within a second, on a thread of ours
     raise ZeroDivisionError
 if attempt == 0:
     signal.pause()  # until torchrun ends all ranks
