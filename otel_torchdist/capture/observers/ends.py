@@ -92,8 +92,8 @@ class AwaitedEnds:
         self._pending: OrderedDict[Pending, None] = OrderedDict()
         self._by_work: dict[int, tuple[weakref.ref[Any], list[Pending]]] = {}
         self._by_memory: dict[int, Pending] = {}
-        # The Work of each thread's last operation on a device, until its next call: its caller then gets this very
-        # object, by which a wait is recognized. On the CPU, `Works` holds it.
+        # The Work of each thread's last operation, until its next call or wait: its caller then gets this very object,
+        # by which a wait is recognized. (`Works` lets go of one that is over, perhaps before its caller has it.)
         self._last_works: dict[int, Any] = {}
         self._blocks: dict[int, list[Pending]] = {}
 
@@ -131,8 +131,7 @@ class AwaitedEnds:
                     self._blocks.setdefault(group.name_id, []).append(pending)
                 else:
                     self._by_work_of([pending], work)
-                if not pending.on_host:
-                    self._last_works[get_native_id()] = work
+                self._last_works[get_native_id()] = work
                 return
         if work is None:  # the call blocked until the operation was over, or what comes next on the stream waits for it
             self._end(pending)
@@ -193,6 +192,7 @@ class AwaitedEnds:
 
     def waited_for(self, given: Any) -> None:
         """End the operations that write to the memory of some tensors."""
+        self._last_works.pop(get_native_id(), None)
         several: list[Pending | None] = []
         with guard.guarded("hooks"):
             several = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]

@@ -126,6 +126,11 @@ def test_outputs_of_ddp(job: Job) -> None:
         assert first["reduced"]["operation"] == "all_reduce"
 
 
+def test_operations_that_are_over_at_once(job: Job) -> None:
+    """An end is not missed if our own thread has seen it before the caller has the Work that it waits for."""
+    assert [part_of(job, rank, "over_at_once")["ends"] for rank in range(2)] == [500, 500]
+
+
 def test_filter(job: Job) -> None:
     """Only the operations, groups and ranks of the filter are passed on."""
     assert part_of(job, 0, "every_route")["filtered"] == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist import Hooks, OperationCall
 from otel_torchdist.capture.observers.choice import Observing
+from otel_torchdist.capture.session import Capture
 from tests.support.ranks.rank import join, rank, say, start_capture
 
 seen: list[dict[str, Any]] = []
@@ -138,6 +141,26 @@ def coalesced() -> None:
     manager.wait()
 
 
+def over_at_once(capture: Capture) -> None:
+    """Operations whose end our own thread has seen, or not, when the caller gets their Work."""
+    ended = threading.Event()
+
+    def sweep() -> None:
+        while not ended.is_set():
+            capture._works.sweep(16)
+
+    thread = threading.Thread(target=sweep)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    for _ in range(500):
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+    ended.set()
+    thread.join()
+    sys.setswitchinterval(interval)
+    say(part="over_at_once", ends=sum(one["when"] == "after" for one in seen))
+
+
 def trained() -> str:
     """A hash of what a training with dropout arrives at."""
     torch.manual_seed(7)
@@ -172,6 +195,9 @@ def main() -> None:
         end = capture.current_recorder().tape.next_number()  # pyright: ignore[reportOptionalMemberAccess]
         say(part=part.__name__, seen=seen, first=first, end=end, filtered=list(filtered))
         filtered.clear()
+    seen.clear()
+    acts.clear()
+    over_at_once(capture)
     dist.barrier()
     capture.uninstall()
     seen.clear()
