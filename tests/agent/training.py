@@ -89,6 +89,11 @@ class Training:
             os.kill(pid, signal.SIGKILL)
         self.torchrun.wait(60)
 
+    def agent(self) -> int:
+        """Process id of the one agent: each rank starts one, and all but one of these end at once."""
+        [agent] = until(lambda: agents if len(agents := self.agents()) == 1 else None)
+        return agent
+
     def target(self) -> str:
         """Host and port of `/metrics`; see `target_in`."""
         return target_in(self.base)

@@ -101,7 +101,7 @@ def test_group_that_is_killed(train: Callable[..., Training]) -> None:
     training = train(environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"})
     training.joined_at()
     until(training.scrape)
-    [agent] = training.agents()
+    agent = training.agent()
     training.receiver.wait_for(lambda spans: recorded(spans, "all_reduce")[0] > 5)
     groups = {os.getpgid(pid) for pid in [training.torchrun.pid, *training.ranks()]}
     for group in groups:

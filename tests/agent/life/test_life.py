@@ -42,7 +42,7 @@ def test_from_first_group_to_last_scrape(training: Training) -> None:
     joined = training.joined_at()
     until(training.scrape)
     took_s = time.monotonic() - joined
-    [agent] = training.agents()
+    agent = training.agent()
     assert took_s < PROMISE_S + waited_for_a_core_s(agent)
     parent, session = Path(f"/proc/{agent}/stat").read_text().rpartition(") ")[2].split()[1:4:2]
     assert int(parent) not in [*training.ranks(), training.torchrun.pid]
@@ -73,8 +73,7 @@ def test_agent_that_dies_is_started_again(training: Training) -> None:
     target = training.target()
     for _ in range(2):
         seen = count_on(until(training.scrape), "all_reduce")
-        # Each rank starts one, and all but one of these end at once.
-        [agent] = until(lambda: agents if len(agents := training.agents()) == 1 else None)
+        agent = training.agent()
         os.kill(agent, signal.SIGKILL)
         until(lambda agent=agent: training.agents() not in ([], [agent]))
         assert count_on(until(training.scrape), "all_reduce") >= seen

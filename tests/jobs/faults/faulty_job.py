@@ -23,6 +23,8 @@ from tests.support.waiting import until
 WORKER = Path(__file__).parent / "workers" / "faulty.py"
 THRESHOLD_S = 2.0
 STARTUP_S = 60.0
+TALKED_S = 2.0
+"""How long agents that know each other need until they have asked and answered."""
 
 _ports = itertools.count(20_001)
 
@@ -115,6 +117,7 @@ class FaultyJob:
             until(lambda: len(list(self.base.glob("**/agent.checkpoint"))) == self._agents, STARTUP_S)
             if self._agents > 1:
                 until(self.agents_have_met, STARTUP_S)
+                time.sleep(TALKED_S)
         self._unwatched.unlink(missing_ok=True)
 
     def agents_have_met(self) -> bool:
@@ -130,7 +133,6 @@ class FaultyJob:
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "LOCAL_RANK": str(rank % here),
             "LOCAL_WORLD_SIZE": str(here),
-            "GOOD_STEPS": "80",  # long enough for agents that know each other to talk
             "MASTER_ADDR": nodes.addresses[0],
             "STORE": f"tcp://{nodes.addresses[0]}:29500",  # hosted by rank 0
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(self.base / f"node-{node}"),
