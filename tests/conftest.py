@@ -34,6 +34,8 @@ WAITING: Final = (
     *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
 )
 """What waits most of the time, for processes and their timeouts."""
+TIMEOUT: Final = pytest.StashKey[Any]()
+"""Where a test keeps how its timer is set."""
 WARM_PYTHON: Final = "TEST_WARM_PYTHON"
 """Environment variable: the folder of the interpreter that all processes share that run tests."""
 
@@ -69,6 +71,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave folders alone whose tests are all deselected: some of them import torch, which takes seconds."""
     folders = collection_path.relative_to(REPOSITORY / "tests").parts if REPOSITORY in collection_path.parents else ()
     return True if is_fast(config) and {*folders[:1]} & {*WITH_PROCESSES} else None
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """Keep the settings with which pytest-timeout starts its timer."""
+    item.stash[TIMEOUT] = settings
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Start that timer again: it is stopped when a test fails, and a teardown could then hang for ever."""
+    if TIMEOUT in item.stash:
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=item.stash[TIMEOUT])
 
 
 @pytest.hookimpl(wrapper=True)
