@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.gloo_jobs import GlooJobs
-from tests.support.commands.running import Running, processes_of
+from tests.support.commands.running import Running, kill_processes_of
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.memory import memory_directory
 
@@ -21,9 +19,7 @@ from tests.support.tapes.memory import memory_directory
 def _base() -> Iterator[Path]:
     with memory_directory() as path:
         yield path
-        for pid in processes_of(path):  # left by a test that failed
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_processes_of(path)  # left by a test that failed
 
 
 @pytest.fixture

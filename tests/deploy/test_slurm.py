@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.native.ports import free_port
-from tests.support.commands.running import processes_of
+from tests.support.commands.running import kill_processes_of
 from tests.support.launch.forked_ranks import with_forked_ranks
 from tests.support.waiting import until
 
@@ -105,9 +105,7 @@ class SlurmJob:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         # Ranks have their own sessions, and the job's output open.
-        for pid in processes_of(Path(f"/dev/shm/torchdist-{self.number}-")):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_processes_of(Path(f"/dev/shm/torchdist-{self.number}-"))
         self.process.communicate(timeout=60)
         for tapes in self.tapes():
             shutil.rmtree(tapes)

@@ -22,7 +22,7 @@ from tests.cli.gloo_jobs import LOADING_LINE, GlooJobs
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.serving.test_site import NOBODY, asked_by
 from tests.support.browser import Browser, running_browser
-from tests.support.commands.running import Running, processes_of
+from tests.support.commands.running import Running, kill_processes_of
 from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
@@ -51,9 +51,7 @@ def base() -> Iterator[Path]:
     """A base directory for tapes; what is left of a job is killed."""
     with memory_directory() as path:
         yield path / "tapes"
-        for pid in processes_of(path):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_processes_of(path)
 
 
 def title(page: Page) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe, observe_finding
 from tests.jobs.faults.rows import DUE_S, NODE_ROWS, FindingRow, Row, why_not_here
-from tests.support.commands.running import processes_of
+from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.nodes import Nodes, nodes, why_not
 from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
@@ -164,9 +162,7 @@ def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
     reported = len(job.roots())
     while len(job.roots()) == reported:
         assert time.monotonic() < deadline
-        for pid in processes_of(judge):  # also the one that the ranks start as its replacement
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_processes_of(judge)  # also the one that the ranks start as its replacement
         time.sleep(0.05)
     last = job.roots()[-1]
     assert last.trace_id == first.trace_id

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import tempfile
 import time
 from collections import Counter
@@ -24,7 +22,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from tests.jobs.thirdparty.issued import REPORTS
-from tests.support.commands.running import processes_of
+from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.forked_ranks import ORDINARY_END
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable
@@ -217,8 +215,7 @@ class Observed:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for pid in processes_of(self._tapes):
-            os.kill(pid, signal.SIGKILL)
+        kill_processes_of(self._tapes)
         self._receiver.stop()
 
     def trained(self, done: Sequence[Done]) -> Trained:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +11,7 @@ import pytest
 
 from otel_torchdist.job.requests.abort import EXIT_CODE
 from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
-from tests.support.commands.running import processes_of
+from tests.support.commands.running import kill_processes_of
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.recorded import read_tapes
@@ -50,9 +47,7 @@ def aborted(base: Path) -> list[int]:
 def none_is_left(tmp_path: Path) -> Iterator[None]:
     """Kill ranks that hang unexpectedly: they are in sessions of their own."""
     yield
-    for pid in processes_of(tmp_path / "tapes"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_processes_of(tmp_path / "tapes")
 
 
 def test_stalled_job_is_started_again(warm_python: WarmPython, tmp_path: Path) -> None:

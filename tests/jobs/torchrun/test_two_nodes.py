@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +11,7 @@ from types import MappingProxyType
 import pytest
 
 from otel_torchdist import semconv
-from tests.support.commands.running import processes_of
+from tests.support.commands.running import kill_processes_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
@@ -64,9 +62,7 @@ def launched(
     try:
         yield launchers
     finally:
-        for pid in processes_of(base):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_processes_of(base)
         for launcher in launchers:
             launcher.end()
 

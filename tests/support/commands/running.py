@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -126,6 +127,13 @@ def processes_of(base: Path) -> list[int]:
         if has_it and not is_zombie:
             found.append(int(entry.name))
     return found
+
+
+def kill_processes_of(base: Path) -> None:
+    """Kill these processes."""
+    for pid in processes_of(base):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def stacks_of(base: Path) -> str:

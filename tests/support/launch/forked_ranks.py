@@ -191,20 +191,20 @@ def fork_ranks() -> None:
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     start = SubprocessContext._start
-    gates: list[Gate] = []
 
     def start_behind_gate(context: SubprocessContext) -> None:
-        gates[:] = [Gate()]
+        gate = Gate()
+
+        def fork(handler: Any, args: Sequence[str], env: Mapping[str, str]) -> Forked:
+            return Forked(args, env, {1: handler._stdout, 2: handler._stderr}, gate)
+
+        subprocess_handler.SubprocessHandler._popen = fork  # type: ignore[method-assign]
         try:
             start(context)
         finally:
-            gates[0].open()
-
-    def fork(handler: Any, args: Sequence[str], env: Mapping[str, str]) -> Forked:
-        return Forked(args, env, {1: handler._stdout, 2: handler._stderr}, gates[0])
+            gate.open()
 
     SubprocessContext._start = start_behind_gate  # type: ignore[method-assign]
-    subprocess_handler.SubprocessHandler._popen = fork  # type: ignore[method-assign]
 
 
 def import_once(names: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.commands.running import processes_of, stacks_of
+from tests.support.commands.running import kill_processes_of, stacks_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
@@ -204,9 +204,7 @@ class LaunchedJob:
 
     def close(self) -> None:
         """Kill all remaining processes."""
-        for pid in processes_of(self.base):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_processes_of(self.base)
         self.wait_for_end()
 
 
