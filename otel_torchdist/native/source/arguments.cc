@@ -148,8 +148,8 @@ size_t memory_in(const IValue& output, const void** memory) {
 }
 
 int device_in(const IValue& described) {
-  const IValue& tensor = described.isTensor() ? described : described.toListRef()[0];
-  return tensor.unsafeToTensorImpl()->device().index();
+  const IValue* tensor = described.isTensor() ? &described : described.toListRef().data();
+  return tensor->unsafeToTensorImpl()->device().index();
 }
 
 const void* memory_of(const IValue& tensor) {

@@ -26,6 +26,8 @@ STRESS: Final = REPOSITORY / "tests" / "native" / "stress"
 WITHOUT_TORCH: Final = ("tape.cc", "plans.cc", "followed.cc", "session.cc", "call_site.cc")
 """What the scenarios of `tests/native/stress` run."""
 _FLAGS: Final = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined", "-Wno-tsan")
+_WARNINGS: Final = ("-Wall", "-Wextra", "-Werror", "-Wno-tsan")
+"""Errors here only: on a user's machine, a warning of another compiler is none."""
 
 
 class Sanitizer(enum.Enum):
@@ -60,8 +62,7 @@ def compiler(sanitizer: Sanitizer) -> str:
 def stress_program(sanitizer: Sanitizer) -> Path:
     """The program with the scenarios."""
     sources = [*(SOURCES / name for name in WITHOUT_TORCH), *sorted(STRESS.glob("*.cc"))]
-    warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-tsan")
-    options = ("-std=c++17", *sanitizer.flags, *warnings, f"-I{SOURCES}", f"-I{STRESS}")
+    options = ("-std=c++17", *sanitizer.flags, *_WARNINGS, f"-I{SOURCES}", f"-I{STRESS}")
     return _built(compiler(sanitizer), options, sources, ("-pthread",), "stress")
 
 
@@ -75,7 +76,7 @@ def watched_cache() -> Path:
     name = f"otel-torchdist/native/{library_name(torch.__version__)}"
     with tempfile.TemporaryDirectory() as scratch:
         sources = [all_sources(Path(scratch))]
-        return _built(compiler(Sanitizer.ADDRESS), (*include_flags(files), *flags), sources, linked, name).parents[2]
+        return _built(compiler(Sanitizer.ADDRESS), (*include_flags(files), *flags, *_WARNINGS), sources, linked, name).parents[2]
 
 
 def address_runtime() -> str:
