@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.evidence.live import py_spy
+from deploy.native.ports import free_port
+from otel_torchdist.evidence.live import py_spy, recorder
 from tests.cli.small_dumps import dump_of
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running, environment
@@ -151,20 +153,20 @@ def test_interrupted(job: Job, base: Path, start: Callable[..., Running], tmp_pa
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Iterator[Callable[[str], int]]:
-    """Starts a process that stands for rank 0 of two, with a flight recorder; returns its pid."""
+def recorded(tmp_path: Path) -> Iterator[Callable[[int], int]]:
+    """Starts a process that stands for rank 0 of two, with a flight recorder, and a server on a port unless 0."""
     started: list[subprocess.Popen[bytes]] = []
     dumps = [tmp_path / f"given_{rank}.json" for rank in (0, 1)]
     for rank, path in enumerate(dumps):
         path.write_text(json.dumps(dump_of(rank, time.time_ns() - 32 * 10**9)))
 
-    def start(how: str) -> int:
+    def start(port: int) -> int:
         names = {
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": tmp_path / "pipe_",
             "TORCH_FR_DUMP_TEMP_FILE": tmp_path / "fr_rank_",
         }
         environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", **{name: str(path) for name, path in names.items()}}
-        started.append(subprocess.Popen([sys.executable, str(RECORDED), how, *map(str, dumps)], env=environ))
+        started.append(subprocess.Popen([sys.executable, str(RECORDED), str(port), *map(str, dumps)], env=environ))
         until((tmp_path / "pipe_0.pipe").exists)
         return started[-1].pid
 
@@ -174,9 +176,9 @@ def recorded(tmp_path: Path) -> Iterator[Callable[[str], int]]:
         process.wait()
 
 
-def test_dump_on_request(recorded: Callable[[str], int], base: Path, tmp_path: Path) -> None:
+def test_dump_on_request(recorded: Callable[[int], int], base: Path, tmp_path: Path) -> None:
     """Ranks are asked for dumps only if the user says so; the dump is judged like others."""
-    pid = recorded("pipe")
+    pid = recorded(0)
     assert ask(base, "--pid", str(pid)).code == 0
     assert not (tmp_path / "fr_rank_0").exists()
     answer = ask(base, "--pid", str(pid), "--request-dumps")
@@ -186,9 +188,14 @@ def test_dump_on_request(recorded: Callable[[str], int], base: Path, tmp_path: P
     assert "rank 1 has no dump here" in ask(base, "--pid", str(pid)).out
 
 
-def test_debug_server(recorded: Callable[[str], int], base: Path) -> None:
+def test_debug_server(recorded: Callable[[int], int], base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server of `torch.distributed.debug` in the job is asked; this node's rank has waited from its call to now."""
-    answer = ask(base, "--pid", str(recorded("server")))
+    debug = pytest.importorskip("torch.distributed.debug")
+    usual = inspect.signature(debug.start_debug_server).parameters["port"].default
+    port = free_port()
+    assert usual == recorder.DEBUG_PORT
+    monkeypatch.setattr(recorder, "DEBUG_PORT", port)
+    answer = ask(base, "--pid", str(recorded(port)))
     assert answer.code == 1
     assert re.search(
         r"verdict  rank 1 has not entered all_reduce \(sequence 2, default_pg\) for at least [34]\d\.\d s", answer.out

@@ -1,4 +1,4 @@
-"""Stands for a rank with a flight recorder: it answers on its pipe and, like the debug server, on port 25999."""
+"""Stands for a rank with a flight recorder: it answers on its pipe and, like the debug server, on a port if it gets one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Page(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until killed."""
-    if sys.argv[1] == "server":
-        server = HTTPServer(("127.0.0.1", 25_999), Page)
+    port = int(sys.argv[1])
+    if port:
+        server = HTTPServer(("127.0.0.1", port), Page)
         threading.Thread(target=server.serve_forever, daemon=True).start()
     pipe = Path(f"{os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}{os.environ['RANK']}.pipe")
     os.mkfifo(pipe)
