@@ -74,11 +74,13 @@ class _Sighting:
     Attributes:
         seen_ns: When it was last seen compiling.
         thread: On which thread; 0 if that is not known.
+        step: Its training step then.
         total_ns: How long it has compiled since its last call, as far as was seen.
     """
 
     seen_ns: int
     thread: int
+    step: int
     total_ns: int
 
 
@@ -124,7 +126,7 @@ class CompileExcuses:
                 known = self._sightings.get(view.nonce)
                 before_ns = known.total_ns if known is not None and known.seen_ns >= called_ns else 0
                 total_ns = before_ns + asked_ns - max(read_ns, called_ns)
-                self._sightings[view.nonce] = _Sighting(world.taken_ns, thread.thread, total_ns)
+                self._sightings[view.nonce] = _Sighting(world.taken_ns, thread.thread, view.step, total_ns)
 
     def excuse(self, world: WorldSnapshot, verdict: Verdict, age_ns: int | None = None) -> bool:
         """Whether the ranks that hold the others up are compiling within their limits, or may have been until recently.
@@ -159,7 +161,8 @@ class CompileExcuses:
     def _due_ns(self, view: RankView, world: WorldSnapshot, verdict: Verdict) -> int | None:
         """When a rank that has compiled since its last call must arrive; None for one that has not compiled."""
         sighting = self._sightings.get(view.nonce)
-        if sighting is None or sighting.seen_ns < last_call_ns(view, sighting.thread):
+        # Other threads call too, as autograd's does for DDP: of those calls the step tells which came later.
+        if sighting is None or sighting.step < view.step or sighting.seen_ns < last_call_ns(view, sighting.thread):
             return None
         waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
         usual_ns = max((self._way_ns(one) for one in waiting), default=0)

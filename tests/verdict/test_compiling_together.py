@@ -108,6 +108,22 @@ def test_finished_before_the_threshold() -> None:
     assert watching.verdicts == []
 
 
+def test_compiled_in_an_earlier_step() -> None:
+    """That is no excuse in a later step, where the last call is one of autograd's thread, as with DDP on a GPU."""
+    world = FakeWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {2: [(0.1, 8.5)]})
+    wait(world, 1.0)
+    watching.until(9.0)
+    let_go(world, 9.0)
+    for rank in world.ranks:
+        rank.end(rank.enter(EVERYBODY, 9.1, thread=602), 9.2)
+        rank.step = 1
+    wait(world, 10.0)
+    watching.until(10.0 + THRESHOLD_S + 2)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
+
+
 @pytest.mark.parametrize("end_s", [31.0, 34.9, 37.5])
 def test_finished_soon_after_others_wait(end_s: float) -> None:
     """A rank that compiled in the first part of the wait, or before: its step takes no longer than the others'."""

@@ -51,6 +51,7 @@ class FakeRank:
     expects_until_s: float = -START_NS / SECOND
     tolerance_s: float = 0.0
     label: str = ""
+    step: int = 0
     count: int = 0
     seen_alive_s: float = -START_NS / SECOND
     created_s: float = 0.0
@@ -176,7 +177,7 @@ class FakeRank:
             failure=self.failure,
             gone_since_ns=gone_ns,
             heartbeat_ns=START_NS + round((now_s - self.heartbeat_age_s) * SECOND),
-            step=0,
+            step=self.step,
             open=tuple(self.open.values()),
             last=self.last,
             progress=dict(self.progress),
