@@ -74,7 +74,7 @@ class NativeOperation(QueuedOperation):
     def refresh(self) -> None:
         """Look at what the calling thread has noted since."""
         state = self._devices.state(self.place)
-        self.is_issued = bool(state & IS_ISSUED)
+        self.is_issued = bool(state & (IS_ISSUED | IS_ELSEWHERE))
         self.is_void = self.is_void or bool(state & IS_VOID)
         if state & IS_ELSEWHERE:
             self.end = 0

@@ -143,7 +143,8 @@ class CudaOperations:
         enqueued.pointers = pointers
         for pointer in pointers:
             self.written[pointer] = enqueued
-        enqueued.result = result  # last: from here on its end may be detected
+        enqueued.result = result
+        enqueued.is_issued = True  # last: from here on its end may be detected
         return True
 
     def wait_begins(self, pointer: int, device: int) -> Wait | None:

@@ -3,6 +3,10 @@
 A queue is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation at
 the head has to be queried; all behind it wait. So 200 operations behind one slow kernel cost one query per poll, and on
 the tape each of them starts when the one before has ended.
+
+NCCL runs the operations of a communicator in their order, on whatever streams. So what its own stream runs has ended
+where a later one of the same group has ended on the caller's, even if PyTorch's watchdog does not say so: it may be
+late, hang with the device, or end with the first error.
 """
 
 from __future__ import annotations
@@ -63,7 +67,7 @@ class QueuedOperation:
         start: Event on that stream before the operation.
         end: Event on that stream after it; 0 for one that NCCL runs on a stream of its own.
         result: Future of PyTorch's watchdog, for an operation without `end`; None until the call has returned.
-        is_issued: Whether `end` has been recorded.
+        is_issued: Whether the backend has accepted it, and `end` has been recorded if there is one.
         is_void: Whether nothing more will be found out about it.
         wait: The first wait for it that was seen; None if there was none.
         pointers: Addresses of the memory that it writes to.
@@ -163,6 +167,7 @@ class Queues:
         self._driver = driver
         self._dropped = dropped
         self._queues: dict[Hashable, _Queue] = {}
+        self._latest: dict[tuple[int, int], tuple[int, int]] = {}
         self._clocks: dict[int, DeviceClock] = {}
 
     @property
@@ -201,6 +206,7 @@ class Queues:
         """Drop everything; the operations stay as they are on their tapes."""
         queues = list(self._queues.values())
         self._queues.clear()
+        self._latest.clear()
         for queue in queues:
             for enqueued in queue.queue:
                 self._dropped(enqueued)
@@ -220,17 +226,26 @@ class Queues:
         enqueued.refresh()
         if enqueued.is_void:
             return True
-        is_over = self._has_ended(enqueued)
+        is_over, overtaken_ns = self._has_ended(enqueued), self._overtaken_ns(enqueued)
         if enqueued.started is None and self._driver.is_done(enqueued.start):
             self._begin(enqueued, queue)
-        if is_over:
+        if overtaken_ns is not None:
+            self._end_elsewhere(enqueued, queue, overtaken_ns)
+        elif is_over:
             self._end(enqueued, queue)
-        return is_over
+        return is_over or overtaken_ns is not None
 
     def _has_ended(self, enqueued: QueuedOperation) -> bool:
         if enqueued.end:
             return enqueued.is_issued and self._driver.is_done(enqueued.end)
         return enqueued.result is not None and enqueued.result.done()
+
+    def _overtaken_ns(self, enqueued: QueuedOperation) -> int | None:
+        """When a later operation of the same communicator ended on a caller's stream; None if none has."""
+        if enqueued.end or not enqueued.is_issued or enqueued.call.flags & _POINT_TO_POINT:
+            return None
+        number, ended_ns = self._latest.get((enqueued.device, enqueued.call.group.name_id), (0, 0))
+        return ended_ns if number > enqueued.call.number else None
 
     def _begin(self, enqueued: QueuedOperation, queue: _Queue) -> None:
         """Record a start: the caller's stream has reached the operation, and all ahead of it in its queue has ended."""
@@ -240,28 +255,34 @@ class Queues:
         enqueued.begun(max(started_ns, enqueued.call.entered_ns), how)
 
     def _end(self, enqueued: QueuedOperation, queue: _Queue) -> None:
-        failure = _failure_of(enqueued.result) if not enqueued.end else ""
-        if failure:
-            enqueued.ended(_now(), How.FAILED, failure)
+        if not enqueued.end:
+            failure = _failure_of(enqueued.result)
+            if failure:
+                enqueued.ended(_now(), How.FAILED, failure)
+            else:
+                self._end_elsewhere(enqueued, queue, _now())
             return
-        if enqueued.end:
-            ended_ns, how = self._clocks[enqueued.device].date(enqueued.end)
-        else:
-            ended_ns, how = self._end_by_wait(enqueued)
+        ended_ns, how = self._clocks[enqueued.device].date(enqueued.end)
+        group = enqueued.call.group
+        if len(group.name.ranks) > 1:  # of a group of one each stream goes its own way
+            self._latest[enqueued.device, group.name_id] = enqueued.call.number, ended_ns
+        self._note_end(enqueued, queue, ended_ns, how)
+
+    def _end_elsewhere(self, enqueued: QueuedOperation, queue: _Queue, seen_ns: int) -> None:
+        """Record an end that was seen at a time; a stream that waited for it may show more exactly when it was."""
+        ended_ns, how, wait = seen_ns, How.WATCHDOG, enqueued.wait
+        if wait is not None and self._driver.is_done(wait.after):
+            went_on_ns, how = self._clocks[enqueued.device].date(wait.after)
+            stood_still_ms = self._driver.elapsed_ms(wait.before, wait.after)
+            is_exact = how is How.EVENT and stood_still_ms >= BLOCKED_MS + wait.took_ns / 1e6
+            ended_ns, how = min(went_on_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
+        self._note_end(enqueued, queue, ended_ns, how)
+
+    def _note_end(self, enqueued: QueuedOperation, queue: _Queue, ended_ns: int, how: How) -> None:
         if enqueued.started is not None and ended_ns < enqueued.started[0]:
             ended_ns, how = enqueued.started  # no more exact than the end of the one ahead, which was seen late
         queue.free_ns, queue.free_how = ended_ns, how
-        enqueued.ended(queue.free_ns, how)
-
-    def _end_by_wait(self, enqueued: QueuedOperation) -> tuple[int, How]:
-        """Date an end that the watchdog has seen; a stream that waited for it may show more exactly when."""
-        seen_ns, wait = _now(), enqueued.wait
-        if wait is None or not self._driver.is_done(wait.after):
-            return seen_ns, How.WATCHDOG
-        went_on_ns, how = self._clocks[enqueued.device].date(wait.after)
-        stood_still_ms = self._driver.elapsed_ms(wait.before, wait.after)
-        is_exact = how is How.EVENT and stood_still_ms >= BLOCKED_MS + wait.took_ns / 1e6
-        return min(went_on_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
+        enqueued.ended(ended_ns, how)
 
 
 def _failure_of(result: Any) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from otel_torchdist.capture.cuda.queues import QueuedOperation
 from otel_torchdist.tape.layout import Flag, How
@@ -184,6 +185,38 @@ def test_a_future_that_raises(rank: DeviceRank) -> None:
     result.set_exception(ConnectionError("gone"))
     [operation] = rank.until_ended(issued)
     assert (operation.how, rank.reader.names.text(operation.failure)) == (How.FAILED, "ConnectionError")
+
+
+def test_a_later_operation_of_the_group_shows_the_end(rank: DeviceRank) -> None:
+    """NCCL runs them in their order, so the watchdog is not needed, nor believed if it fails with the first error."""
+    first, second = rank.start(20 * MS), rank.start(1 * MS)
+    rank.device.wait_for(MAIN_STREAM, second.kernel)
+    before, after, last = rank.until_ended(first, second, rank.run(1 * MS))
+    assert last.how is How.EVENT
+    assert before.completed_ns is not None
+    assert last.completed_ns is not None
+    for operation, issued in ((before, first), (after, second)):
+        assert operation.how is How.WATCHDOG, "as coarse as that"
+        assert operation.completed_ns is not None
+        assert kernel_times(issued)[1] - CLOCK_ERROR_NS <= operation.completed_ns <= last.completed_ns
+    for failed in (first, second):
+        assert failed.result is not None
+        failed.result.set_result(2)
+    rank.until_ended(rank.run(1 * MS))
+    assert [rank[one].how for one in (first, second)] == [How.WATCHDOG] * 2
+
+
+def test_messages_and_other_groups_show_no_end(rank: DeviceRank) -> None:
+    """A message may have a communicator of its own, another group has, and in a group of one nothing is in order."""
+    rank.use_group(dist.ProcessGroup(0, 1), (0,))
+    alone = rank.start(None)
+    rank.until_ended(rank.run(1 * MS))
+    rank.use_group(dist.ProcessGroup(0, 2), (0, 1))
+    rank.group.backend_on.names["cuda"] = "nccl"
+    message = rank.start(None, "send", peer=0, stream=OTHER_STREAM)
+    rank.until_ended(rank.run(1 * MS), rank.run(1 * MS))
+    assert rank[alone].is_open
+    assert rank[message].is_open
 
 
 def test_ranks_have_met_when_a_collective_has_ended(rank: DeviceRank) -> None:
