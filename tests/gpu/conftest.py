@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from otel_torchdist.config import CaptureKernel
+from otel_torchdist.native.library import chosen_library
 from tests.gpu.world import World, begin_world, end_world
+from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.tapes.memory import memory_directory
 
 HERE = Path(__file__).parent
@@ -36,9 +39,13 @@ def folder() -> Iterator[Path]:
         yield path
 
 
-@pytest.fixture
-def world(folder: Path) -> Iterator[World]:
-    """A world of one whose first collective is over."""
-    one = begin_world(folder)
+@pytest.fixture(params=KERNELS)
+def world(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world of one whose first collective is over, recorded by either kernel."""
+    for name, value in environ_of(request.param).items():
+        monkeypatch.setenv(name, value)
+    library = chosen_library(CaptureKernel(request.param))
+    assert (library is not None) == (request.param == "native")
+    one = begin_world(folder, library)
     yield one
     end_world(one)

@@ -26,7 +26,7 @@ STEPS = 5
 @pytest.fixture
 def looking(folder: Path) -> Iterator[World]:
     """A world of one that looks at everything, and compares parameters before each step."""
-    one = begin_world(folder, Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
+    one = begin_world(folder, observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
     yield one
     end_world(one)
 
@@ -35,8 +35,10 @@ class Found:
     """What is known by now of the values in records that come after those of now."""
 
     def __init__(self, world: World) -> None:
+        recorder = world.capture.current_recorder()
+        assert recorder is not None
         self._world = world
-        self._last = max(world.read())
+        self._first = recorder.tape.next_number()  # the last record may be one of parameters, and not filled in yet
         self._known: dict[int, Numerics] = {}
 
     def all_of(self, count: int) -> list[Numerics]:
@@ -45,7 +47,7 @@ class Found:
         return [self._known[number] for number in sorted(self._known)]
 
     def _read(self) -> int:
-        found = {one.number: one for one in self._world.reader.poll().numerics if one.number > self._last}
+        found = {one.number: one for one in self._world.reader.poll().numerics if one.number >= self._first}
         self._known.update(found)
         return sum(not one.is_pending and one.output_checksum is not None for one in self._known.values())
 

@@ -21,6 +21,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
+from tests.gpu.one_device import DEVICES
 from tests.gpu.world import DEVICE, World
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.recorded import read_tapes
@@ -115,26 +116,26 @@ def test_memory_is_free_as_early_as_without_us(world: World) -> None:
     world.record(lambda: None)
 
 
-@pytest.mark.parametrize("how", ["return", "raise", "exit"])
-def test_exit_codes_with_operations_on_the_device(folder: Path, how: str) -> None:
+@pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 3)])
+def test_exit_codes_with_operations_on_the_device(folder: Path, how: str, code: int) -> None:
     """The process ends with the device in the middle of its queue, with the same exit code as without us."""
     [bare] = run_ranks("in_flight_at_exit", folder, 1, how, "bare")
     [recorded] = run_ranks("in_flight_at_exit", folder, 1, how, "recorded")
-    assert recorded.returncode == bare.returncode, recorded.stderr
+    assert (bare.returncode, recorded.returncode) == (code, code), recorded.stderr
     [tape] = read_tapes(folder)
     assert tape.lost == 0
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes no two ranks on one device")
-def test_two_devices(folder: Path) -> None:
+def test_a_device_that_comes_late(folder: Path) -> None:
     """One rank's device comes late: the other's begins earlier, and both end together."""
-    for done in run_ranks("two_devices", folder, 2):
+    for done in run_ranks("late_device", folder, 2):
         assert done.returncode == 0, done.stderr
     punctual, late = (tape.named("all_reduce")[-1].raw for tape in read_tapes(folder))
     assert punctual.started_ns is not None
     assert late.started_ns is not None
     assert late.started_ns - punctual.started_ns > 0.5e9
-    assert punctual.completed_ns == pytest.approx(late.completed_ns, abs=5e6)
+    # Two processes on one device take turns, of some milliseconds each.
+    assert punctual.completed_ns == pytest.approx(late.completed_ns, abs=5e6 if DEVICES() > 1 else 50e6)
     sent, received = (tape.named(name)[-1] for tape, name in zip(read_tapes(folder), ("send", "recv"), strict=True))
     assert (sent.how, received.how) == ("WATCHDOG", "WATCHDOG")
 
@@ -143,7 +144,7 @@ def run_ranks(worker: str, folder: Path, ranks: int, *arguments: str) -> list[su
     """Run a script of `workers` as every rank of a job."""
     environ = {
         **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": f"{REPOSITORY}:{os.environ.get('PYTHONPATH', '')}",
         "TAPES": str(folder),
         "STORE": str(folder / "store"),
         "WORLD_SIZE": str(ranks),

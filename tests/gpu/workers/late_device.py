@@ -1,14 +1,14 @@
-"""Two ranks with one device each: a collective to which one device comes late, then a message between the two."""
+"""Two ranks: a collective to which the device of one comes late, then a message between the two."""
 
 import os
 
 import torch
 import torch.distributed as dist
 
+from tests.gpu.one_device import choose_device
 from tests.support.ranks.rank import STORE, rank, start_capture
 
-device = torch.device("cuda", rank())
-torch.cuda.set_device(device)
+device = choose_device(rank())
 start_capture()
 dist.init_process_group("nccl", init_method=f"file://{os.environ[STORE]}", rank=rank(), world_size=2, device_id=device)
 tensor = torch.ones(8, device=device)
