@@ -53,6 +53,11 @@ class CondensedDump:
         """Whether a call is not known to have ended."""
         return is_open(call.entry, self.by_retiring)
 
+    def up_to(self, until_ns: int) -> CondensedDump:
+        """The same dump, if it is known from elsewhere up to when it reaches, in nanoseconds since the epoch."""
+        dump = dataclasses.replace(self.dump, until_ns=until_ns)
+        return dataclasses.replace(self, dump=dump, newest_ns=max(self.newest_ns, until_ns))
+
 
 def condense(dump: FlightDump) -> CondensedDump:
     """Keep the calls of each lane that are open, and some before them."""

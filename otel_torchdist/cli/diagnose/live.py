@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -20,8 +20,7 @@ from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
 from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
 from otel_torchdist.evidence.model import Evidence
-from otel_torchdist.flight.condensed import condense
-from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.condensed import CondensedDump, condense
 from otel_torchdist.flight.reading.decoding import DumpError, decode
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.naming import have, name_ranks
@@ -60,12 +59,13 @@ def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_fo
 def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
     """What the flight recorders of the ranks show, with the stacks that were taken beside them."""
     found = read_dumps(job.dumps)
-    by_rank = {one.rank: one for one in found.dumps}
+    by_rank = {one.rank: _as_written(one) for one in found.dumps}
     notes = [*found.notes]
     for rank, content in job.answers.items():
         try:
-            dump = decode(content, rank, f"the debug server's answer for rank {rank}").dump
-            by_rank[rank] = condense(_answered(dump, job))
+            dump = condense(decode(content, rank, f"the debug server's answer for rank {rank}").dump)
+            is_here = any(one.process.rank == rank for one in job.ranks)  # and its times are by this node's clock
+            by_rank[rank] = dump.up_to(job.asked_ns) if is_here else dump
         except DumpError as error:
             notes.append(f"the debug server's answer for rank {rank}: {error}")
     dumps = tuple(by_rank[rank] for rank in sorted(by_rank))
@@ -74,10 +74,14 @@ def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
     return Leftovers(job.dumps, recorded, (), rules.threshold_s, tuple(notes))
 
 
-def _answered(dump: FlightDump, job: LiveJob) -> FlightDump:
-    """A dump that the debug server has returned, with its moment if it is by the clock of this node."""
-    is_here = any(rank.process.rank == dump.rank for rank in job.ranks)
-    return dataclasses.replace(dump, until_ns=job.asked_ns) if is_here else dump
+def _as_written(dump: CondensedDump) -> CondensedDump:
+    """A dump that a rank of this node has written, with its moment: when its file was written."""
+    if dump.dump.until_ns is not None:
+        return dump
+    try:
+        return dump.up_to(Path(dump.dump.path).stat().st_mtime_ns)
+    except OSError:
+        return dump
 
 
 def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:

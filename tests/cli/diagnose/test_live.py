@@ -184,6 +184,8 @@ def test_dump_on_request(recorded: Callable[[int], int], base: Path, tmp_path: P
     answer = ask(base, "--pid", str(pid), "--request-dumps")
     assert (tmp_path / "fr_rank_0").exists()
     assert "dumps of the flight recorder, nccl, format 2.10, of 1 of 2 ranks" in answer.out
+    # Its call was made 30 s before, and its file was written just now.
+    assert re.search(r"in +all_reduce \(sequence 2, default_pg\) of ranks 0-1 for [34]\d\.\d s", answer.out), answer.out
     # Written after the process began: the next look reads it without asking.
     assert "rank 1 has no dump here" in ask(base, "--pid", str(pid)).out
 

@@ -1,4 +1,4 @@
-"""Stands for a rank with a flight recorder: it answers on its pipe and, like the debug server, on a port if it gets one."""
+"""Stands for a rank with a flight recorder: it answers on its pipe and, like the debug server, on a given port."""
 
 from __future__ import annotations
 
