@@ -74,8 +74,8 @@ OTEL_PYTHON_TORCHDIST_NUMERICS = "OTEL_PYTHON_TORCHDIST_NUMERICS"
 Whether the values in operations' tensors are looked at. ``sampled``: range, mean, norm, shares of zeros and subnormal
 numbers of the inputs of one operation in 64 (see OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY), and checksums of outputs that
 must be equal on all ranks. ``all``: also, of every operation, whether its inputs are finite, so that the rank that
-brings the first NaN is named. Tensors on CUDA devices are looked at without synchronising, which has not yet been run
-on a GPU. With it, calls are recorded in Python.
+brings the first NaN is named. Tensors on CUDA devices are looked at without synchronising. With it, calls are recorded
+in Python.
 Default: "off"
 """
 

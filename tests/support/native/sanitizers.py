@@ -76,7 +76,8 @@ def watched_cache() -> Path:
     name = f"otel-torchdist/native/{library_name(torch.__version__)}"
     with tempfile.TemporaryDirectory() as scratch:
         sources = [all_sources(Path(scratch))]
-        return _built(compiler(Sanitizer.ADDRESS), (*include_flags(files), *flags, *_WARNINGS), sources, linked, name).parents[2]
+        options = (*include_flags(files), *flags, *_WARNINGS)
+        return _built(compiler(Sanitizer.ADDRESS), options, sources, linked, name).parents[2]
 
 
 def address_runtime() -> str:
