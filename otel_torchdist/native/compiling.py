@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _FLAGS: Final = ("-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _STANDARDS: Final = ("c++17", "c++20")
 """Ours is C++17; torch's own headers need C++20 from 2.15 on."""
 _LIMIT_S: Final = 600.0
+_POLL_S: Final = 0.02
 
 
 class NoToolError(NativeError):
@@ -111,11 +113,10 @@ def _run(command: Sequence[str], scratch: Path) -> None:
         with _no_interrupt():
             running = _start(command, output, scratch)
             ended.callback(_end, running)
-        try:
-            failed = running.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired as error:
-            raise NativeError(f"{command[0]} takes longer than {_LIMIT_S:.0f} s") from error
-        if failed:
+        code = _wait(running)
+        if code is None:
+            raise NativeError(f"{command[0]} takes longer than {_LIMIT_S:.0f} s")
+        if code:
             output.seek(0)
             raise _failure(command[0], output.read().decode(errors="replace"), scratch)
 
@@ -123,8 +124,9 @@ def _run(command: Sequence[str], scratch: Path) -> None:
 @contextmanager
 def _no_interrupt() -> Generator[None, None, None]:
     """Let Ctrl-C wait, so that no compiler is started that is not ended again."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocks it also where it raises one that came before
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -146,10 +148,27 @@ def _start(command: Sequence[str], output: IO[bytes], scratch: Path) -> subproce
         raise NativeError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
+def _wait(running: subprocess.Popen[bytes]) -> int | None:
+    """Wait for a compiler, which Ctrl-C interrupts; returns its exit code, None if it takes too long.
+
+    `Popen.wait` cannot be interrupted for certain: where Ctrl-C comes just after it has locked the process, it leaves
+    it locked, and the next one waits for ever.
+    """
+    deadline_s = time.monotonic() + _LIMIT_S
+    while time.monotonic() < deadline_s:
+        with _no_interrupt():
+            code = running.poll()
+        if code is not None:
+            return code
+        time.sleep(_POLL_S)
+    return None
+
+
 def _end(running: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    with _no_interrupt():
+        running.wait()
 
 
 def _failure(compiler: str, text: str, scratch: Path) -> Exception:
