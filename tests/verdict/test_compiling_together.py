@@ -96,12 +96,18 @@ def test_suspended_while_it_compiles() -> None:
     assert watching.verdicts == []
 
 
-def test_finished_before_the_threshold() -> None:
-    """A rank that compiled for most of the threshold, and is in its step when that is reached, was seen before."""
+def alone() -> tuple[FakeWorld, Compiling]:
+    """Rank 2 compiles until second 8.5, as the only one; the others wait from second 1 on."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {2: [(0.1, 8.5)]})
     wait(world, 1.0)
+    return world, watching
+
+
+def test_finished_before_the_threshold() -> None:
+    """A rank that compiled for most of the threshold, and is in its step when that is reached, was seen before."""
+    world, watching = alone()
     watching.until(14.0)
     let_go(world, 14.0)
     watching.until(60.0)
@@ -110,10 +116,7 @@ def test_finished_before_the_threshold() -> None:
 
 def test_compiled_in_an_earlier_step() -> None:
     """That is no excuse in a later step, where the last call is one of autograd's thread, as with DDP on a GPU."""
-    world = FakeWorld(4)
-    world.meet(EVERYBODY, 0.1)
-    watching = Compiling(world, {2: [(0.1, 8.5)]})
-    wait(world, 1.0)
+    world, watching = alone()
     watching.until(9.0)
     let_go(world, 9.0)
     for rank in world.ranks:
@@ -137,11 +140,8 @@ def test_finished_soon_after_others_wait(end_s: float) -> None:
 
 def test_finished_while_another_thread_calls() -> None:
     """Calls of another thread of that rank, as to write a checkpoint, do not hide that it compiles."""
-    world = FakeWorld(4)
-    world.meet(EVERYBODY, 0.1)
+    world, watching = alone()
     pair = group_of(2, 3, description="checkpoint")
-    watching = Compiling(world, {2: [(0.1, 8.5)]})
-    wait(world, 1.0)
     for second in range(2, 14):
         watching.until(second)
         world.ranks[2].end(world.ranks[2].enter(pair, second, thread=200), second + 0.1)

@@ -26,7 +26,7 @@ STRESS: Final = REPOSITORY / "tests" / "native" / "stress"
 WITHOUT_TORCH: Final = ("tape.cc", "plans.cc", "followed.cc", "session.cc", "call_site.cc")
 """What the scenarios of `tests/native/stress` run."""
 _FLAGS: Final = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined", "-Wno-tsan")
-_WARNINGS: Final = ("-Wall", "-Wextra", "-Werror", "-Wno-tsan")
+_WARNINGS: Final = ("-Wall", "-Wextra", "-Werror")
 """Errors here only: on a user's machine, a warning of another compiler is none."""
 
 
