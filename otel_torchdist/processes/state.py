@@ -67,19 +67,29 @@ class ProcessState:
 
 _PENDING: Final = re.compile(rb"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", re.MULTILINE)
 _SIGKILL: Final = 1 << (signal.SIGKILL - 1)
-_IS_ENDING: Final = 0x0404
+_EXITING: Final = 0x0004
+_KILLED: Final = 0x0400
 """PF_EXITING and PF_SIGNALED of the kernel's `sched.h`: it frees its memory, or is about to."""
 
 
 def _is_ending(pid: int) -> bool:
     """Whether a process has been killed or exits, although it still exists."""
+    return _has_flag(pid, _EXITING | _KILLED)
+
+
+def is_killed(pid: int) -> bool:
+    """Whether a signal has killed a process that still exists."""
+    return _has_flag(pid, _KILLED)
+
+
+def _has_flag(pid: int, flag: int) -> bool:
     try:
-        # In this order: SIGKILL is pending until a flag is set.
+        # In this order: SIGKILL, which the kernel makes of each signal that kills, is pending until a flag is set.
         pending = _PENDING.findall(Path(f"/proc/{pid}/status").read_bytes())
         flags = int(stat_fields(pid)[6])
     except OSError:
         return False
-    return bool(flags & _IS_ENDING) or any(int(signals, 16) & _SIGKILL for signals in pending)
+    return bool(flags & flag) or any(int(signals, 16) & _SIGKILL for signals in pending)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,8 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
     return FirstDeath(
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: end for view in chosen if (end := view.end) is not None},
-        together=_ended_together(causes, dead) if is_seen else _vanished_together(chosen, dead),
+        together=_was_with_others(causes[0], views)
+        or (_ended_together(causes, dead) if is_seen else _vanished_together(chosen, dead)),
         may_follow=all(_may_follow(view, views) for view in chosen),
         is_inferred=len(tied) > 1 or (len(dead) > 1 and not all(_is_exact(view) for view in causes)),
         is_known=is_known,
@@ -235,6 +236,15 @@ def _last_sign_ns(view: RankView) -> int:
 
 
 # --- ended from outside -------------------------------------------------------------------------------------------
+
+
+def _was_with_others(first: RankView, views: Sequence[RankView]) -> bool:
+    """Whether the same signal has ended others, or is about to: they were on their way when the first was gone."""
+    if first.death is None or not first.death.with_others or has_raised(first) or first.death.exit_code is not None:
+        return False
+    if _was_struck(first) and any(_has_other_end(view, first) for view in views):
+        return False
+    return any(view is not first and (view.death is None or _way(view) == _way(first)) for view in views)
 
 
 def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> bool:

@@ -112,6 +112,34 @@ def test_order_causes_and_times(ranks: DyingRanks) -> None:
     assert [read_death(tape) for tape in ranks.tapes] == deaths
 
 
+def spin(seconds: float) -> None:
+    """Use a core for so long, as a launcher that waits for one would."""
+    due = time.monotonic() + seconds
+    while time.monotonic() < due:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("first", "works_s", "sleeps_s", "is_same"),
+    [(2, 0.0, 0.0, True), (0, 0.05, 0.0, True), (2, 0.05, 0.0, False), (0, 0.0, 0.15, False)],
+)
+def test_launcher_ends_the_others_too(
+    ranks: DyingRanks, first: int, works_s: float, sleeps_s: float, is_same: bool
+) -> None:
+    """In one go, though that may take it a while after the lowest rank; or because it has polled, after one ended."""
+    processes = [ranks.start() for _ in range(4)]
+    watcher, _ = ranks.watch()
+    processes[first].terminate()
+    spin(works_s)
+    time.sleep(sleeps_s)
+    for process in processes:
+        process.terminate()
+    spin(0.05)
+    deaths = seen_by(watcher)
+    assert deaths[order_of(deaths)[0]].with_others is is_same
+    assert [read_death(tape) for tape in ranks.tapes] == deaths
+
+
 @pytest.mark.parametrize("reaped", [False, True])
 def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> None:
     """The watcher was stopped while they died: the kernel kept order and causes, also of those already reaped."""

@@ -82,6 +82,52 @@ def test_cancelled_on_a_loaded_machine() -> None:
     assert first_of(world).together
 
 
+@pytest.mark.parametrize("number", [TERM, KILL])
+def test_others_were_about_to_end_when_the_first_was_gone(number: int) -> None:
+    """One signal to all, whose memory is freed for seconds: none was first, also while some of them are still there."""
+    world, numbers = busy()
+    world.ranks[0].is_seen_to_die(6.0, number, with_others=True)
+    assert first_of(world).together
+    world.ranks[3].end(numbers[3], 6.0, How.FAILED, "RuntimeError")
+    for rank, died_s in ((1, 7.08), (2, 7.5), (3, 8.0)):
+        world.ranks[rank].is_seen_to_die(died_s, number)
+        assert first_of(world, 9.0).together
+
+
+def test_one_was_about_to_end_while_another_one_raised() -> None:
+    """One signal to all: a rank that has got an exception from that exits by itself, before its turn has come."""
+    world, numbers = busy()
+    world.ranks[0].is_seen_to_die(6.0, TERM, with_others=True)
+    for rank in (1, 2):
+        world.ranks[rank].is_seen_to_die(6.001, TERM)
+    world.ranks[3].end(numbers[3], 6.0, How.FAILED, "RuntimeError")
+    world.ranks[3].is_seen_to_die(6.06, RAISED, TapeState.FAILED, "RuntimeError")
+    assert first_of(world).together
+
+
+def test_launcher_ends_the_rank_that_raised_with_the_others() -> None:
+    """It was ended together with them, but what it had raised came first."""
+    world, _ = busy()
+    world.ranks[2].is_seen_to_die(6.3, TERM, TapeState.FAILED, "ValueError", with_others=True)
+    end_others(world, 6.31)
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), False)
+
+
+@pytest.mark.parametrize(("status", "with_others"), [(TERM, False), (RAISED, True), (KILL, True)])
+def test_others_that_end_otherwise_or_later(status: int, with_others: bool) -> None:
+    """That others were about to end explains the first only if the same thing has ended one of them."""
+    world, numbers = busy()
+    world.ranks[2].is_seen_to_die(6.0, TERM, with_others=with_others)
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
+    world.ranks[0].is_seen_to_die(6.06, RAISED, TapeState.FAILED, "RuntimeError")
+    for rank in (1, 3):
+        world.ranks[rank].is_seen_to_die(6.08, status)
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), False)
+
+
 @pytest.mark.parametrize("status", [TERM, RAISED])
 def test_killed_on_a_loaded_machine(status: int) -> None:
     """The ends are seen late, within a millisecond: SIGKILL ended one, and something else those it had interrupted."""
@@ -205,6 +251,21 @@ def test_no_verdict_on_a_cancelled_job() -> None:
     watching.until(6.0)
     for rank in world.ranks:
         rank.is_seen_to_die(6.1 + rank.rank / 1000, TERM)
+    watching.until(30.0)
+    assert watching.reported == []
+
+
+def test_no_verdict_while_a_cancelled_job_takes_long_to_end() -> None:
+    """All are killed at once; one is gone at once, the others free their memory for longer than a verdict waits."""
+    world, _ = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[0].is_seen_to_die(6.1, TERM, with_others=True)
+    watching.until(9.0)
+    world.ranks[1].die(9.0)  # seen to be gone, but not yet how it ended
+    watching.until(9.1)
+    for rank in (1, 2, 3):
+        world.ranks[rank].is_seen_to_die(9.0 + rank / 10, TERM)
     watching.until(30.0)
     assert watching.reported == []
 

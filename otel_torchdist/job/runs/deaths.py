@@ -35,6 +35,7 @@ class Death:
         stopped: State letter (see `/proc/<pid>/stat`) if it was not running when last checked; '' if it was.
         stopped_since_ns: Since when it was in that state; 0 if it was running.
         ran_ns: When it was last seen to run without a heartbeat, according to the kernel; 0 for never.
+        with_others: Whether other processes of the job that a signal had killed were on their way to their end already.
         error: Type and first line of the exception that ended it, from torchelastic's error file; '' if not known.
         asked: The signal that had asked it to end before; 0 for none that was recorded. Not in the file.
         asked_ns: When that came.
@@ -47,6 +48,7 @@ class Death:
     stopped: str = ""
     stopped_since_ns: int = 0
     ran_ns: int = 0
+    with_others: bool = False
     error: str = ""
     asked: int = 0
     asked_ns: int = 0
@@ -119,7 +121,7 @@ def _death_from(found: Any, nonce: str) -> Death | None:
         return None
     is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in _STATES
     error = known.get("error", "")
-    if not is_known or not isinstance(error, str):
+    if not is_known or not isinstance(error, str) or not isinstance(known.get("with_others", False), bool):
         return None
     known["error"] = readable(error, MAX_ERROR)
     return Death(**known)

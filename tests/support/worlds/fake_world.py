@@ -154,11 +154,17 @@ class FakeRank:
         self.alive, self.state, self.failure, self.gone_since_s = False, state, failure, at_s
 
     def is_seen_to_die(
-        self, at_s: float, status: int | None, state: TapeState = TapeState.RUNNING, failure: str = "", oom: str = ""
+        self,
+        at_s: float,
+        status: int | None,
+        state: TapeState = TapeState.RUNNING,
+        failure: str = "",
+        oom: str = "",
+        with_others: bool = False,
     ) -> None:
         """Its process is gone from now on, and its agent saw it end with a wait status."""
         self.die(at_s, state, failure)
-        self.death = Death(START_NS + round(at_s * SECOND), status=status, oom=oom)
+        self.death = Death(START_NS + round(at_s * SECOND), status=status, oom=oom, with_others=with_others)
 
     def view(self, now_s: float) -> RankView:
         """Its snapshot."""
