@@ -44,7 +44,6 @@ _HUNG: Final = "the job was ended while it hung, after "
 ENDINGS: Final = (
     Ending("exception under torchrun", "raise", 0, "dead", "rank 2 ended with ValueError"),
     Ending("`os._exit` under torchrun", "exit", 0, "dead", "rank 2 exited with code 3"),
-    Ending("SIGTERM to one rank", "terminate", 0, "dead", "rank 2 was killed by SIGTERM"),
     Ending("SIGTERM to torchrun", "", signal.SIGTERM, "", ""),
     Ending("late rank, then SIGTERM to torchrun", "late", signal.SIGTERM, "absent", _HUNG),
     Ending("GIL held, then Ctrl-C", "gil", signal.SIGINT, "absent", _HUNG),

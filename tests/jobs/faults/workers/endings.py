@@ -21,8 +21,6 @@ def do(deed: str) -> None:
     """Carry out the order of this rank; it goes on if the deed returns."""
     if deed == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif deed == "terminate":
-        os.kill(os.getpid(), signal.SIGTERM)
     elif deed == "gil":
         # Locked twice through PyDLL, which keeps the GIL; no signal ends that wait.
         mutex = ctypes.create_string_buffer(64)
