@@ -90,11 +90,12 @@ def _line_from(pid: int) -> list[tuple[int, int]]:
         if ticks is None:
             break
         found.append((pid, ticks))
-        pid = _parent_of(pid)
+        pid = parent_of(pid)
     return found
 
 
-def _parent_of(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if there is none, or the process does not exist."""
     try:
         return int(stat_fields(pid)[1])
     except OSError:

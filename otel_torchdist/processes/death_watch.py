@@ -23,7 +23,7 @@ from otel_torchdist import guard
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.job.runs.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
 from otel_torchdist.processes import pidfd
-from otel_torchdist.processes.endings import Endings
+from otel_torchdist.processes.endings import LONGEST_NS, is_any_killed, is_launcher_awake
 from otel_torchdist.processes.error_file import error_file_of, error_in
 from otel_torchdist.processes.oom_kills import OomKills
 from otel_torchdist.processes.state import Stopped
@@ -94,7 +94,6 @@ class DeathWatch:
         self._lock = threading.Lock()
         self._watched: dict[int, _Watched] = {}
         self._oom = OomKills()
-        self._endings = Endings()
         self._just_ended: list[_Watched] = []
         self._last_ns = 0
         self._epoll: select.epoll | None = None
@@ -231,7 +230,7 @@ class DeathWatch:
 
     def _pause_s(self) -> float:
         """Return the seconds until the next pass; few if there is something to poll that does not wake this thread."""
-        if self._endings.is_open:
+        if self._just_ended:
             return ASK_S
         asked = sum(one.lock >= 0 or (one.death is not None and one.pidfd >= 0) for one in [*self._watched.values()])
         return min(ASK_S * max(1.0, asked / ASKED_AT_ONCE), IDLE_S) if asked else IDLE_S
@@ -241,7 +240,6 @@ class DeathWatch:
         found = [by_file[file] for file in ready if file in by_file]
         for watched in found:
             watched.death = self._death(watched, now_ns, 0)
-            self._endings.begin(now_ns)
             self._just_ended.append(watched)
             if self._epoll is not None:
                 self._epoll.unregister(watched.pidfd)
@@ -269,23 +267,23 @@ class DeathWatch:
         return Death(at_ns, resolution_ns, stopped=state, stopped_since_ns=since_ns, ran_ns=watched.ran_ns)
 
     def _find_others(self, now_ns: int) -> None:
-        """Find out whether those that have just ended did so alone."""
+        """Find out whether those that have just ended did so alone; they stay as long as that may still change."""
         living = {
             one.identity.pid: one.identity.rank
             for one in self._watched.values()
             if one.death is None and one.pidfd >= 0
         }
-        was_lowest = all(self._just_ended[0].identity.rank < rank for rank in living.values())
-        is_another_killed = self._endings.is_another_killed(living, was_lowest, now_ns)
-        signals = [one.death.signal for one in self._just_ended if one.death is not None]
-        for watched in self._just_ended:
-            death = watched.death
-            if death is None or death.with_others:
-                continue
-            if is_another_killed or (death.signal and signals.count(death.signal) > 1):
+        ended = [(watched, watched.death) for watched in self._just_ended if watched.death is not None]
+        is_another_killed = is_any_killed(living)
+        signals = [death.signal for _, death in ended if death.signal]
+        for watched, death in ended:
+            if not death.with_others and (is_another_killed or signals.count(death.signal) > 1):
                 watched.death = dataclasses.replace(death, with_others=True)
                 self._write(watched)
-        if not self._endings.is_open:
+        first, first_death = ended[0]
+        was_lowest = all(first.identity.rank < rank for rank in living.values())  # launchers signal that first
+        is_due = is_another_killed or not was_lowest or now_ns - first_death.at_ns > LONGEST_NS
+        if is_due or not is_launcher_awake(living):
             self._just_ended.clear()
 
     def _find_cause(self, watched: _Watched) -> None:

@@ -12,53 +12,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from otel_torchdist.job.ancestry import parent_of
 from otel_torchdist.processes.state import is_killed
-from otel_torchdist.tape.identity import process_state, stat_fields
+from otel_torchdist.tape.identity import process_state
 
 LONGEST_NS: Final = 250_000_000
 """How long a launcher may take for its signals."""
 _RUNNABLE: Final = "R"
 
 
-class Endings:
-    """Looks at the processes that are left when one has just ended.
-
-    Attributes:
-        is_open: Whether it is to look again soon.
-    """
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self._since_ns = 0
-
-    def begin(self, died_ns: int) -> None:
-        """A process has just ended."""
-        if not self.is_open:
-            self.is_open, self._since_ns = True, died_ns
-
-    def is_another_killed(self, living: Collection[int], was_lowest: bool, now_ns: int) -> bool:
-        """Whether one of the others is about to end, too.
-
-        Args:
-            living: Ids of the processes that have not ended.
-            was_lowest: Whether the one that has ended had the lowest rank of them: launchers signal that first.
-            now_ns: The time.
-        """
-        killed = any(map(is_killed, living))
-        is_due = not was_lowest or now_ns - self._since_ns > LONGEST_NS
-        if killed or is_due or not any(map(_is_runnable, _parents(living))):
-            self.is_open = False
-        return killed
+def is_any_killed(pids: Collection[int]) -> bool:
+    """Whether a signal has killed one of these processes, which have not ended yet."""
+    return any(map(is_killed, pids))
 
 
-def _parents(pids: Collection[int]) -> set[int]:
-    parents: set[int] = set()
-    for pid in pids:
-        try:
-            parents.add(int(stat_fields(pid)[1]))
-        except OSError:
-            continue
-    return parents
+def is_launcher_awake(pids: Collection[int]) -> bool:
+    """Whether the parent of one of these processes runs, or waits for a core."""
+    return any(map(_is_runnable, {parent_of(pid) for pid in pids}))
 
 
 def _is_runnable(pid: int) -> bool:

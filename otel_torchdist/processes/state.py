@@ -74,22 +74,23 @@ _KILLED: Final = 0x0400
 
 def _is_ending(pid: int) -> bool:
     """Whether a process has been killed or exits, although it still exists."""
-    return _has_flag(pid, _EXITING | _KILLED)
+    return _shows_end(pid, _EXITING | _KILLED)
 
 
 def is_killed(pid: int) -> bool:
     """Whether a signal has killed a process that still exists."""
-    return _has_flag(pid, _KILLED)
+    return _shows_end(pid, _KILLED)
 
 
-def _has_flag(pid: int, flag: int) -> bool:
+def _shows_end(pid: int, flags_of_end: int) -> bool:
+    """Whether one of these flags is set, or is going to be."""
     try:
         # In this order: SIGKILL, which the kernel makes of each signal that kills, is pending until a flag is set.
         pending = _PENDING.findall(Path(f"/proc/{pid}/status").read_bytes())
         flags = int(stat_fields(pid)[6])
     except OSError:
         return False
-    return bool(flags & flag) or any(int(signals, 16) & _SIGKILL for signals in pending)
+    return bool(flags & flags_of_end) or any(int(signals, 16) & _SIGKILL for signals in pending)
 
 
 @dataclass(frozen=True, slots=True)

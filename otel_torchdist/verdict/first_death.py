@@ -242,7 +242,7 @@ def _was_with_others(first: RankView, views: Sequence[RankView]) -> bool:
     """Whether the same signal has ended others, or is about to: they were on their way when the first was gone."""
     if first.death is None or not first.death.with_others or has_raised(first) or first.death.exit_code is not None:
         return False
-    if _was_struck(first) and any(_has_other_end(view, first) for view in views):
+    if _was_struck_alone(first, views):
         return False
     return any(view is not first and (view.death is None or _way(view) == _way(first)) for view in views)
 
@@ -256,9 +256,8 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
         return True  # a terminal sends it to all
     if any(_way(view) != _way(first) for view in causes):
         return False
-    # On a busy machine all ends may be seen in the same moment; what struck one did not end those that exited or were
-    # asked to.
-    if _was_struck(first) and any(_has_other_end(view, first) for view in dead):
+    # On a busy machine all ends may be seen in the same moment.
+    if _was_struck_alone(first, dead):
         return False
     start_ns = _died_ns(first)
     if len(causes) < len(dead):
@@ -270,6 +269,11 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
         return _died_ns(causes[-1]) - start_ns < SAME_ERROR_NS
     is_known = all(view.death is not None and view.death.status is not None for view in causes)
     return _died_ns(causes[1]) - start_ns < (AT_ONCE_NS if is_known else AT_ONCE_UNKNOWN_NS)
+
+
+def _was_struck_alone(first: RankView, views: Sequence[RankView]) -> bool:
+    """Whether a signal struck the first that cannot have ended all: others exited, or were asked to."""
+    return _was_struck(first) and any(_has_other_end(view, first) for view in views)
 
 
 def _has_other_end(view: RankView, first: RankView) -> bool:

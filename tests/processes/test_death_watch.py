@@ -41,7 +41,9 @@ class DyingRanks:
         script = HERE / "dying_rank.py"
         process = self._run([*prefix, sys.executable, str(script), str(self._folder), str(len(self.tapes))], **others)
         assert process.stdout is not None
-        self.tapes.append(Path(process.stdout.readline().strip()))
+        tape = process.stdout.readline().strip()
+        assert tape, "the rank has not started"  # tests change the owner of the tape's directory
+        self.tapes.append(Path(tape))
         return process
 
     def watch(self, *options: str) -> tuple[subprocess.Popen[str], list[bool]]:
