@@ -204,7 +204,7 @@ def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> tuple[Diagnosi
     try:
         return until(found, MOST_S)
     except AssertionError:
-        story = f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}\n{stacks_of(tapes)}"
+        story = f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}\n{stacks_of(_ranks_in(tapes))}"
         raise AssertionError(story) from None
 
 

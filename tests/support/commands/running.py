@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from otel_torchdist.evidence.live.py_spy import program
@@ -136,14 +136,13 @@ def kill_processes_of(base: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def stacks_of(base: Path) -> str:
-    """The stacks of these processes, to show why what a test waits for does not come."""
+def stacks_of(pids: Iterable[int]) -> str:
+    """The stacks of processes, to show why what a test waits for does not come."""
     py_spy = program()
     if py_spy is None:
         return "py-spy is not installed"
     dumps = [
-        subprocess.run([py_spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=60)
-        for pid in processes_of(base)
+        subprocess.run([py_spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=60) for pid in pids
     ]
     return "\n".join(done.stdout or done.stderr for done in dumps)
 

@@ -28,7 +28,7 @@ from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.commands.running import kill_processes_of, stacks_of
+from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
@@ -152,7 +152,7 @@ class LaunchedJob:
 
     def _state(self) -> str:
         printed = [torchrun.log for torchrun in self._warm]
-        return "\n".join(["the job does not start", *printed, stacks_of(self.base)])
+        return "\n".join(["the job does not start", *printed, stacks_of(processes_of(self.base))])
 
     def pid(self, rank: int) -> int:
         """The process of a rank."""
