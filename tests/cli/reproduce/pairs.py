@@ -38,7 +38,11 @@ AT_THE_SAME_TIME: Final = 2
 MOST_S: Final = 240.0
 """Until a verdict: a job starts in seconds, unless torch has to be read from a disk that others use as well."""
 UNHURRIED: Final = "--monitor-interval=10"
-"""Gloo aborts one of the ranks that disagree, and torchrun would end the others 0.1 s later, before all have called."""
+"""Gloo aborts one of the ranks that disagree, and torchrun would end the others 0.1 s later, before all have called.
+
+Beside a rank that was killed it could end the others before one has recorded its exception: then nothing that ranks
+themselves record shows which of them was first, and no agent watches them here.
+"""
 _RULES: Final = StallRules.from_config(Config.from_environment({}), THRESHOLD_S)
 _ports = itertools.count(30_001)
 
@@ -104,15 +108,14 @@ class Pairs:
 
     def pair(self, fault: Fault) -> Pair:
         """Cause a fault, write the script, run it, and take the verdicts on both."""
-        with self._hung(fault) as tapes:
-            diagnosis, histories = verdict_in(tapes, fault.verdict, fault.ranks)
+        with self._hung(fault) as (tapes, pids):
+            diagnosis, histories = verdict_in(tapes, fault.verdict, fault.ranks, pids)
             original = diagnosis.found.verdict
             assert original is not None
         origin = Origin("a test", diagnosis.verdict_text, fault.size, "a test")
         script = plan(original, diagnosis.found.moment.world, histories, origin)
         source = source_of(script, "hang.py")
-        options = () if fault.verdict == "dead" else (UNHURRIED,)
-        with self.running(fault.name, source, len(script.steps), *options) as (tapes, torchrun):
+        with self.running(fault.name, source, len(script.steps)) as (tapes, torchrun):
             copy = verdict_in(tapes, fault.verdict, script.named)[0].found.verdict
             assert copy is not None
             if fault.verdict == "dead":
@@ -120,14 +123,14 @@ class Pairs:
         return Pair(original, script, source, copy, torchrun.log)
 
     @contextlib.contextmanager
-    def running(self, name: str, source: str, ranks: int, *options: str) -> Iterator[tuple[Path, Torchrun]]:
+    def running(self, name: str, source: str, ranks: int) -> Iterator[tuple[Path, Torchrun]]:
         """Run a script under torchrun with our instrumentation; yields the directory of its tapes, and torchrun."""
         folder, tapes = self._folder / f"copy-{name}", self._base / f"copy-{name}"
         folder.mkdir()
         script = folder / "hang.py"
         script.write_text(source)
         environ = {**self._environ(tapes), "OMP_NUM_THREADS": "1"}
-        command = ["--standalone", f"--nproc-per-node={ranks}", *options, script]
+        command = ["--standalone", f"--nproc-per-node={ranks}", UNHURRIED, script]
         with self._starting:
             torchrun = Torchrun(self._python, folder / "output", command, environ)
         try:
@@ -139,8 +142,8 @@ class Pairs:
             torchrun.close()
 
     @contextlib.contextmanager
-    def _hung(self, fault: Fault) -> Iterator[Path]:
-        """A job with a fault; the value is the directory of its tapes."""
+    def _hung(self, fault: Fault) -> Iterator[tuple[Path, list[int]]]:
+        """A job with a fault; yields the directory of its tapes, and its processes."""
         folder, tapes = self._folder / fault.name, self._base / fault.name
         (folder / "pids").mkdir(parents=True)
         (folder / "gate").touch()
@@ -158,7 +161,7 @@ class Pairs:
         with self._starting:
             job = self._python.start(WORKER, environs, folder, arguments, timeout_s=150)
         try:
-            yield tapes
+            yield tapes, job.pids
         finally:
             for pid in job.pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -180,10 +183,18 @@ def _ranks_in(tapes: Path) -> list[int]:
         return [tape.identity.pid for run in index.runs for tape in run.tapes if tape.is_alive()]
 
 
-def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> tuple[Diagnosis, list[RankHistory]]:
+def verdict_in(
+    tapes: Path, kind: str, ranks: tuple[int, ...], pids: Iterable[int] = ()
+) -> tuple[Diagnosis, list[RankHistory]]:
     """Wait for that verdict on the only run in a directory of tapes, and return the calls, too.
 
     Ranks that start slowly give others before.
+
+    Args:
+        tapes: The directory.
+        kind: Kind of the verdict.
+        ranks: The ranks that it names.
+        pids: Processes whose stacks are shown if it does not come, also if they have no tape.
     """
     seen: set[tuple[str, tuple[int, ...]]] = set()
     last: dict[int, str] = {}
@@ -204,8 +215,8 @@ def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> tuple[Diagnosi
     try:
         return until(found, MOST_S)
     except AssertionError:
-        story = f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}\n{stacks_of(_ranks_in(tapes))}"
-        raise AssertionError(story) from None
+        stacks = stacks_of({*pids, *_ranks_in(tapes)})
+        raise AssertionError(f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}\n{stacks}") from None
 
 
 def _story(view: RankView) -> str:
