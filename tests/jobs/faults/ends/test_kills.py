@@ -12,24 +12,26 @@ from tests.support.launch.warm_python import WarmPython
 def test_rank_is_killed(warm_python: WarmPython) -> None:
     """The rank killed in a busy loop of collectives is named; torchrun ends the others within 0.1 s."""
     outcome = observe_kill(warm_python)
-    assert outcome.problems == ()
+    assert not outcome.problems, "\n".join(outcome.problems)
     assert "was killed by SIGKILL 0." in outcome.sentence
 
 
 def test_rank_is_killed_under_the_usual_torchrun() -> None:
     """The same holds where nothing in torchrun is changed for the tests."""
-    assert observe_kill(None).problems == ()
+    outcome = observe_kill(None)
+    assert not outcome.problems, "\n".join(outcome.problems)
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_rank_is_killed_on_one_of_two_nodes(warm_python: WarmPython) -> None:
     """The judging agent learns of the death from the other agent, on its own clock."""
     with nodes(2) as two:
-        assert observe_kill(warm_python, two).problems == ()
+        outcome = observe_kill(warm_python, two)
+    assert not outcome.problems, "\n".join(outcome.problems)
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=[ending.title for ending in ENDINGS])
 def test_ending(warm_python: WarmPython, ending: Ending) -> None:
     """A death names the rank that died first; a cancelled job blames no rank; a verdict on a hang stands."""
     outcome = observe_ending(ending, warm_python)
-    assert outcome.problems == (), outcome.sentence
+    assert not outcome.problems, "\n".join([*outcome.problems, outcome.sentence])
