@@ -73,7 +73,8 @@ def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fa
 def test_ranks_die_in_the_same_way(pairs: dict[str, Future[Pair]], fault: str) -> None:
     """Rank 2 dies of the same exception, or by a signal without one, in the script as in the job."""
     pair = pairs[fault].result(MOST_S)
-    failure = pair.copy.failures.get(_place_of_rank_2(pair))
+    (place,) = pair.script.named  # a rank that had not come yet when rank 2 died has none in the script
+    failure = pair.copy.failures.get(place)
     assert failure == pair.original.failures.get(2)
     assert (failure == "ValueError") is (fault == "exception")
 
@@ -81,14 +82,9 @@ def test_ranks_die_in_the_same_way(pairs: dict[str, Future[Pair]], fault: str) -
 def test_killed_rank_as_torchrun_sees_it(pairs: dict[str, Future[Pair]]) -> None:
     """Rank 2 of the script is killed by the same signal; which of several failures came first, torchrun guesses."""
     pair = pairs["kill"].result(MOST_S)
+    (place,) = pair.script.named
     table = pair.log.partition("ChildFailedError:")[2]
-    assert re.search(rf"rank +: {_place_of_rank_2(pair)} .*\n +exitcode +: -9 ", table), table
-
-
-def _place_of_rank_2(pair: Pair) -> int:
-    """The script's rank for it: a rank that had not come yet when another died has none in the script."""
-    (place,) = (place for place, ranks in pair.script.stand_for.items() if 2 in ranks)
-    return place
+    assert re.search(rf"rank +: {place} .*\n +exitcode +: -9 ", table), table
 
 
 def test_exchanges_have_the_splits_of_the_job(pairs: dict[str, Future[Pair]]) -> None:
