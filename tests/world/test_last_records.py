@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
+from otel_torchdist.job.runs.deaths import Death, write_death
 from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
 from otel_torchdist.world.following.follower import TapeFollower
@@ -30,3 +33,25 @@ def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
         assert interrupted_operation(second) is not None and not has_raised(second)
     finally:
         watch.stop()
+
+
+def test_seen_to_die_after_its_tape_was_read(tmp_path: Path) -> None:
+    """How it died is known at once, but its failure was recorded after the last poll: it shows with its last records.
+
+    An agent that was kept from running between poll and check reported such a rank as the first to die.
+    """
+    tape, deaths = ClockedTape(tmp_path), RecordedDeaths()
+    deaths.follow(tape.reader.identity.nonce, tape.writer.path)
+    follower = TapeFollower(tape.reader, deaths)
+    number = tape.enter()
+    follower.observe(tape.reader.poll())
+    tape.end(number, How.FAILED, "RuntimeError")
+    tape.writer.finish(TapeState.FAILED, tape.writer.names.intern("RuntimeError"))
+    tape.writer.close()
+    write_death(tape.writer.path, Death(time.monotonic_ns(), status=int(signal.SIGTERM)))
+    first = follower.view(time.monotonic_ns())
+    assert first is not None and first.alive and first.death is None
+    follower.observe(tape.reader.poll())
+    second = follower.view(time.monotonic_ns())
+    assert second is not None and second.is_dead and second.death is not None
+    assert interrupted_operation(second) is not None and not has_raised(second)

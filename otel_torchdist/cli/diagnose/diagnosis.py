@@ -157,12 +157,16 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
     Raises:
         TapeError: None of its tapes can be read any more.
     """
-    followers = {tape.identity.rank: _read_all(tape, keep) for tape in run.tapes}
+    followers = {tape.identity.rank: TapeFollower(tape) for tape in run.tapes}
+    for follower in followers.values():
+        _read_on(follower, keep)
     now_ns = _see_who_runs(followers.values())
     views: list[RankView] = []
     warnings: list[str] = []
     for tape in run.tapes:
-        view = followers[tape.identity.rank].view(now_ns)
+        follower = followers[tape.identity.rank]
+        _read_on(follower, keep)  # of a rank that ends just now, its last records count
+        view = follower.view(now_ns)
         if view is None:
             warnings.append(f"{tape.path}: damaged")
             continue
@@ -201,13 +205,11 @@ def _findings(run: Run, found: PostMortem) -> tuple[str, ...]:
     return tuple(describe_finding(one) for one in events if isinstance(one, FINDINGS))
 
 
-def _read_all(tape: TapeReader, keep: Callable[[TapeReader, Batch], None] | None) -> TapeFollower:
-    follower = TapeFollower(tape)
-    for batch in tape.rest():
+def _read_on(follower: TapeFollower, keep: Callable[[TapeReader, Batch], None] | None) -> None:
+    for batch in follower.reader.rest():
         follower.observe(batch)
         if keep is not None:
-            keep(tape, batch)
-    return follower
+            keep(follower.reader, batch)
 
 
 def _see_who_runs(followers: Iterable[TapeFollower]) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
@@ -65,6 +66,7 @@ class TapeFollower:
         self._deaths = deaths
         self._is_new = is_new
         self._unlocked_ns: int | None = None
+        self._is_ending = False
         self.is_last_check = False
         self._resolved = ResolvedNames(reader.names, reader.identity.rank)
         self._progress = ChannelProgress()
@@ -166,10 +168,7 @@ class TapeFollower:
     def view(self, now_ns: int) -> RankView | None:
         """The rank as it is now; None if its tape can no longer be read."""
         # In this order: a process records that it has finished before it releases its lock.
-        alive = self._is_alive(now_ns)
-        # After the lock: a death that was seen meanwhile is the reason why the rank is not alive.
-        death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
-        alive = alive and death is None
+        alive, death = self._end(now_ns)
         try:
             status = self.reader.status()
         except TapeError:
@@ -224,17 +223,29 @@ class TapeFollower:
             worker=worker_of(self.reader, status),
         )
 
+    def _end(self, now_ns: int) -> tuple[bool, Death | None]:
+        """Whether it is alive, and how it died, as far as that was seen before its tape was last polled.
+
+        What has ended since the last pass may have left records since the last poll, such as an operation's exception:
+        without them, a rank that another one's death interrupted looks as if it had raised an exception of its own.
+        """
+        alive = self._is_alive(now_ns)
+        # After the lock: a death that was seen meanwhile is the reason why the rank is not alive.
+        death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
+        is_new = not self._is_ending
+        self._is_ending = self._unlocked_ns is not None or death is not None
+        if is_new and self._deaths is not None:
+            return True, None
+        return alive and death is None, death
+
     def _is_alive(self, now_ns: int) -> bool:
         """Whether its lock is held or, for a moment after its release, its process has not ended yet."""
         if self.reader.is_alive():
             self._unlocked_ns = None
             return True
-        is_first = self._unlocked_ns is None
         self._unlocked_ns = self._unlocked_ns or now_ns
         if self._deaths is None or now_ns - self._unlocked_ns > DYING_NS:
             return False
-        if is_first:  # its last records, such as an operation's exception, are read before the next pass
-            return True
         return self._is_held() and not self._has_ended()
 
     def _is_held(self) -> bool:
