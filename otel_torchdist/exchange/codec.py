@@ -53,7 +53,7 @@ def answer_of(
     return Answer(agent_id, now_ns, suspects_stall, tuple(groups.names), ranks)
 
 
-def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int) -> tuple[RankView, ...]:
+def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int, error_ns: int = 0) -> tuple[RankView, ...]:
     """The ranks in the answer of another agent.
 
     Args:
@@ -61,12 +61,13 @@ def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int) -> t
         run: Id of the run.
         offset_ns: Our monotonic clock minus its.
         wall_offset_ns: Our wall clock minus our monotonic clock: all reports on one incident use one clock.
+        error_ns: By how much `offset_ns` may be wrong.
 
     Raises:
         WireError: The answer refers to a group that it does not list.
     """
     groups = [GroupView(name.key, name, frozenset(name.ranks)) for name in answer.groups]
-    return tuple(_view(rank, groups, run, offset_ns, wall_offset_ns) for rank in answer.ranks)
+    return tuple(_view(rank, groups, run, offset_ns, wall_offset_ns, error_ns) for rank in answer.ranks)
 
 
 class _Groups:
@@ -180,7 +181,9 @@ def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
     )
 
 
-def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wall_offset_ns: int) -> RankView:
+def _view(
+    rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wall_offset_ns: int, error_ns: int
+) -> RankView:
     def operation(wire: WireOperation) -> OperationView:
         if wire.group >= len(groups):
             raise WireError("an operation refers to a group that is not listed")
@@ -236,6 +239,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
         symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in rank.symptoms[:MAX_SYMPTOMS]),
         worker=None if rank.worker is None else rank.worker.moved(offset_ns),
+        clock_error_ns=error_ns,
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.exchange.client import Line, NoAnswerError
+from otel_torchdist.exchange.client import Answered, Line, NoAnswerError
 from otel_torchdist.exchange.codec import views_of
 from otel_torchdist.exchange.envelope import new_instance
-from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode, wire_ruling
+from otel_torchdist.exchange.wire import Question, WireError, WireRuling, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.tape.rescue import Rescue
@@ -23,10 +24,45 @@ STEPS_PATH: Final = "/v1/steps"
 MAX_STEPS_ANSWER: Final = 1 << 20
 LOST_AFTER: Final = 2
 """Consecutive questions without an answer after which an agent is out of reach."""
+DRIFT: Final = 10_000
+"""Clocks of two nodes are assumed to run apart by one part in so many: more than quartz and NTP leave."""
 LOST_ROUND_S: Final = 2.0
 """How often an agent out of reach is asked: each question to it delays the others."""
 
 _logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Our monotonic clock minus that of another agent, as one of its answers shows it.
+
+    Attributes:
+        offset_ns: The difference, if its clock was read halfway between question and answer.
+        error_ns: By how much that may be wrong: on busy nodes, most of the time may have passed before or after.
+        heard_ns: When the answer came.
+    """
+
+    offset_ns: int
+    error_ns: int
+    heard_ns: int
+
+    @classmethod
+    def of(cls, answered: Answered, their_ns: int) -> ClockReading:
+        """What an answer shows in which its clock stood at `their_ns`."""
+        middle_ns = (answered.asked_ns + answered.heard_ns) // 2
+        return cls(middle_ns - their_ns, answered.heard_ns - middle_ns, answered.heard_ns)
+
+    def error_at(self, now_ns: int) -> int:
+        """By how much the difference may be wrong later."""
+        return self.error_ns + (now_ns - self.heard_ns) // DRIFT
+
+    def or_better(self, known: ClockReading | None) -> ClockReading:
+        """An older reading, if it is more precise and does not contradict: a node may have been suspended since."""
+        if known is None:
+            return self
+        known_error_ns = known.error_at(self.heard_ns)
+        agrees = abs(known.offset_ns - self.offset_ns) <= known_error_ns + self.error_ns
+        return known if agrees and known_error_ns < self.error_ns else self
 
 
 class PeerAgent:
@@ -50,9 +86,11 @@ class PeerAgent:
         self._slow_line = Line(peer, run, token, new_instance())
         self.unanswered = 0
         self.looked_ns = 0
+        self._clock: ClockReading | None = None
         self._next_at = 0.0
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
+        self._missed: WireRuling | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -88,26 +126,25 @@ class PeerAgent:
         page: str = "",
         rescues: Mapping[int, Rescue] | None = None,
     ) -> Question:
-        """The next question, with all pending requests for stacks, which it clears."""
-        wishes = tuple(self._stacks), tuple(self._signals)
-        question = Question(
-            agent_id, is_hurried, tuple(ranks), wire_ruling(ruling), *wishes, tuple(calls), page, dict(rescues or {})
-        )
-        self._stacks, self._signals = set(), set()
-        return question
+        """The next question, with all pending requests for stacks, and a ruling that it has missed; it clears both."""
+        news = wire_ruling(ruling) or self._missed, tuple(self._stacks), tuple(self._signals)
+        self._missed, self._stacks, self._signals = None, set(), set()
+        return Question(agent_id, is_hurried, tuple(ranks), *news, tuple(calls), page, dict(rescues or {}))
 
     def ask(self, question: Question, timeout_s: float) -> bool:
         """Ask what it sees; False if it does not answer."""
         try:
             answered = self._line.ask(STATE_PATH, encode(question), timeout_s)
             answer = decode_answer(answered.body)
-            # Its clock is assumed to have been read halfway between question and answer.
-            offset_ns = (answered.asked_ns + answered.heard_ns) // 2 - answer.now_ns
-            views = views_of(answer, self._run, offset_ns, time.time_ns() - time.monotonic_ns())
+            self._clock = clock = ClockReading.of(answered, answer.now_ns).or_better(self._clock)
+            error_ns, wall_offset_ns = clock.error_at(answered.heard_ns), time.time_ns() - time.monotonic_ns()
+            views = views_of(answer, self._run, clock.offset_ns, wall_offset_ns, error_ns)
         except (NoAnswerError, WireError) as error:
             self._stacks.update(question.stacks)
             self._signals.update(question.signals)
             self._failed(error)
+            # The last ruling on a job that ends is over before the next question.
+            self._missed = question.ruling if self.is_in_doubt else None
             return False
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)

@@ -135,7 +135,7 @@ class RunExchange:
         """See `PeerAgents`."""
         now = time.monotonic()
         with self._changed:
-            self._local, self._looked_ns = world, time.monotonic_ns()
+            self._local, self._looked_ns = world, world.looked_ns or time.monotonic_ns()
             if suspects_stall != (self._suspects_since is not None):
                 self._suspects_since = now if suspects_stall else None
                 self._wake()
@@ -149,7 +149,8 @@ class RunExchange:
             if self._suspects_since is None or self._judges_since is None:
                 return Leads(everybody, self._own)
             since = max(self._suspects_since, self._judges_since)
-            must_look_ns = round((since - CHECK_S) * 1e9)
+            # What is older may be of before a death of which this node has seen the consequences.
+            must_look_ns = round(max(since - CHECK_S, now - 2 * self._pause_s() - CHECK_S) * 1e9)
             is_in_doubt = any(one.is_in_doubt or one.is_behind(must_look_ns) for one in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < HOLD_S:
                 return Undecided()

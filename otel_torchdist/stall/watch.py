@@ -81,12 +81,13 @@ class StallWatch:
         """See `Detector`."""
         return self._detector is not None and self._detector.is_concluding
 
-    def check(self, now_ns: int, is_last: bool = False) -> list[Event]:
+    def check(self, now_ns: int, is_last: bool = False, looked_ns: int = 0) -> list[Event]:
         """Evaluate all ranks.
 
         Args:
             now_ns: Monotonic time after the tapes were polled.
             is_last: Whether this is the last pass.
+            looked_ns: See `WorldSnapshot`.
 
         Returns:
             The events to report, in this order.
@@ -95,7 +96,7 @@ class StallWatch:
             self._detector = Detector(self._rules, now_ns, self._peer_agents)
         for follower in self._followers.values():
             follower.is_last_check = is_last
-        found = self._detector.process(worlds(self._followers.values(), now_ns), is_last)
+        found = self._detector.process(worlds(self._followers.values(), now_ns, looked_ns), is_last)
         self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
         for world, error in self._detector.failed:
             self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}

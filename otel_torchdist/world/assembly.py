@@ -18,8 +18,8 @@ from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 
-def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
-    """The snapshots of all runs that the tapes belong to, each with its local ranks."""
+def worlds(followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0) -> list[WorldSnapshot]:
+    """The snapshots of all runs that the tapes belong to, each with its local ranks; see these for the times."""
     read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
     shown = settled([(follower.reader.identity, view) for follower, view in read])
     views = {follower: view for (follower, _), view in zip(read, shown, strict=True)}
@@ -28,7 +28,8 @@ def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot
     for key in [key for key in found if not key.run]:
         # What is over, and never knew its run, holds up no rank.
         found[key] = {rank: view for rank, view in found[key].items() if view.alive}
-    return [_world(key, ranks, now_ns, found) for key, ranks in found.items() if ranks]
+    shots = [_world(key, ranks, now_ns, found) for key, ranks in found.items() if ranks]
+    return [dataclasses.replace(shot, looked_ns=looked_ns) for shot in shots]
 
 
 def _member(follower: TapeFollower, view: RankView) -> Member:

@@ -98,6 +98,7 @@ class RankView:
             died, or may have been stopped; or native code did not release its GIL.
         symptoms: What its machine has shown lately that may explain a stall.
         worker: What it is and does as a worker of RPC; None if it is none.
+        clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
     """
 
     rank: int
@@ -139,6 +140,7 @@ class RankView:
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
     shared_groups: tuple[SharedGroup, ...] = ()
     worker: WorkerView | None = None
+    clock_error_ns: int = 0
 
     @property
     def is_dead(self) -> bool:
@@ -214,6 +216,8 @@ class WorldSnapshot:
         source: What distinguishes it from other snapshots with the same id: another user, who may have forged the id,
             or the directory of ranks without one. '' for a run of this process's own user.
         is_foreign: Whether the ranks belong to another user.
+        looked_ns: When reading their tapes began, which takes time on a busy machine: what they did later may be
+            missing. 0 if that is not known.
     """
 
     run: int
@@ -222,6 +226,7 @@ class WorldSnapshot:
     unreachable: Mapping[int, str] = field(default_factory=dict[int, str])
     source: str = ""
     is_foreign: bool = False
+    looked_ns: int = 0
 
     @property
     def rescues(self) -> dict[int, Rescue]:
