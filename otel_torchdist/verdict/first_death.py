@@ -28,7 +28,7 @@ SAME_ERROR_NS: Final = 2_000_000_000
 SLOW_END_NS: Final = 10_000_000_000
 """How long a process that was killed may take to end after its connections are gone: drivers clean up."""
 OTHER_NODE_NS: Final = 5_000_000
-"""How precisely the clocks of two nodes are compared."""
+"""How precisely the clocks of two nodes are compared at best."""
 _ASKED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _ASKED_BY_EXCEPTION: Final = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|SignalException|SystemExit")
 
@@ -110,13 +110,14 @@ def interrupted_operation(view: RankView) -> OperationView | None:
 def _unexplained(dead: Sequence[RankView]) -> list[RankView]:
     """The ranks whose deaths are no consequence of that of another one."""
     one_has_raised = any(map(has_raised, dead))
-    return [view for view in dead if not _is_explained(view, dead, one_has_raised)]
+    struck_ns = min((_struck_ns(view) for view in dead if _was_struck(view)), default=None)
+    return [view for view in dead if not _is_explained(view, dead, one_has_raised, struck_ns)]
 
 
-def _is_explained(view: RankView, dead: Sequence[RankView], one_has_raised: bool) -> bool:
+def _is_explained(view: RankView, dead: Sequence[RankView], one_has_raised: bool, struck_ns: int | None) -> bool:
     interrupted = interrupted_operation(view)
     if interrupted is None:  # thousands of ranks may have ended so: each must not be compared with all others
-        return one_has_raised and _was_asked(view)
+        return _was_asked(view) and (one_has_raised or (struck_ns is not None and struck_ns <= _died_ns(view)))
     return any(_interrupts(other, view, interrupted) for other in dead if other is not view)
 
 
@@ -130,9 +131,9 @@ def _interrupts(other: RankView, view: RankView, interrupted: OperationView) -> 
     interrupted_ns, ended_ns = interrupted.record.completed_ns or 0, _died_ns(other)
     if _was_unwatched(other):
         return _last_sign_ns(other) <= interrupted_ns
-    if ended_ns <= _died_ns(view):
-        return ended_ns - DYING_NS <= interrupted_ns
-    return _was_struck(other) and ended_ns - SLOW_END_NS <= interrupted_ns
+    if ended_ns <= _died_ns(view) and ended_ns - DYING_NS <= interrupted_ns:
+        return True
+    return _was_struck(other) and _struck_ns(other) <= interrupted_ns
 
 
 def _takes_part(rank: int, operation: OperationView) -> bool:
@@ -168,6 +169,14 @@ def _was_struck(view: RankView) -> bool:
     return view.death is not None and view.death.signal != 0 and not _was_asked(view)
 
 
+def _struck_ns(view: RankView) -> int:
+    """When a rank that a signal struck may have died already.
+
+    The kernel may take seconds to end a process, and on a busy node its agent to see that. A launcher is faster.
+    """
+    return max(_last_sign_ns(view), _died_ns(view) - SLOW_END_NS) - _blur_ns(view)
+
+
 def _died_ns(view: RankView) -> int:
     return view.death.at_ns if view.death is not None else view.gone_since_ns or 0
 
@@ -187,7 +196,7 @@ def _was_unwatched(view: RankView) -> bool:
 def _blur_ns(view: RankView) -> int:
     """How inaccurate the time of a death may be when it is compared with others."""
     seen_ns = view.death.resolution_ns if view.death is not None else 0
-    return max(seen_ns, OTHER_NODE_NS) if view.is_remote else seen_ns
+    return max(seen_ns, OTHER_NODE_NS, view.clock_error_ns) if view.is_remote else seen_ns
 
 
 def _is_exact(view: RankView) -> bool:

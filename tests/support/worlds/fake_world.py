@@ -170,6 +170,7 @@ class FakeRank:
         """Its snapshot."""
         if self.alive:
             self.seen_alive_s = now_s
+        ran_s = now_s if self.gone_since_s is None else min(now_s, self.gone_since_s)
         gone_ns = None if self.gone_since_s is None else START_NS + round(self.gone_since_s * SECOND)
         return RankView(
             rank=self.rank,
@@ -182,7 +183,7 @@ class FakeRank:
             state=self.state,
             failure=self.failure,
             gone_since_ns=gone_ns,
-            heartbeat_ns=START_NS + round((now_s - self.heartbeat_age_s) * SECOND),
+            heartbeat_ns=START_NS + round((ran_s - self.heartbeat_age_s) * SECOND),
             step=self.step,
             open=tuple(self.open.values()),
             last=self.last,
