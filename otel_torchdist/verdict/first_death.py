@@ -6,6 +6,7 @@ Where the kernel's order is not known, the tapes show more than the times do.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -110,14 +111,14 @@ def interrupted_operation(view: RankView) -> OperationView | None:
 def _unexplained(dead: Sequence[RankView]) -> list[RankView]:
     """The ranks whose deaths are no consequence of that of another one."""
     one_has_raised = any(map(has_raised, dead))
-    struck_ns = min((_struck_ns(view) for view in dead if _was_struck(view)), default=None)
+    struck_ns = _first_struck_ns(dead)
     return [view for view in dead if not _is_explained(view, dead, one_has_raised, struck_ns)]
 
 
-def _is_explained(view: RankView, dead: Sequence[RankView], one_has_raised: bool, struck_ns: int | None) -> bool:
+def _is_explained(view: RankView, dead: Sequence[RankView], one_has_raised: bool, struck_ns: float) -> bool:
     interrupted = interrupted_operation(view)
     if interrupted is None:  # thousands of ranks may have ended so: each must not be compared with all others
-        return _was_asked(view) and (one_has_raised or (struck_ns is not None and struck_ns <= _died_ns(view)))
+        return _was_asked(view) and (one_has_raised or struck_ns <= _died_ns(view))
     return any(_interrupts(other, view, interrupted) for other in dead if other is not view)
 
 
@@ -167,6 +168,18 @@ def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
 
 def _was_struck(view: RankView) -> bool:
     return view.death is not None and view.death.signal != 0 and not _was_asked(view)
+
+
+def _first_struck_ns(dead: Sequence[RankView]) -> float:
+    """From when on a rank that was asked to end may have followed one that a signal struck; infinity without one.
+
+    A process may also crash because it has lost a peer, so a crash counts only if ranks were interrupted before.
+    """
+    struck = [view for view in dead if _was_struck(view)]
+    killed = (_struck_ns(view) for view in struck if view.death is not None and view.death.signal == signal.SIGKILL)
+    interrupted = ((view, one) for view in dead if (one := interrupted_operation(view)) is not None)
+    since_ns = min(((one.record.completed_ns or 0) + _blur_ns(view) for view, one in interrupted), default=math.inf)
+    return min(min(killed, default=math.inf), max(since_ns, min(map(_struck_ns, struck), default=math.inf)))
 
 
 def _struck_ns(view: RankView) -> int:

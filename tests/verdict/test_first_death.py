@@ -332,21 +332,22 @@ def test_rank_that_is_ended_because_of_another_node() -> None:
     assert found is not None and found.ranks == (2,)
 
 
-def seen_late(alive_until_s: float) -> list[RankView]:
+def seen_late(alive_until_s: float, status: int = KILL) -> list[RankView]:
     """A rank is killed, and its agent on a busy node sees that after a launcher has ended the rank of another node."""
     world, numbers = busy(5.9)
     world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
     world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
     world.ranks[3].is_seen_to_die(6.4, TERM)
-    world.ranks[1].is_seen_to_die(6.7, KILL)
+    world.ranks[1].is_seen_to_die(6.7, status)
     views = [rank.view(7.0) for rank in (world.ranks[0], world.ranks[1], world.ranks[3])]
     views[1] = dataclasses.replace(views[1], heartbeat_ns=START_NS + round(alive_until_s * SECOND), is_remote=True)
     return views
 
 
-def test_launcher_that_is_faster_than_the_agent_that_sees_the_death() -> None:
+@pytest.mark.parametrize("status", [KILL, ABORT])
+def test_launcher_that_is_faster_than_the_agent_that_sees_the_death(status: int) -> None:
     """The rank that was asked to end is not first if another one, seen to be killed later, may have been dead then."""
-    first = first_death(seen_late(alive_until_s=6.05))
+    first = first_death(seen_late(6.05, status))
     assert first is not None and first.ranks == (1,)
     assert first.lead_ns is None  # the times do not show it
 
@@ -354,6 +355,18 @@ def test_launcher_that_is_faster_than_the_agent_that_sees_the_death() -> None:
 def test_rank_that_was_asked_to_end_while_the_other_lived() -> None:
     """If the rank that was killed had shown a sign of life after that, the one that was asked is first."""
     first = first_death(seen_late(alive_until_s=6.6)[1:])
+    assert first is not None and first.ranks == (3,)
+
+
+def test_rank_that_crashes_because_another_one_was_asked_to_end() -> None:
+    """One rank is asked to end; of those that lose their connections to it, one gets an exception, one aborts."""
+    world, numbers = busy(5.9)
+    world.ranks[3].is_seen_to_die(6.1, TERM)
+    world.ranks[1].is_seen_to_die(6.15, ABORT)
+    world.ranks[1].heartbeat_age_s = 0.8
+    world.ranks[0].end(numbers[0], 6.12, How.FAILED, "RuntimeError")
+    world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
+    first = first_death([world.ranks[rank].view(7.0) for rank in (0, 1, 3)])
     assert first is not None and first.ranks == (3,)
 
 

@@ -51,6 +51,8 @@ def test_seen_to_die_after_its_tape_was_read(tmp_path: Path) -> None:
     write_death(tape.writer.path, Death(time.monotonic_ns(), status=int(signal.SIGTERM)))
     first = follower.view(time.monotonic_ns())
     assert first is not None and first.alive and first.death is None
+    later = TapeFollower(tape.reader, deaths).view(time.monotonic_ns())
+    assert later is not None and later.is_dead  # it was dead before anything was read
     follower.observe(tape.reader.poll())
     second = follower.view(time.monotonic_ns())
     assert second is not None and second.is_dead and second.death is not None

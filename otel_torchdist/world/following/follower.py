@@ -66,7 +66,7 @@ class TapeFollower:
         self._deaths = deaths
         self._is_new = is_new
         self._unlocked_ns: int | None = None
-        self._is_ending = False
+        self._is_ending = deaths is not None and deaths.death_of(reader.identity.nonce) is not None
         self.is_last_check = False
         self._resolved = ResolvedNames(reader.names, reader.identity.rank)
         self._progress = ChannelProgress()
