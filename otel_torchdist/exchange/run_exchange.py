@@ -88,7 +88,6 @@ class RunExchange:
         self._changed = threading.Condition()
         self._has_changed = False
         self._local: WorldSnapshot | None = None
-        self._looked_ns = 0
         self._suspects_since: float | None = None
         self._judges_since: float | None = None
         self._round_began = float("-inf")
@@ -135,7 +134,7 @@ class RunExchange:
         """See `PeerAgents`."""
         now = time.monotonic()
         with self._changed:
-            self._local, self._looked_ns = world, world.looked_ns or time.monotonic_ns()
+            self._local = world
             if suspects_stall != (self._suspects_since is not None):
                 self._suspects_since = now if suspects_stall else None
                 self._wake()
@@ -246,7 +245,7 @@ class RunExchange:
         question = decode_question(body)
         with self._changed:
             self._take(question)
-            world, before, looked_ns = self._local, list(self._shown), self._looked_ns
+            world, before = self._local, list(self._shown)
             suspects_stall = self._suspects_since is not None
             if world is not None:
                 self._shown.appendleft(world)
@@ -254,7 +253,7 @@ class RunExchange:
             return encode(Answer(self._own, time.monotonic_ns(), suspects_stall))
         now_ns = time.monotonic_ns()
         answer = answer_of(world, self._own, suspects_stall, now_ns, question.calls, before)
-        return encode(replace(answer, age_ns=now_ns - looked_ns))
+        return encode(replace(answer, age_ns=now_ns - (world.looked_ns or now_ns)))
 
     def _take(self, question: Question) -> None:
         """Process a question: from the agent that judges, or from one that does not know that we are alive."""

@@ -110,15 +110,14 @@ def interrupted_operation(view: RankView) -> OperationView | None:
 
 def _unexplained(dead: Sequence[RankView]) -> list[RankView]:
     """The ranks whose deaths are no consequence of that of another one."""
-    one_has_raised = any(map(has_raised, dead))
-    struck_ns = _first_struck_ns(dead)
-    return [view for view in dead if not _is_explained(view, dead, one_has_raised, struck_ns)]
+    followed_ns = _followed_ns(dead)
+    return [view for view in dead if not _is_explained(view, dead, followed_ns)]
 
 
-def _is_explained(view: RankView, dead: Sequence[RankView], one_has_raised: bool, struck_ns: float) -> bool:
+def _is_explained(view: RankView, dead: Sequence[RankView], followed_ns: float) -> bool:
     interrupted = interrupted_operation(view)
     if interrupted is None:  # thousands of ranks may have ended so: each must not be compared with all others
-        return _was_asked(view) and (one_has_raised or struck_ns <= _died_ns(view))
+        return _was_asked(view) and followed_ns <= _died_ns(view)
     return any(_interrupts(other, view, interrupted) for other in dead if other is not view)
 
 
@@ -170,11 +169,13 @@ def _was_struck(view: RankView) -> bool:
     return view.death is not None and view.death.signal != 0 and not _was_asked(view)
 
 
-def _first_struck_ns(dead: Sequence[RankView]) -> float:
-    """From when on a rank that was asked to end may have followed one that a signal struck; infinity without one.
+def _followed_ns(dead: Sequence[RankView]) -> float:
+    """From when on a rank that was asked to end followed one that raised, or was struck; infinity without one.
 
     A process may also crash because it has lost a peer, so a crash counts only if ranks were interrupted before.
     """
+    if any(map(has_raised, dead)):
+        return -math.inf
     struck = [view for view in dead if _was_struck(view)]
     killed = (_struck_ns(view) for view in struck if view.death is not None and view.death.signal == signal.SIGKILL)
     interrupted = ((view, one) for view in dead if (one := interrupted_operation(view)) is not None)

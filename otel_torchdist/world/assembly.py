@@ -28,8 +28,7 @@ def worlds(followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0) -
     for key in [key for key in found if not key.run]:
         # What is over, and never knew its run, holds up no rank.
         found[key] = {rank: view for rank, view in found[key].items() if view.alive}
-    shots = [_world(key, ranks, now_ns, found) for key, ranks in found.items() if ranks]
-    return [dataclasses.replace(shot, looked_ns=looked_ns) for shot in shots]
+    return [_world(key, ranks, now_ns, looked_ns, found) for key, ranks in found.items() if ranks]
 
 
 def _member(follower: TapeFollower, view: RankView) -> Member:
@@ -40,7 +39,9 @@ def _member(follower: TapeFollower, view: RankView) -> Member:
     )
 
 
-def _world(key: RunKey, ranks: dict[int, RankView], now_ns: int, others: Collection[RunKey]) -> WorldSnapshot:
+def _world(
+    key: RunKey, ranks: dict[int, RankView], now_ns: int, looked_ns: int, others: Collection[RunKey]
+) -> WorldSnapshot:
     is_foreign = key.owner != os.geteuid()
     run, source = key.run, f"user {key.owner}" if is_foreign else ""
     if key.directory is not None:
@@ -48,7 +49,9 @@ def _world(key: RunKey, ranks: dict[int, RankView], now_ns: int, others: Collect
     elif is_foreign and sum(other.run == run for other in others) > 1:
         # Any user who has learned the id of someone else's run can write it on tapes of their own.
         run = run_id_of_claim(run, key.owner)
-    return WorldSnapshot(run, now_ns, MappingProxyType(ranks), source=source, is_foreign=is_foreign)
+    return WorldSnapshot(
+        run, now_ns, MappingProxyType(ranks), source=source, is_foreign=is_foreign, looked_ns=looked_ns
+    )
 
 
 def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:

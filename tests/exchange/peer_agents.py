@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import time
 from collections.abc import Iterator
 
 from otel_torchdist.exchange.app import ExchangeApp
@@ -75,7 +77,8 @@ class Node:
 
     def local(self) -> WorldSnapshot:
         """The snapshot that it takes by itself."""
-        return self._agents.world.snapshot(self._agents.now_s, self.ranks)
+        snapshot = self._agents.world.snapshot(self._agents.now_s, self.ranks)
+        return dataclasses.replace(snapshot, looked_ns=time.monotonic_ns())
 
     def meet(self) -> Role | None:
         """Pass its snapshot to the exchange; None while its agent is dead."""
