@@ -12,7 +12,6 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
-from otel_torchdist.world.model import RankView
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 
@@ -184,29 +183,6 @@ def test_connection_lost_by_one() -> None:
     assert first_of(world).ranks == (1,)
 
 
-def test_driver_holds_up_the_end_of_the_killed_rank() -> None:
-    """Its connections go at once and its process seconds later; peers that got an exception left before it."""
-    world, numbers = busy()
-    for rank in (0, 1, 3):
-        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
-        world.ranks[rank].is_seen_to_die(6.5, RAISED, TapeState.FAILED, "RuntimeError")
-    world.ranks[2].is_seen_to_die(9.0, KILL)
-    world.ranks[2].heartbeat_age_s = 3.1  # its threads end at once
-    assert first_of(world, 10.0).ranks == (2,)
-
-
-def test_agent_sees_the_end_of_the_killed_rank_late() -> None:
-    """Its peers got an exception at once, and ended; their agent saw their ends after that of the killed rank."""
-    world, numbers = busy()
-    for rank in (0, 1, 3):
-        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
-        world.ranks[rank].is_seen_to_die(6.85, RAISED, TapeState.FAILED, "RuntimeError")
-    world.ranks[2].is_seen_to_die(6.8, KILL)
-    world.ranks[2].heartbeat_age_s = 0.9
-    first = first_of(world)
-    assert (first.ranks, first.is_inferred) == ((2,), False)
-
-
 def test_all_make_the_same_error() -> None:
     """A wrong argument raises on every rank: none of them caused it."""
     world = FakeWorld(4)
@@ -295,23 +271,6 @@ def test_rank_that_left_by_os_exit() -> None:
     assert world.ranks[3].view(7.0).is_dead
 
 
-def test_rank_that_was_thrown_out_by_a_death_that_is_not_seen_yet() -> None:
-    """On a loaded machine a killed process ends late; peers that got an exception from that are not to blame."""
-    world, numbers = busy(5.9)
-    watching = Watching(world)
-    watching.until(6.0)
-    world.ranks[3].heartbeat_age_s = 1.1  # its threads end at once
-    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
-    world.ranks[0].die(6.2, TapeState.FAILED, "RuntimeError")
-    watching.until(7.0)
-    assert watching.verdicts == []
-    world.ranks[0].is_seen_to_die(7.0, RAISED, TapeState.FAILED, "RuntimeError")
-    world.ranks[3].is_seen_to_die(7.1, KILL)
-    watching.until(9.0)
-    ((_, given),) = watching.verdicts
-    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (3,))
-
-
 def test_rank_that_is_ended_because_of_another_node() -> None:
     """One node sees two of four ranks: the cause of their exception, and of the launcher's signal, is elsewhere."""
     world, numbers = busy(5.9)
@@ -330,59 +289,6 @@ def test_rank_that_is_ended_because_of_another_node() -> None:
     everybody = world.snapshot(7.0)
     found = first_death(tuple(everybody.ranks.values()))
     assert found is not None and found.ranks == (2,)
-
-
-def seen_late(alive_until_s: float, status: int = KILL) -> list[RankView]:
-    """A rank is killed, and its agent on a busy node sees that after a launcher has ended the rank of another node."""
-    world, numbers = busy(5.9)
-    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
-    world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
-    world.ranks[3].is_seen_to_die(6.4, TERM)
-    world.ranks[1].is_seen_to_die(6.7, status)
-    views = [rank.view(7.0) for rank in (world.ranks[0], world.ranks[1], world.ranks[3])]
-    views[1] = dataclasses.replace(views[1], heartbeat_ns=START_NS + round(alive_until_s * SECOND), is_remote=True)
-    return views
-
-
-@pytest.mark.parametrize("status", [KILL, ABORT])
-def test_launcher_that_is_faster_than_the_agent_that_sees_the_death(status: int) -> None:
-    """The rank that was asked to end is not first if another one, seen to be killed later, may have been dead then."""
-    first = first_death(seen_late(6.05, status))
-    assert first is not None and first.ranks == (1,)
-    assert first.lead_ns is None  # the times do not show it
-
-
-def test_rank_that_was_asked_to_end_while_the_other_lived() -> None:
-    """If the rank that was killed had shown a sign of life after that, the one that was asked is first."""
-    first = first_death(seen_late(alive_until_s=6.6)[1:])
-    assert first is not None and first.ranks == (3,)
-
-
-def test_rank_that_crashes_because_another_one_was_asked_to_end() -> None:
-    """One rank is asked to end; of those that lose their connections to it, one gets an exception, one aborts."""
-    world, numbers = busy(5.9)
-    world.ranks[3].is_seen_to_die(6.1, TERM)
-    world.ranks[1].is_seen_to_die(6.15, ABORT)
-    world.ranks[1].heartbeat_age_s = 0.8
-    world.ranks[0].end(numbers[0], 6.12, How.FAILED, "RuntimeError")
-    world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
-    first = first_death([world.ranks[rank].view(7.0) for rank in (0, 1, 3)])
-    assert first is not None and first.ranks == (3,)
-
-
-@pytest.mark.parametrize(("error_ms", "ranks"), [(1, (3,)), (150, (0, 3))])
-def test_death_on_a_clock_that_is_not_known_well(error_ms: int, ranks: tuple[int, ...]) -> None:
-    """Whether the death on another node was earlier is only known as precisely as its clock."""
-    world, _ = busy()
-    world.ranks[0].is_seen_to_die(6.1, KILL)
-    world.ranks[3].is_seen_to_die(6.0, ABORT)
-    for rank in (1, 2):
-        world.ranks[rank].is_seen_to_die(6.3, TERM)
-    views = [rank.view(7.0) for rank in world.ranks]
-    views[3] = dataclasses.replace(views[3], is_remote=True, clock_error_ns=error_ms * 1_000_000)
-    first = first_death(views)
-    assert first is not None
-    assert (first.ranks, first.is_inferred) == (ranks, len(ranks) > 1)
 
 
 def vanish(watch: Watching, at_s: float, ranks: tuple[int, ...]) -> None:

@@ -15,16 +15,21 @@ from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.tapes.fake_tape import ClockedTape
 
 
+def be_thrown_out(tape: ClockedTape, follower: TapeFollower) -> None:
+    """The tape is polled while its rank is in an operation, which then fails, and the rank ends."""
+    number = tape.enter()
+    follower.observe(tape.reader.poll())
+    tape.end(number, How.FAILED, "RuntimeError")
+    tape.writer.finish(TapeState.FAILED, tape.writer.names.intern("RuntimeError"))
+    tape.writer.close()
+
+
 def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
     """A failure recorded after the last poll ended an open operation: that is not an exception of the rank's own."""
     tape, watch = ClockedTape(tmp_path), DeathWatch()
     try:
         follower = TapeFollower(tape.reader, watch)
-        number = tape.enter()
-        follower.observe(tape.reader.poll())
-        tape.end(number, How.FAILED, "RuntimeError")
-        tape.writer.finish(TapeState.FAILED, tape.writer.names.intern("RuntimeError"))
-        tape.writer.close()
+        be_thrown_out(tape, follower)
         first = follower.view(time.monotonic_ns())
         assert first is not None and first.alive and not first.is_dead
         follower.observe(tape.reader.poll())
@@ -43,11 +48,7 @@ def test_seen_to_die_after_its_tape_was_read(tmp_path: Path) -> None:
     tape, deaths = ClockedTape(tmp_path), RecordedDeaths()
     deaths.follow(tape.reader.identity.nonce, tape.writer.path)
     follower = TapeFollower(tape.reader, deaths)
-    number = tape.enter()
-    follower.observe(tape.reader.poll())
-    tape.end(number, How.FAILED, "RuntimeError")
-    tape.writer.finish(TapeState.FAILED, tape.writer.names.intern("RuntimeError"))
-    tape.writer.close()
+    be_thrown_out(tape, follower)
     write_death(tape.writer.path, Death(time.monotonic_ns(), status=int(signal.SIGTERM)))
     first = follower.view(time.monotonic_ns())
     assert first is not None and first.alive and first.death is None
