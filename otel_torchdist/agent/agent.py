@@ -19,6 +19,7 @@ from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
+from otel_torchdist.agent.priority import Priority
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
@@ -55,17 +56,19 @@ class Agent:
             each was given up.
     """
 
-    def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
+    def __init__(self, config: Config, outputs: Callable[[], Outputs], priority: Priority | None = None) -> None:
         """Set up an agent that reads no job directory yet.
 
         Args:
             config: Threshold, span budget and where `/metrics` is served.
             outputs: Builds what the agent writes to.
+            priority: That of this process; None if it stays as it is.
         """
         self.scrapes = 0
         self.given_up: dict[Path, float] = {}
         self._allowance = Allowance()
         self._config = config
+        self._priority = priority
         self._jobs: dict[Path, Job] = {}
         self._own: set[Path] = set()
         self._targets: dict[Path, ScrapeTarget] = {}
@@ -82,11 +85,11 @@ class Agent:
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
         self._machine = _machine_watch() if config.machine else None
-        watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths, self._machine)
+        self._watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths, self._machine)
         held = dataclasses.replace(built, sink=self._sink)
         self._feed = live_feed(config)
         archive = archive_of(config)
-        self.reader = Reader(held, config.span_budget, watch, self._deaths, archive, self._feed, self._machine)
+        self.reader = Reader(held, config.span_budget, self._watch, self._deaths, archive, self._feed, self._machine)
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:
@@ -148,6 +151,8 @@ class Agent:
                 self._save()
             if self.reader.serves_metrics:
                 self._serve()
+            if self._priority is not None:
+                self._priority.update(self._watch.is_urgent)
 
     def _watch_paths(self) -> None:
         if self._paths is None:

@@ -14,7 +14,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
-from otel_torchdist.agent.priority import give_way
+from otel_torchdist.agent.priority import Priority
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.text import fail
 from otel_torchdist.config import Config
@@ -81,10 +81,9 @@ def agent(
             "it reads every run and stays, so it cannot be combined with --run-dir, --again or --stay.",
             param_hint="--watch",
         )
-    give_way()
     with StopSignals() as stop:
         if watch:
-            NodeWatch(Agent(config, outputs_from_environment), _own_base(config), keep).run(stop)
+            NodeWatch(Agent(config, outputs_from_environment, Priority()), _own_base(config), keep).run(stop)
             return
         directory = _find(config, run_dir, wait, stop)
         if directory is None:
@@ -94,7 +93,8 @@ def agent(
         except AgentError as error:
             fail(str(error), ExitCode.NOTHING_FOUND)
         is_hung_up = stop.spend_first_hangup() if stay else lambda: True
-        agent_of_job = Agent(config, partial(outputs_from_environment, job=job_in(directory))).add(job)
+        outputs = partial(outputs_from_environment, job=job_in(directory))
+        agent_of_job = Agent(config, outputs, Priority()).add(job)
         Foreground(agent_of_job, keep, stays=lambda: not is_hung_up()).run(stop)
 
 

@@ -58,6 +58,7 @@ class RunWatch:
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._sight = Sight()
+        self._is_near = False
         self.agent_id = 0
         self.judging_agent: JudgingAgent | None = None
         self.rescues_elsewhere: Mapping[int, Rescue] = {}
@@ -104,6 +105,11 @@ class RunWatch:
     def is_hurried(self) -> bool:
         """Whether answers are awaited, so that the next pass should come soon."""
         return self._incident.pending is not None
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a verdict may be due soon: one is pending, or a wait has counted for half the threshold."""
+        return self.is_hurried or self._is_near
 
     def suspects_stall(self, world: WorldSnapshot) -> bool:
         """Whether a stall is ongoing or near, or the end has come, as far as this snapshot of some ranks shows."""
@@ -208,6 +214,7 @@ class RunWatch:
     def _remember(self, world: WorldSnapshot, waits: list[Wait]) -> None:
         self._markers.forget_all_but(waits)
         self._ages.forget_all_but(waits)
+        self._is_near = bool(self._ages.soon_stalled(waits, world))
         self._world = world
 
     def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:

@@ -77,6 +77,11 @@ class StallWatch:
         return self._detector.next_check_s if self._detector is not None else CHECK_S
 
     @property
+    def is_urgent(self) -> bool:
+        """Whether a verdict may be due soon."""
+        return self._detector is not None and self._detector.is_urgent
+
+    @property
     def is_concluding(self) -> bool:
         """See `Detector`."""
         return self._detector is not None and self._detector.is_concluding
@@ -167,6 +172,11 @@ class Detector:
         """Seconds until the next pass at the latest."""
         is_hurried = self._undecided or any(run.is_hurried for run in self._runs.values())
         return HURRIED_CHECK_S if is_hurried else CHECK_S
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a verdict may be due soon."""
+        return self._undecided or any(run.is_urgent for run in self._runs.values())
 
     @property
     def is_concluding(self) -> bool:

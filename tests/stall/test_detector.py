@@ -111,6 +111,22 @@ def test_rank_that_comes_before_the_verdict() -> None:
     assert watching.detector.next_check_s == CHECK_S
 
 
+def test_urgent_from_half_the_threshold_on() -> None:
+    """A verdict may be due soon once operations have been open for half the threshold, and until they have ended."""
+    world, numbers = stalled()
+    watching = Watching(world)
+    watching.until(9.8)
+    assert not watching.detector.is_urgent
+    for now_s in (10.5, 15.5, 17.0):
+        watching.until(now_s)
+        assert watching.detector.is_urgent
+    world.ranks[2].enter(EVERYBODY, 17.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 17.1)
+    watching.until(18.0)
+    assert not watching.detector.is_urgent
+
+
 def test_changed_verdict_is_a_new_epoch() -> None:
     """Two ranks are missing, one enters: the changed verdict is given once, after it has held for a second."""
     world = FakeWorld(4)

@@ -38,6 +38,7 @@ def test_nothing_to_hand_over() -> None:
     watching.until(20.0)
     assert watching.reported == []
     assert watching.detector.next_check_s == CHECK_S
+    assert watching.detector.is_urgent  # the agent that judges needs what this one sees
 
 
 def test_taking_over_continues_the_incident() -> None:

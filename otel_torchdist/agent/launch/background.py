@@ -16,7 +16,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.log_relay import LOG_NAME
-from otel_torchdist.agent.priority import give_way, put_session_behind
+from otel_torchdist.agent.priority import Priority
 from otel_torchdist.config import Config
 from otel_torchdist.job.description_file import job_in
 from otel_torchdist.job.directory import clean_up
@@ -34,8 +34,6 @@ def main(directory: str) -> None:
     config = Config.from_environment()  # before there is a log: the ranks have already warned of bad values
     _log_to_file(job_directory / LOG_NAME)
     _leave_the_ranks_cores()
-    give_way()
-    put_session_behind()
     withdraw_stale(job_directory.parent)
     with StopSignals() as stop, guard.guarded("the agent"):
         try:
@@ -43,7 +41,8 @@ def main(directory: str) -> None:
         except AgentError as error:
             logging.getLogger("otel_torchdist").info("%s", error)
             return
-        agent = Agent(config, partial(outputs_from_environment, job=job_in(job_directory))).add(job)
+        outputs = partial(outputs_from_environment, job=job_in(job_directory))
+        agent = Agent(config, outputs, Priority(weighs_session=True)).add(job)
         Foreground(agent, config.agent_linger, is_awaited=True).run(stop)
         clean_up(job_directory.parent, config.keep_runs, config.keep_bytes)
 

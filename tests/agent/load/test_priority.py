@@ -14,11 +14,14 @@ import pytest
 from otel_torchdist.agent.priority import NICE
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
+from tests.support.waiting import until
 
+HERE = Path(__file__).parent
 THRESHOLD_S = 2.0
 PROMISE_S = 2.0
 """From the threshold to the verdict."""
 BURN = "while True: pass"
+CAP_SYS_NICE = 23
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BURNERS = 2
 """For each core: as if two ranks computed there."""
@@ -71,8 +74,8 @@ def test_a_stall_is_reported_in_time(
     ranks = begin(2)
     running = start("agent", "--keep", "0", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT=str(round(THRESHOLD_S * 1000)))
     running.wait_for("/metrics is served")
-    assert os.getpriority(os.PRIO_PROCESS, running.process.pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICE, 19)
-    assert os.sched_getscheduler(running.process.pid) == os.SCHED_BATCH
+    usual = placed(running.process.pid)
+    until(lambda: placed(running.process.pid) == behind(usual))
     for sequence in range(1, 20):
         ranks.meet(sequence)
     ranks.send(0, "enter 20")
@@ -81,3 +84,50 @@ def test_a_stall_is_reported_in_time(
     running.wait_for("stall: ")
     took_s = time.monotonic() - entered
     assert took_s < THRESHOLD_S + PROMISE_S / busy_cores.share(), f"with {busy_cores.share():.0%} of the cores"
+
+
+def test_place_while_a_verdict_may_be_due() -> None:
+    """All threads and the session give way when nothing has been urgent for a while, until something is."""
+    with subprocess.Popen(
+        [sys.executable, str(HERE / "giving_way.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        usual = placed(process.pid)
+        assert len(usual) == 2, "threads"
+        for is_urgent in (False, True):
+            process.stdin.write(f"{int(is_urgent)}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "placed\n"
+            assert placed(process.pid) == (restored(usual) if is_urgent else behind(usual))
+            assert session_nice(process.pid) in (None, 0 if is_urgent else NICE)
+
+
+def placed(pid: int) -> list[tuple[int, int]]:
+    """Policy and nice value of each thread of a process."""
+    threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return [(os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)) for thread in threads]
+
+
+def behind(usual: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where threads are that give way."""
+    return [(os.SCHED_BATCH, min(nice + NICE, 19)) for _, nice in usual]
+
+
+def restored(usual: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where threads are that no longer give way: nice values only go back for those who may lower them."""
+    rights = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:"))
+    may_lower = int(rights.split()[1], 16) >> CAP_SYS_NICE & 1
+    return usual if may_lower else [(os.SCHED_OTHER, nice) for _, nice in behind(usual)]
+
+
+def session_nice(pid: int) -> int | None:
+    """The nice value of a process's session; None where the kernel does not group processes by session."""
+    try:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+    except (OSError, IndexError):
+        return None
