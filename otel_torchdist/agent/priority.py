@@ -39,6 +39,7 @@ class Priority:
             weighs_session: Whether the session of this process is weighed too. It is only if it is the agent's alone.
         """
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self._policy, self._param = os.sched_getscheduler(0), os.sched_getparam(0)
         self._urgent_s = time.monotonic()
         self._is_behind = False
         self._weighs_session = weighs_session and _has_own_session()
@@ -58,12 +59,13 @@ class Priority:
 
     def _place_threads(self, is_behind: bool) -> None:
         """Threads have nice values and policies of their own, which those that they start inherit."""
-        nice, policy = (self._nice + NICE, os.SCHED_BATCH) if is_behind else (self._nice, os.SCHED_OTHER)
+        nice = min(self._nice + NICE, 19) if is_behind else self._nice
+        policy, param = (os.SCHED_BATCH, os.sched_param(0)) if is_behind else (self._policy, self._param)
         for thread in map(int, os.listdir(_THREADS)):
             with contextlib.suppress(OSError):  # it has ended
-                os.sched_setscheduler(thread, policy, os.sched_param(0))
+                os.sched_setscheduler(thread, policy, param)
             with contextlib.suppress(OSError):  # or may not have more than it has
-                os.setpriority(os.PRIO_PROCESS, thread, min(nice, 19))
+                os.setpriority(os.PRIO_PROCESS, thread, nice)
 
     def _place_session(self, is_behind: bool) -> None:
         try:

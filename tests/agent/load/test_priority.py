@@ -122,7 +122,7 @@ def restored(usual: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Where threads are that no longer give way: nice values only go back for those who may lower them."""
     rights = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:"))
     may_lower = int(rights.split()[1], 16) >> CAP_SYS_NICE & 1
-    return usual if may_lower else [(os.SCHED_OTHER, nice) for _, nice in behind(usual)]
+    return usual if may_lower else [(policy, min(nice + NICE, 19)) for policy, nice in usual]
 
 
 def session_nice(pid: int) -> int | None:
