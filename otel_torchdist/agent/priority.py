@@ -9,7 +9,7 @@ Linux may group processes by session first (`sched_autogroup_enabled`). It then 
 of its own, as much as all ranks of the node together, whatever its nice value is. So its session is weighed too.
 
 While a verdict may be due soon, and while it starts, it stands beside training like any other process: a rank that
-waits has no use for the core, and an agent that comes too late is of none. The weight of a session may be given back
+waits does not need the core, and the verdict must not come late. The weight of a session may be given back
 by anyone; a nice value only by root, or as far as `RLIMIT_NICE` allows.
 """
 

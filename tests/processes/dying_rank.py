@@ -1,4 +1,4 @@
-"""A rank as a process that has a tape and ends as it is told: `exit <code>`, `eat` (memory, without end)."""
+"""A rank as a process that has a tape and obeys: `exit <code>`, `eat` (memory, without end), `join <process group>`."""
 
 import os
 import sys
@@ -17,6 +17,8 @@ def main() -> None:
         match line.split():
             case ["exit", code]:
                 os._exit(int(code))
+            case ["join", group]:
+                os.setpgid(0, int(group))
             case ["eat"]:
                 eaten: list[bytes] = []
                 while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -146,12 +145,15 @@ def test_launcher_ends_the_others_too(
 
 def test_process_group_is_ended(ranks: DyingRanks) -> None:
     """All ranks are signalled by one system call, as by Ctrl-C: the first to end was not alone, whichever it is."""
-    processes: list[subprocess.Popen[str]] = []
-    for _ in range(4):
-        group = processes[0].pid if processes else 0
-        processes.append(ranks.start(preexec_fn=functools.partial(os.setpgid, 0, group)))
+    processes = [ranks.start() for _ in range(4)]
+    group = processes[0].pid
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(f"join {group}\n")
+        process.stdin.flush()
+        until(lambda pid=process.pid: os.getpgid(pid) == group)
     watcher, _ = ranks.watch()
-    os.killpg(processes[0].pid, signal.SIGTERM)
+    os.killpg(group, signal.SIGTERM)
     deaths = seen_by(watcher)
     assert [death.signal for death in deaths] == [signal.SIGTERM] * 4
     assert deaths[order_of(deaths)[0]].with_others

@@ -17,6 +17,7 @@ def main() -> None:
         while time.monotonic() < due:
             priority.update(is_urgent=line == "1\n")
             time.sleep(0.05)
+        priority.update(is_urgent=line == "1\n")  # this process may not have had a core meanwhile
         print("placed", flush=True)
 
 

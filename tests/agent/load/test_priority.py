@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -74,8 +75,8 @@ def test_a_stall_is_reported_in_time(
     ranks = begin(2)
     running = start("agent", "--keep", "0", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT=str(round(THRESHOLD_S * 1000)))
     running.wait_for("/metrics is served")
-    usual = placed(running.process.pid)
-    until(lambda: placed(running.process.pid) == behind(usual))
+    usual = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    until(lambda: set(placed(running.process.pid)) == set(behind([usual])))
     for sequence in range(1, 20):
         ranks.meet(sequence)
     ranks.send(0, "enter 20")
@@ -109,8 +110,11 @@ def test_place_while_a_verdict_may_be_due() -> None:
 
 def placed(pid: int) -> list[tuple[int, int]]:
     """Policy and nice value of each thread of a process."""
-    threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    return [(os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)) for thread in threads]
+    found: list[tuple[int, int]] = []
+    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            found.append((os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)))
+    return found
 
 
 def behind(usual: list[tuple[int, int]]) -> list[tuple[int, int]]:
