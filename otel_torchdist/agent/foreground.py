@@ -89,14 +89,17 @@ class Foreground:
             self._turn()
 
     def _conclude(self, stop: StopSignals) -> None:
-        """Find out how the last ranks ended, and let peer agents see their last calls, for at most four seconds."""
+        """Report how the last ranks ended, and let peer agents see their last calls, for at most four seconds."""
         deadline = time.monotonic() + CONCLUDING_S
         while self._is_concluding(stop) and time.monotonic() < deadline:
             time.sleep(CONCLUDING_CHECK_S)
             self._turn()
 
     def _is_concluding(self, stop: StopSignals) -> bool:
-        return self._agent.reader.is_concluding or (stop.received is None and RankLife.RUNNING in self._log.latest)
+        reader = self._agent.reader
+        if stop.received is not None:
+            return reader.is_concluding
+        return reader.is_concluding or reader.awaits_last_verdict or RankLife.RUNNING in self._log.latest
 
     def _linger(self, stop: StopSignals) -> None:
         """Stay for a final scrape, and for ranks that are restarted."""

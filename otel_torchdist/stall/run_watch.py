@@ -20,6 +20,7 @@ from otel_torchdist.stall.incidents.pending import Sight
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
+from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
@@ -110,6 +111,13 @@ class RunWatch:
     def is_urgent(self) -> bool:
         """Whether a verdict may be due soon: one is pending, or a wait has counted for half the threshold."""
         return self.is_hurried or self._is_near
+
+    @property
+    def awaits_last_verdict(self) -> bool:
+        """Once no tape of this node is in use: whether a verdict is pending, or a rank's process has not ended yet."""
+        views = self._world.ranks.values() if self._world is not None else ()
+        is_dying = any(view.alive and not view.is_remote and view.state is TapeState.RUNNING for view in views)
+        return self.is_hurried or is_dying
 
     def suspects_stall(self, world: WorldSnapshot) -> bool:
         """Whether a stall is ongoing or near, or the end has come, as far as this snapshot of some ranks shows."""

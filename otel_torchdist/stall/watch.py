@@ -86,6 +86,11 @@ class StallWatch:
         """See `Detector`."""
         return self._detector is not None and self._detector.is_concluding
 
+    @property
+    def awaits_last_verdict(self) -> bool:
+        """See `RunWatch`."""
+        return self._detector is not None and self._detector.awaits_last_verdict
+
     def check(self, now_ns: int, is_last: bool = False, looked_ns: int = 0) -> list[Event]:
         """Evaluate all ranks.
 
@@ -182,6 +187,11 @@ class Detector:
     def is_concluding(self) -> bool:
         """Whether this node's ranks are over, but are still being compared with those of other nodes."""
         return any(run.is_concluding() for run in self._runs.values())
+
+    @property
+    def awaits_last_verdict(self) -> bool:
+        """See `RunWatch`."""
+        return any(run.awaits_last_verdict for run in self._runs.values())
 
     def process(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
         """Process the newest snapshot of every run.

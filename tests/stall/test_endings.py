@@ -1,5 +1,7 @@
 """Ranks that die or finish: what is reported at once, and what is not a stall."""
 
+import signal
+
 import pytest
 
 from otel_torchdist.stall.events import IncidentResolved, StacksWanted
@@ -20,6 +22,30 @@ def test_death_is_reported_at_once() -> None:
     ((_, given),) = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
     assert not any(isinstance(event, StacksWanted) for _, event in watching.events)
+
+
+@pytest.mark.parametrize("others_s", [6.2, 6.3, 6.45])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_agents_stay_for_the_last_verdict(others_s: float, is_seen: bool) -> None:
+    """When no tape is locked any more: until it is known how ranks died, and reported which was first; no longer."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    assert watching.detector.awaits_last_verdict
+    for at_s, ranks, number in ((6.1, (2,), signal.SIGKILL), (others_s, (0, 1, 3), signal.SIGTERM)):
+        for rank in ranks:
+            if is_seen:
+                world.ranks[rank].is_seen_to_die(at_s, number)
+            else:
+                world.ranks[rank].die(at_s)
+    watching.now_s = others_s
+    watching.poll()
+    while watching.detector.awaits_last_verdict and watching.now_s < 8.0:
+        watching.until(watching.now_s + 0.1)
+    assert watching.now_s <= others_s + 1.0
+    ((_, given),) = watching.verdicts
+    assert given.verdict.kind is VerdictKind.DEAD
+    assert 2 in given.verdict.ranks
 
 
 def test_death_waits_for_what_the_rank_had_still_written() -> None:

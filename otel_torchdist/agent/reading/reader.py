@@ -196,6 +196,11 @@ class Reader:
         """Whether ranks of other nodes are still compared with those of this node, which have ended."""
         return self._watch.is_concluding
 
+    @property
+    def awaits_last_verdict(self) -> bool:
+        """Once all ranks have ended: whether it is not known yet how, or a verdict on it is pending."""
+        return self._watch.awaits_last_verdict
+
     def turn(self, watches: bool = True, is_last: bool = False) -> None:
         """Read everything that is new.
 
