@@ -86,11 +86,13 @@ class _Post:
     """Keeps an agent running for one job directory.
 
     An agent that ends is restarted after 1, 2, 4, 8 s, but at most five times within ten minutes, because the cause (no
-    space, no memory) may pass. One that cannot be started at all is given up.
+    space, no memory) may pass. One that cannot be started at all is given up. Starts before this process's own do not
+    count: a short program that is run again and again, in the same directory, needs a new agent each time.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._since_ns = time.monotonic_ns()
         # Closing a descriptor drops the locks that this process has on the file, so each is opened once and kept open.
         self._watch_lock = os.open(directory / LOCK_NAME, _FLAGS, 0o600)
         self._start_lock = os.open(directory / START_LOCK_NAME, _FLAGS, 0o600)
@@ -169,7 +171,8 @@ class _Post:
         now_ns = time.monotonic_ns()
         words = os.pread(self._start_lock, 4096, 0).split()
         starts = [int(word) for word in words if word.isdigit()]
-        recent = [start for start in starts if now_ns - STARTS_WITHIN_S * 1e9 < start <= now_ns]
+        since_ns = max(self._since_ns, now_ns - round(STARTS_WITHIN_S * 1e9))
+        recent = [start for start in starts if since_ns <= start <= now_ns]
         if len(recent) >= MAX_STARTS:
             if not self._has_warned:
                 self._has_warned = True

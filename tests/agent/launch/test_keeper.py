@@ -108,6 +108,16 @@ def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog:
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
+def test_programs_that_follow_each_other_get_an_agent_each(starts: Starts, tmp_path: Path) -> None:
+    """Only the starts of the same program count: many short ones may use one job directory, one after the other."""
+    for nth in range(2 * MAX_STARTS):
+        keeper = AgentKeeper()
+        keeper.keep(tmp_path)
+        look(keeper, starts, 1)
+        keeper.close()
+        assert len(starts.at) == nth + 1
+
+
 def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
     """While the lock is held, nothing is started; once it is released, an agent is started at once."""
     with subprocess.Popen(
