@@ -22,6 +22,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -36,6 +37,40 @@ MAX_AHEAD: Final = 64
 _COUNTS_ON_DEVICE: Final = ("capturable", "fused")
 """Settings of optimizers that keep their counts of steps where the parameters are, so that no step waits for them."""
 _STEP: Final = re.compile(r"step-(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """What is in a tensor without dimensions."""
+
+    value: float
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _OnHost:
+    """What an optimizer keeps on the host for parameters on a device, such as counts of steps and learning rates.
+
+    Attributes:
+        state: Such values of each parameter that has a state, by its position.
+        groups: Those of each group of parameters.
+    """
+
+    state: dict[int, dict[str, Any]]
+    groups: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Enqueued:
+    """A step of the optimizer that has been enqueued on a device.
+
+    Attributes:
+        ended: Recorded behind it.
+        before: What was on the host before it.
+    """
+
+    ended: torch.cuda.Event
+    before: _OnHost
 
 
 class LocalShards:
@@ -54,18 +89,24 @@ class LocalShards:
         self._tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._optimizer = optimizer
         self._steps = 0
-        self._events: deque[torch.cuda.Event] = deque(maxlen=MAX_AHEAD)
+        self._ahead: deque[_Enqueued] = deque(maxlen=MAX_AHEAD)
         devices = {tensor.device for tensor in self._tensors.values() if tensor.device.type == "cuda"}
         # Made now: in a stall, CUDA may wait for the device before it makes one.
         self._streams = {device: torch.cuda.Stream(device) for device in devices}
+        self._on_host = _OnHost({}, [])
+        optimizer.register_step_pre_hook(self._note)
         optimizer.register_step_post_hook(self._count)
+
+    def _note(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        if self._streams:
+            self._on_host = self._read_on_host()
 
     def _count(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._steps += 1
         if self._streams:
             event = torch.cuda.Event()
             event.record()
-            self._events.append(event)
+            self._ahead.append(_Enqueued(event, self._on_host))
 
     @property
     def steps(self) -> int:
@@ -73,7 +114,10 @@ class LocalShards:
 
         On a device a program runs ahead: it may have enqueued steps that wait for the operation that hangs.
         """
-        return self._steps - sum(not event.query() for event in tuple(self._events))
+        return self._steps - len(self._not_ended())
+
+    def _not_ended(self) -> list[_Enqueued]:
+        return [step for step in tuple(self._ahead) if not step.ended.query()]
 
     def copy(self) -> dict[str, Any]:
         """Copy everything to the CPU; on a device by a stream of its own, which waits for nothing.
@@ -87,17 +131,20 @@ class LocalShards:
         """
         with torch.no_grad():
             before = self._versions()
+            ahead = self._not_ended()
+            # The host counts steps before the device has made them.
+            on_host = ahead[0].before if ahead else self._read_on_host()
+            parameters = list(self._parameters())
             copied = {
                 "steps": before[0],
                 "tensors": {name: self._on_cpu(tensor) for name, tensor in self._tensors.items()},
                 "state": {
-                    position: {key: self._on_cpu(value) for key, value in self._optimizer.state[parameter].items()}
-                    for position, parameter in enumerate(self._parameters())
-                    if parameter in self._optimizer.state
+                    position: self._all_on_cpu(self._optimizer.state[parameters[position]], values)
+                    for position, values in on_host.state.items()
                 },
                 "groups": [
-                    {key: self._on_cpu(value) for key, value in group.items() if key != "params"}
-                    for group in self._optimizer.param_groups
+                    self._all_on_cpu(group, values)
+                    for group, values in zip(self._optimizer.param_groups, on_host.groups, strict=True)
                 ],
             }
             if self._versions() != before:
@@ -135,7 +182,19 @@ class LocalShards:
                     key: _like(parameter, value, on_device) for key, value in state.items()
                 }
         self._steps = copied["steps"]
-        self._events.clear()
+        self._ahead.clear()
+
+    def _read_on_host(self) -> _OnHost:
+        """Read what is on the host of parameters on a device; cheap, for it is read before each step."""
+        state = self._optimizer.state
+        return _OnHost(
+            {
+                position: _host_values(state[parameter]) if parameter.is_cuda else {}
+                for position, parameter in enumerate(self._parameters())
+                if parameter in state
+            },
+            [_host_values(group) for group in self._optimizer.param_groups],
+        )
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         groups: list[dict[str, Any]] = self._optimizer.param_groups
@@ -148,6 +207,11 @@ class LocalShards:
         tensors = [*self._tensors.values(), *filter(torch.is_tensor, state)]
         return (self.steps, *(_local(tensor)._version for tensor in tensors))
 
+    def _all_on_cpu(self, values: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+        """Copy values of an optimizer, except those that are known."""
+        others = {key: self._on_cpu(value) for key, value in values.items() if key not in known and key != "params"}
+        return {**others, **{key: _tensors_in(value) for key, value in known.items()}}
+
     def _on_cpu(self, value: Any) -> Any:
         if isinstance(value, tuple):  # betas, which may be tensors
             return tuple(map(self._on_cpu, cast("tuple[Any, ...]", value)))
@@ -156,6 +220,34 @@ class LocalShards:
         local = _local(value)
         with torch.cuda.stream(self._streams.get(local.device)):  # no stream: nothing is changed
             return local.detach().to("cpu", copy=True)
+
+
+def _host_values(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: _copied(value) for key, value in values.items() if key != "params" and _is_on_host(value)}
+
+
+def _is_on_host(value: Any) -> bool:
+    if isinstance(value, tuple):  # betas, which may be tensors
+        return all(map(_is_on_host, cast("tuple[Any, ...]", value)))
+    return not isinstance(value, torch.Tensor) or not value.is_cuda
+
+
+def _copied(value: Any) -> Any:
+    """Copy a value on the host; a number in a tensor, of which each parameter may have one, faster than by `clone`."""
+    if isinstance(value, tuple):
+        return tuple(map(_copied, cast("tuple[Any, ...]", value)))
+    if not isinstance(value, torch.Tensor):
+        return value
+    return _local(value).detach().clone() if value.ndim else _Number(value.item(), value.dtype)
+
+
+def _tensors_in(value: Any) -> Any:
+    """Undo `_copied`."""
+    if isinstance(value, _Number):
+        return torch.tensor(value.value, dtype=value.dtype)
+    if isinstance(value, tuple):
+        return tuple(map(_tensors_in, cast("tuple[Any, ...]", value)))
+    return value
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
