@@ -103,7 +103,9 @@ class LocalShards:
 
     def _count(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._steps += 1
-        if self._streams:
+        if self._streams and not torch.cuda.is_current_stream_capturing():
+            while self._ahead and self._ahead[0].ended.query():
+                self._ahead.popleft()
             event = torch.cuda.Event()
             event.record()
             self._ahead.append(_Enqueued(event, self._on_host))
@@ -238,7 +240,8 @@ def _copied(value: Any) -> Any:
         return tuple(map(_copied, cast("tuple[Any, ...]", value)))
     if not isinstance(value, torch.Tensor):
         return value
-    return _local(value).detach().clone() if value.ndim else _Number(value.item(), value.dtype)
+    local = _local(value).detach()
+    return local.clone() if local.ndim else _Number(local.item(), local.dtype)
 
 
 def _tensors_in(value: Any) -> Any:
