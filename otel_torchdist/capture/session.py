@@ -145,18 +145,14 @@ class Capture:
         if self._symmetric_memory is not None:
             self._symmetric_memory.remove()
         self._dispatcher = self._symmetric_memory = None
-        self._put_back()
-        self._watch.stop(timeout_s=2.0)
-        self._end_recorder(TapeState.FINISHED)
-        self._devices.stop(timeout_s=2.0, give_events_up=True)
-
-    def _put_back(self) -> None:
-        """Put everything back in Python as it was; torch's dispatcher still has our kernels."""
         self._loop.unhook()
         if self._observed is not None:
             self._observed.unhook()
         self._patches.restore()
         self._rpc.unhook()
+        self._watch.stop(timeout_s=2.0)
+        self._end_recorder(TapeState.FINISHED)
+        self._devices.stop(timeout_s=2.0, give_events_up=True)
 
     # --- groups ----------------------------------------------------------------------------------------------
 
@@ -366,7 +362,9 @@ class Capture:
             self._devices.stop(timeout_s=1.0)
             # What the dispatcher's kernels refer to outlives Python. If that led to what we have replaced in torch, so
             # would its groups: NCCL's would neither warn nor wait for a watchdog that is about to end the process.
-            self._put_back()
+            # Hooks stay: other threads may run through them.
+            self._loop.restore()
+            self._patches.restore()
 
 
 def _forget_in_child(capture: Capture | None) -> None:

@@ -70,6 +70,10 @@ class TrainingLoop:
         self._parts.unhook()
         self._expectations.unhook()
         self._checkpoints.unhook()
+        self.restore()
+
+    def restore(self) -> None:
+        """Restore what has been replaced in parts of torch that programs import when they need them."""
         self._labelled_parts.unhook()
 
     def write_to(self, recorder: Recorder | None) -> None:
