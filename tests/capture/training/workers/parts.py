@@ -1,6 +1,6 @@
 """A rank of a DDP job that reads batches from workers of a loader, and times each part of its steps by hand.
 
-Says each part's share of the time, by hand and as counted.
+Says each part's share of each step, by hand and as counted.
 """
 
 from __future__ import annotations
@@ -43,9 +43,19 @@ model = DistributedDataParallel(torch.nn.Sequential(*layers))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batches = iter(DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context="fork"))
 own_batches = iter([0.03] * STEPS)
-by_hand = {"data": 0.0, "backward": 0.0, "optimizer": 0.0}
-begun = time.perf_counter()
+words = own_tape(capture).words
+
+
+def counted_ns() -> dict[str, int]:
+    """What has been counted of each part so far."""
+    figures = read_figures(words)
+    return {"data": figures.data_wait_ns, "backward": figures.backward_ns, "optimizer": figures.optimizer_ns}
+
+
+by_hand: dict[str, list[float]] = {"data": [], "backward": [], "optimizer": []}
+counted: dict[str, list[float]] = {part: [] for part in by_hand}
 for _ in range(STEPS):
+    before = counted_ns()
     t0 = time.perf_counter()
     batch = next(batches)
     with data_wait():
@@ -59,19 +69,16 @@ for _ in range(STEPS):
     optimizer.step()
     t4 = time.perf_counter()
     optimizer.zero_grad()
-    by_hand["data"] += t1 - t0
-    by_hand["backward"] += t3 - t2
-    by_hand["optimizer"] += t4 - t3
     mark_step(samples=len(batch), tokens=len(batch) * 7, flops=3e18)
-whole = time.perf_counter() - begun
-figures = read_figures(own_tape(capture).words)
+    step_s = time.perf_counter() - t0
+    for part, seconds in (("data", t1 - t0), ("backward", t3 - t2), ("optimizer", t4 - t3)):
+        by_hand[part].append(seconds / step_s)
+    for part, passed_ns in counted_ns().items():
+        counted[part].append((passed_ns - before[part]) / 1e9 / step_s)
+figures = read_figures(words)
 say(
-    by_hand={part: seconds / whole for part, seconds in by_hand.items()},
-    counted={
-        "data": figures.data_wait_ns / 1e9 / whole,
-        "backward": figures.backward_ns / 1e9 / whole,
-        "optimizer": figures.optimizer_ns / 1e9 / whole,
-    },
+    by_hand=by_hand,
+    counted=counted,
     numbers=[figures.batches, figures.backward_passes, figures.optimizer_steps, figures.samples, figures.tokens],
     flops=figures.flops,
     syncs=figures.syncs_timed,
