@@ -34,7 +34,7 @@ from otel_torchdist.job.directory import job_directories
 GOAL_PERCENT: Final = 1.0
 GOAL_EXPORTED_PERCENT: Final = 5.0
 SCRAPE_S: Final = 1.0
-READ_S: Final = 20.0
+READ_S: Final = 60.0
 """How long the agent may take to count what has been recorded."""
 
 NOTES: Final = (

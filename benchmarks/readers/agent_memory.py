@@ -36,6 +36,8 @@ from otel_torchdist.serving.scrape_target import ScrapeTarget
 MB: Final = 1e6
 LOOK_S: Final = 0.5
 START_S: Final = 180.0
+READ_S: Final = 60.0
+"""How long the agent may take to count what has been recorded; others may use the cores."""
 END_S: Final = 10.0
 HOUR_S: Final = 3600.0
 _PROGRAM: Final = "import sys; from otel_torchdist.agent.launch.background import main; main(sys.argv[1])"
@@ -155,7 +157,7 @@ def _now(agent: int) -> Look:
 
 def _sums_when_read(job: Path, made: int) -> Sums:
     """The agent's counters, once everything is counted."""
-    deadline = time.monotonic() + END_S
+    deadline = time.monotonic() + READ_S
     sums = _sums(job)
     while sums.operations + sums.records_lost < made and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -166,7 +168,7 @@ def _sums_when_read(job: Path, made: int) -> Sums:
 
 
 def _sums(job: Path) -> Sums:
-    with urlopen(f"http://{ScrapeTarget(job).last_target()}/metrics", timeout=END_S) as answer:
+    with urlopen(f"http://{ScrapeTarget(job).last_target()}/metrics", timeout=READ_S) as answer:
         page = answer.read().decode()
     return Sums(
         _sum(page, "torchdist_operations_total"),

@@ -53,7 +53,7 @@ class AgentProcess:
 
     def scrape(self) -> str:
         """The page that Prometheus reads."""
-        with urlopen(self._url, timeout=END_S) as answer:
+        with urlopen(self._url, timeout=START_S) as answer:
             return answer.read().decode()
 
     def end(self) -> None:

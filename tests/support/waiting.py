@@ -50,7 +50,10 @@ def waited_for_a_core_s(pid: int | None = None) -> float:
 
 
 def waited_for_cores_s() -> float:
-    """Seconds in which some process of this machine was runnable but did not run; 0 if the kernel does not say."""
+    """Seconds in which some process of this machine was runnable but did not run; 0 if the kernel does not say.
+
+    What is added meanwhile is the tolerance to add to bounds that concern several processes.
+    """
     with contextlib.suppress(OSError):
         found = re.search(r"^some .*total=(\d+)$", Path("/proc/pressure/cpu").read_text(), re.MULTILINE)
         return int(found[1]) / 1e6 if found else 0.0
