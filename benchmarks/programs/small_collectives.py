@@ -22,7 +22,7 @@ from typing import Any, Final
 from benchmarks.forks import forked
 from benchmarks.native_library import MISSING, native_cache
 from benchmarks.programs.small_collectives_turn import CORES, RANKS, Loop, Program, Way
-from benchmarks.readers.agent_process import AgentProcess, sum_of
+from benchmarks.readers.agent_process import READ_S, AgentProcess, sum_of
 from benchmarks.receivers.receivers import GRPC, Receiver, span_receiver
 from benchmarks.results.recorded import insist, operations_on_tapes
 from benchmarks.results.report import show
@@ -34,8 +34,6 @@ from otel_torchdist.job.directory import job_directories
 GOAL_PERCENT: Final = 1.0
 GOAL_EXPORTED_PERCENT: Final = 5.0
 SCRAPE_S: Final = 1.0
-READ_S: Final = 60.0
-"""How long the agent may take to count what has been recorded."""
 
 NOTES: Final = (
     "A turn of the loop: all_gather_object and broadcast_object_list of an object of 1 to 2,047 bytes, all_reduce of "

@@ -23,6 +23,7 @@ from urllib.request import urlopen
 
 from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_ENDPOINT
 
+from benchmarks.readers.agent_process import READ_S, sum_of
 from benchmarks.readers.busy_ranks import CALLS_PER_SECOND, busy_ranks
 from benchmarks.readers.busy_tape import WORLD_SIZE
 from benchmarks.receivers.receivers import GRPC, Receiver, span_receiver
@@ -36,8 +37,6 @@ from otel_torchdist.serving.scrape_target import ScrapeTarget
 MB: Final = 1e6
 LOOK_S: Final = 0.5
 START_S: Final = 180.0
-READ_S: Final = 60.0
-"""How long the agent may take to count what has been recorded; others may use the cores."""
 END_S: Final = 10.0
 HOUR_S: Final = 3600.0
 _PROGRAM: Final = "import sys; from otel_torchdist.agent.launch.background import main; main(sys.argv[1])"
@@ -168,17 +167,13 @@ def _sums_when_read(job: Path, made: int) -> Sums:
 
 
 def _sums(job: Path) -> Sums:
-    with urlopen(f"http://{ScrapeTarget(job).last_target()}/metrics", timeout=READ_S) as answer:
+    with urlopen(f"http://{ScrapeTarget(job).last_target()}/metrics", timeout=END_S) as answer:
         page = answer.read().decode()
     return Sums(
-        _sum(page, "torchdist_operations_total"),
-        _sum(page, "torchdist_records_lost_total"),
-        _sum(page, "torchdist_spans_dropped_total"),
+        sum_of(page, "torchdist_operations_total"),
+        sum_of(page, "torchdist_records_lost_total"),
+        sum_of(page, "torchdist_spans_dropped_total"),
     )
-
-
-def _sum(page: str, metric: str) -> int:
-    return sum(round(float(value)) for value in re.findall(rf"^{metric}(?:\{{.*\}})? (\S+)$", page, re.MULTILINE))
 
 
 def _section(looks: list[Look], spans: int, sums: Sums, receiver: Receiver, window: Window) -> Section:

@@ -17,6 +17,8 @@ from otel_torchdist.serving.scrape_target import ScrapeTarget
 
 START_S: Final = 60.0
 END_S: Final = 10.0
+READ_S: Final = 60.0
+"""How long an agent may take to count what has been recorded; others may use the cores."""
 _LOOK_S: Final = 0.05
 _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -53,7 +55,7 @@ class AgentProcess:
 
     def scrape(self) -> str:
         """The page that Prometheus reads."""
-        with urlopen(self._url, timeout=START_S) as answer:
+        with urlopen(self._url, timeout=END_S) as answer:
             return answer.read().decode()
 
     def end(self) -> None:
