@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import statistics
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,13 @@ from tests.support.launch.jobs import Jobs
 def test_shares_are_those_of_a_run_that_is_timed_by_hand(jobs: Jobs) -> None:
     """Of a DDP job with loader workers: each part within two points, on a rank that waits for data and one not.
 
-    In the median step: now and then the machine takes the core away between a reading by hand and ours.
+    In three quarters of the steps: now and then the machine takes the core away between a reading by hand and ours.
     """
     for done in jobs.run("parts", 2).ranks:
         said = done.line()
-        for part, shares in said["by_hand"].items():
-            differences = [counted - share for counted, share in zip(said["counted"][part], shares, strict=True)]
-            assert len(shares) == 24
-            assert abs(statistics.median(differences)) < 0.02, part
-            assert statistics.median(shares) > 0, part
+        for part, differences in said["differences"].items():
+            assert len(differences) == 24
+            assert sum(abs(difference) < 0.02 for difference in differences) >= 18, (part, differences)
         assert said["numbers"] == [2 * 24, 24, 24, 4 * 24, 28 * 24]
         assert said["flops"] == pytest.approx(24 * 3e18)
         sync_ns, hidden_ns = said["sync"]

@@ -1,6 +1,6 @@
 """A rank of a DDP job that reads batches from workers of a loader, and times each part of its steps by hand.
 
-Says each part's share of each step, by hand and as counted.
+Says by how much of each step each part differs, as counted and by hand.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def counted_ns() -> dict[str, int]:
     return {"data": figures.data_wait_ns, "backward": figures.backward_ns, "optimizer": figures.optimizer_ns}
 
 
-by_hand: dict[str, list[float]] = {"data": [], "backward": [], "optimizer": []}
-counted: dict[str, list[float]] = {part: [] for part in by_hand}
+differences: dict[str, list[float]] = {"data": [], "backward": [], "optimizer": []}
 for _ in range(STEPS):
     before = counted_ns()
     t0 = time.perf_counter()
@@ -71,14 +70,12 @@ for _ in range(STEPS):
     optimizer.zero_grad()
     mark_step(samples=len(batch), tokens=len(batch) * 7, flops=3e18)
     step_s = time.perf_counter() - t0
-    for part, seconds in (("data", t1 - t0), ("backward", t3 - t2), ("optimizer", t4 - t3)):
-        by_hand[part].append(seconds / step_s)
-    for part, passed_ns in counted_ns().items():
-        counted[part].append((passed_ns - before[part]) / 1e9 / step_s)
+    by_hand = {"data": t1 - t0, "backward": t3 - t2, "optimizer": t4 - t3}
+    for part, ns in counted_ns().items():
+        differences[part].append(((ns - before[part]) / 1e9 - by_hand[part]) / step_s)
 figures = read_figures(words)
 say(
-    by_hand=by_hand,
-    counted=counted,
+    differences=differences,
     numbers=[figures.batches, figures.backward_passes, figures.optimizer_steps, figures.samples, figures.tokens],
     flops=figures.flops,
     syncs=figures.syncs_timed,
