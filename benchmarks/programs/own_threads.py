@@ -28,7 +28,7 @@ from otel_torchdist.job.directory import job_directories
 GOAL_PERCENT: Final = 0.2
 WATCH: Final = "otel-torchdist-watch"
 READER: Final = "otel-torchdist-reader"
-FLUSH_S: Final = 60.0
+FLUSH_S: Final = 10.0
 """How long spans that have been sent may take to be counted."""
 
 USUAL: Final = Pace(warm_up_s=2.0, windows=8, window_s=1.0)

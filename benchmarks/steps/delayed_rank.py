@@ -16,7 +16,7 @@ import torch.distributed as dist
 from otel_torchdist import mark_step
 
 RANKS: Final = 4
-PATIENCE: Final = timedelta(seconds=60)
+PATIENCE: Final = timedelta(seconds=20)
 _MICROBATCHES: Final = 3
 _SHORT_S: Final = 0.004
 _LONG_S: Final = 0.008

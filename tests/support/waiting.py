@@ -1,10 +1,9 @@
-"""Waiting for a condition, for a limited time; and how long processes had to wait for a core."""
+"""Waiting for a condition, for a limited time; and how long a process had to wait for a core."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,21 +39,10 @@ def waited_for_a_core_s(pid: int | None = None) -> float:
     """Seconds for which the current threads of a process were runnable but did not run: the tolerance to add to bounds.
 
     Args:
-        pid: The process; this one by default. If it has ended, the result is 0.
+        pid: The process; this one by default.
     """
     waited_ns = 0
-    for task in Path(f"/proc/{pid or os.getpid()}/task").glob("*"):
+    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
         with contextlib.suppress(OSError):  # it has just ended
             waited_ns += int((task / "schedstat").read_text().split()[1])
     return waited_ns / 1e9
-
-
-def waited_for_cores_s() -> float:
-    """Seconds in which some process of this machine was runnable but did not run; 0 if the kernel does not say.
-
-    What is added meanwhile is the tolerance to add to bounds that concern several processes.
-    """
-    with contextlib.suppress(OSError):
-        found = re.search(r"^some .*total=(\d+)$", Path("/proc/pressure/cpu").read_text(), re.MULTILINE)
-        return int(found[1]) / 1e6 if found else 0.0
-    return 0.0

@@ -18,7 +18,7 @@ from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.waiting import until, waited_for_a_core_s
+from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "faulty.py"
 THRESHOLD_S = 2.0
@@ -176,10 +176,6 @@ class FaultyJob:
     def agents(self) -> list[int]:
         """Process ids of the job's agents."""
         return [pid for pid in processes_of(self.base) if is_agent(pid)]
-
-    def waited_s(self) -> float:
-        """How long an agent has waited for a core: the tolerance to add to bounds."""
-        return max(map(waited_for_a_core_s, self.agents()), default=0.0)
 
     def open_gate(self) -> None:
         """Release the ranks that are late."""

@@ -48,7 +48,6 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
     found = root.attributes
     verdict, ranks = str(found[semconv.VERDICT]), str(found.get(semconv.VERDICT_RANKS, ""))
     sentence, age_s = root.error or "", float(found[semconv.STALL_AGE])
-    due_s = row.due_s + job.waited_s()
     line = _line_of(row, job, root) if row.line and ranks else 0
     marked = _marked(row, job)
     checks = {
@@ -58,8 +57,8 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
         f"it does not say: {row.said}": row.said in sentence,
         f"it does not name line {row.line_number}": not row.line or f"faulty.py:{row.line_number}" in sentence,
         f"the bar shows line {line}, not {row.line_number}": not row.line or line == row.line_number,
-        f"it came {age_s:.1f} s after the beginning": age_s <= due_s,
-        f"it arrived {arrived_s:.1f} s after the beginning": arrived_s <= due_s + ON_ITS_WAY_S,
+        f"it came {age_s:.1f} s after the beginning": age_s <= row.due_s,
+        f"it arrived {arrived_s:.1f} s after the beginning": arrived_s <= row.due_s + ON_ITS_WAY_S,
         "there is more than one incident": len({one.trace_id for one in job.roots()}) == 1,
     }
     problems = tuple(problem for problem, is_well in checks.items() if not is_well)

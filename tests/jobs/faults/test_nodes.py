@@ -125,7 +125,7 @@ def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
     found = root.attributes
     assert (found[semconv.VERDICT], found[semconv.VERDICT_RANKS]) == ("absent", "3"), root.error
     assert found[semconv.VERDICT_COVERAGE] == "4/4"
-    assert found[semconv.STALL_AGE] <= threshold_s + 2 + job.waited_s()
+    assert found[semconv.STALL_AGE] <= threshold_s + 2
     time.sleep(2)  # an agent that judges alone would have reported by now
     job.open_gate()
     assert [done.code for done in job.join()] == [0] * 4

@@ -17,7 +17,6 @@ from deploy.native.ports import free_port
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver, ReceivedSpan
-from tests.support.waiting import waited_for_cores_s
 
 RANKS = 3
 THRESHOLD_S = 5.0
@@ -87,9 +86,9 @@ def of_stall(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
 
 def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     """Markers, incident and gauges name the late rank while it hangs; afterwards every span is there once."""
-    began, waited_s = time.monotonic(), waited_for_cores_s()
+    began = time.monotonic()
     spans = job.receiver.wait_for(lambda found: bool(of_stall(found)), timeout_s=60)
-    job.wait_for_metric(r"^torchdist_stalled\{.*\} 1\.0$", timeout_s=30)
+    job.wait_for_metric(r"^torchdist_stalled\{.*\} 1\.0$", timeout_s=5)
     assert time.monotonic() - began > THRESHOLD_S
     assert job.torchrun.poll() is None  # it still hangs
 
@@ -98,13 +97,13 @@ def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     assert root.attributes["torchdist.verdict"] == "absent"
     assert root.attributes["torchdist.ranks"] == str(LATE)
     verdict_s = root.attributes["torchdist.stall.age"]
-    assert THRESHOLD_S <= verdict_s <= THRESHOLD_S + 2.0 + waited_for_cores_s() - waited_s
+    assert THRESHOLD_S <= verdict_s <= THRESHOLD_S + 2.0
     late_bar = next(span for span in spans if span.trace_id == root.trace_id and span.name == f"rank {LATE}: absent")
     assert f"{WORKER}" in late_bar.attributes["code.stacktrace"]
     assert late_bar.attributes["code.function.name"] == "load_batch"
     assert late_bar.attributes["code.line.number"] in (LATE_LINE, LATE_LINE - 1)
 
-    info = job.wait_for_metric(r"^torchdist_stall_info\{(.*)\} 1\.0$", timeout_s=30)[1]
+    info = job.wait_for_metric(r"^torchdist_stall_info\{(.*)\} 1\.0$", timeout_s=5)[1]
     assert 'verdict="absent"' in info
     assert f'ranks="{LATE}"' in info
     assert f'trace_id="{root.trace_id:032x}"' in info

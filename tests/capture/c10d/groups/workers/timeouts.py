@@ -59,12 +59,12 @@ def raises() -> None:
         if rank() == 0:
             work = dist.irecv(torch.ones(4), 1, group=pair)
             assert work is not None
-            time.sleep(1.5)
+            time.sleep(0.5)
             work.wait()
     with contextlib.suppress(RuntimeError):
         if rank() == 0:
             dist.all_reduce(torch.ones(4))
-    time.sleep(0 if rank() == 0 else 8)  # its peer's connection stays open
+    time.sleep(0 if rank() == 0 else 5)  # its peer's connection stays open
     os._exit(0)
 
 
