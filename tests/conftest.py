@@ -34,6 +34,8 @@ WAITING: Final = (
     *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
 )
 """What waits most of the time, for processes and their timeouts."""
+ALONE: Final = ("tests/servers/test_up",)
+"""What promises a time that the starts of its own processes nearly fill: it runs when no other test does."""
 TIMEOUT: Final = pytest.StashKey[Any]()
 """Where a test keeps how its timer is set."""
 WARM_PYTHON: Final = "TEST_WARM_PYTHON"
@@ -131,14 +133,35 @@ class _WaitingBesideBusy(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0]
-        return folder if folder in TOGETHER else file
+        return folder if folder in TOGETHER and not file.startswith(ALONE) else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         takes_busy = node is next(iter(self.assigned_work))
-        scope = next((scope for scope in self.workqueue if scope.startswith(WAITING) is not takes_busy), None)
-        if scope is not None:
+        beside = [scope for scope in self.workqueue if not scope.startswith(ALONE)]
+        fitting = [scope for scope in beside if scope.startswith(WAITING) is not takes_busy]
+        for scope in (fitting or beside)[:1]:
             self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Note that a test has run, which the last process may have waited for."""
+        super().mark_test_complete(node, item_index, duration)
+        if self._is_rest_alone():
+            for other in self.nodes:
+                self._reschedule(other)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        others = [one for one in self.nodes if one is not node and self._is_rest_alone() and self._runs_tests(one)]
+        if node.shutting_down or not others:
+            super()._reschedule(node)
+        elif not all(one.shutting_down for one in others):
+            node.shutdown()  # it still runs what it has been given, and the last process runs the rest
+
+    def _runs_tests(self, node: WorkerController) -> bool:
+        return self._pending_of(self.assigned_work[node]) > 0
+
+    def _is_rest_alone(self) -> bool:
+        return bool(self.workqueue) and all(scope.startswith(ALONE) for scope in self.workqueue)
 
 
 @pytest.hookimpl(optionalhook=True)  # `-p no:xdist` is allowed
