@@ -50,7 +50,8 @@ class ChildWaits:
         """The child that the rank waits for; None if it waits for none, or none is seen to be stuck."""
         kind = _awaited(stacks)
         if not kind or not self._pid:
-            self._seen, self._found = {}, None
+            # The next stack that shows a wait is looked at at once: a report may be about to follow.
+            self._seen, self._found, self._checked_ns = {}, None, 0
             return None
         if now_ns - self._checked_ns >= PAUSE_NS:
             self._checked_ns = now_ns
