@@ -35,12 +35,12 @@ def test_every_variant_is_timed(results: Results) -> None:
 
 
 def test_calls_after_a_layer_are_timed(results: Results) -> None:
-    """Two calls are timed in each variant, as above; a step's share counts what we add to the first."""
+    """Two calls have figures for every variant; a step's share counts what we add to the first."""
     section = results.written["cold"]
     assert set(section["collectives"]) == {"all_reduce", "all_reduce, async + wait"}
     for collective in section["collectives"].values():
         assert set(collective) == VARIANTS
-        assert all(max(variant["rounds"]) > 0 for variant in collective.values())
+        assert all(min(variant["rounds"]) > 0 for variant in collective.values())
     of = section["collectives"]["all_reduce"]
     expected = {kernel: of[kernel]["added"]["median"] for kernel in KERNELS}
     assert {kernel: us for kernel, us in results.written["step_time"]["call_us"].items() if us} == expected

@@ -103,7 +103,7 @@ ROWS: Final = (
         f"the group is created in left_out at faulty.py:{_line_number('# left out by one')}",
         "# instead of creating a group",
     ),
-    Row("loader", "stuck DataLoader worker", "absent", "2", "which has been in read() of ", "# from the DataLoader"),
+    Row("loader", "stuck DataLoader worker", "absent", "2", "which has been in read() of ", "in DataLoader("),
     Row(
         "late",
         "one rank not instrumented",

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,11 @@ class Said:
         agent: Kind and ranks of each verdict of its agents, in order.
         sentences: Sentences of the agents, in order; the end of an incident has a sentence too.
         documents: Output of `diagnose --json`, by node.
-        ended_s: How long after the kill the job had ended; 0.0 where no rank was killed.
     """
 
     agent: tuple[tuple[str, str], ...]
     sentences: tuple[str, ...]
     documents: tuple[dict[str, Any], ...]
-    ended_s: float = 0.0
 
     @property
     def disk(self) -> list[tuple[str, list[int]]]:
@@ -229,11 +227,9 @@ def kill_one(chance: random.Random, python: WarmPython | None, two: Nodes | None
     victim = chance.randrange(RANKS)
     with launched(python, two) as job:
         time.sleep(chance.random() * 0.5)
-        killed = time.monotonic()
         os.kill(job.pid(victim), signal.SIGKILL)
         job.wait_for_end()
-        ended_s = time.monotonic() - killed
-        return victim, replace(job.said(), ended_s=ended_s)
+        return victim, job.said()
 
 
 def problems(victim: int, said: Said) -> list[str]:
@@ -246,10 +242,6 @@ def problems(victim: int, said: Said) -> list[str]:
         found.append(f"nobody says that SIGKILL did it: {said.sentences}")
     if any(one != ("dead", [victim]) for one in said.disk):  # also on the node that has not seen the death
         found.append(f"diagnose says {said.disk}")
-    elif len(said.documents) == 1:
-        lead_s = said.documents[0]["verdict"]["death"]["lead_s"]
-        if lead_s is None or not 0 < lead_s <= said.ended_s:
-            found.append(f"diagnose says that it died {lead_s} s before the others; all ended in {said.ended_s:.3f} s")
     return found
 
 

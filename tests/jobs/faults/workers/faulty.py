@@ -159,26 +159,21 @@ def left_out() -> None:
 
 
 class Batches(Dataset[torch.Tensor]):
-    """From the second batch on, the data takes forever on the last rank."""
+    """The data takes forever on the last rank."""
 
     def __len__(self) -> int:
-        return 2
+        return 1
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if is_faulty and index:
+        if is_faulty:
             os.mkfifo(pids / "shard")
             os.read(os.open(pids / "shard", os.O_RDWR), 1)  # as on a network file system that does not answer
         return torch.ones(4)
 
 
 def loader() -> None:
-    """A worker process of the last rank's DataLoader stops answering, long after it has started on all ranks."""
-    batches = iter(DataLoader(Batches(), num_workers=1))
-    next(batches)
-    (pids / f"loads {rank}").touch()
-    while len(list(pids.glob("loads *"))) < size:
-        time.sleep(0.01)
-    for batch in batches:  # from the DataLoader
+    """A worker process of the last rank's DataLoader does not answer."""
+    for batch in DataLoader(Batches(), num_workers=1):
         dist.all_reduce(batch)
 
 
