@@ -22,12 +22,16 @@ class Elapsed:
 
 def time_of(work: Callable[[], object]) -> Elapsed:
     """Do work once and time it."""
+    began = time.perf_counter_ns()
     waited = _waited_ns()
     started = time.perf_counter_ns()
     work()
-    elapsed = time.perf_counter_ns() - started
+    ended = time.perf_counter_ns()
     waited = _waited_ns() - waited
-    return Elapsed(elapsed - waited, waited)
+    # The thread may also have lost its processor while it read how long it had waited: that wait is not the work's.
+    reading = started - began + time.perf_counter_ns() - ended
+    waited = max(0, waited - reading)
+    return Elapsed(ended - started - waited, waited)
 
 
 def _waited_ns() -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import signal
 import time
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import semconv
-from tests.jobs.faults.ends.kills import RANKS, THRESHOLD_S, LaunchedJob, kill_one, launched, problems
+from tests.jobs.faults.ends.kills import RANKS, THRESHOLD_S, LaunchedJob, end_all, kill_one, launched, problems
 from tests.jobs.faults.outcome import Outcome
 from tests.support.launch.nodes import Nodes
 from tests.support.launch.warm_python import WarmPython
@@ -90,14 +88,12 @@ def observe_ending(ending: Ending, python: WarmPython | None) -> Outcome:
 def _end(job: LaunchedJob, by: int) -> None:
     """End all ranks as torchrun does, or all at once as a terminal or a scheduler does."""
     if by != signal.SIGTERM:
-        for rank in range(RANKS):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(job.pid(rank), by)
+        end_all(map(job.pid, range(RANKS)), by)
     job.signal(signal.SIGTERM)
 
 
-def observe_kill(python: WarmPython | None, two: Nodes | None = None) -> Outcome:
-    """Kill a random rank at a random moment."""
-    victim, said = kill_one(random.Random(), python, two)
+def observe_kill(python: WarmPython | None, two: Nodes | None = None, others_end: bool = False) -> Outcome:
+    """Kill a random rank at a random moment; see `kill_one`."""
+    victim, said = kill_one(random.Random(), python, two, others_end)
     sentence = said.sentences[0] if said.sentences else ""
     return Outcome("dead", str(victim), sentence, 0.0, 0.0, tuple(problems(victim, said)))

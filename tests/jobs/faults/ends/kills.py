@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,14 +222,37 @@ def launched(python: WarmPython | None = None, two: Nodes | None = None, **other
         yield job
 
 
-def kill_one(chance: random.Random, python: WarmPython | None, two: Nodes | None = None) -> tuple[int, Said]:
-    """Kill a random rank of a job at a random moment; returns which, and what was reported."""
+def kill_one(
+    chance: random.Random, python: WarmPython | None, two: Nodes | None = None, others_end: bool = False
+) -> tuple[int, Said]:
+    """Kill a random rank of a job at a random moment.
+
+    Args:
+        chance: Which rank, and when.
+        python: As for `LaunchedJob`.
+        two: As for `LaunchedJob`.
+        others_end: End the others 0.1 s later as torchrun does, which takes longer itself where it has no processor.
+
+    Returns:
+        The rank, and what was reported.
+    """
     victim = chance.randrange(RANKS)
     with launched(python, two) as job:
+        pids = [job.pid(rank) for rank in range(RANKS)]
         time.sleep(chance.random() * 0.5)
-        os.kill(job.pid(victim), signal.SIGKILL)
+        os.kill(pids.pop(victim), signal.SIGKILL)
+        if others_end:
+            time.sleep(0.1)
+            end_all(pids, signal.SIGTERM)
         job.wait_for_end()
         return victim, job.said()
+
+
+def end_all(pids: Iterable[int], by: int) -> None:
+    """Send a signal to the processes that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, by)
 
 
 def problems(victim: int, said: Said) -> list[str]:
