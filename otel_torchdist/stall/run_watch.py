@@ -250,7 +250,7 @@ class RunWatch:
 
     def _note(self, given: VerdictGiven) -> VerdictGiven:
         """Remember that a verdict has explained deaths."""
-        if given.verdict.kind is VerdictKind.DEAD or given.verdict.roll.ranks(Standing.DEAD):
+        if given.verdict.kind is VerdictKind.DEAD or given.verdict.roll.ranks(Standing.DEAD, Standing.ENDED):
             self._roots.mark_death_reported()
         return given
 

@@ -27,7 +27,7 @@ THROWN_OUT_NS: Final = 20_000_000
 """If none dies within this time of the first, which interrupted one in an operation, they were not ended together."""
 SAME_ERROR_NS: Final = 2_000_000_000
 SLOW_END_NS: Final = 10_000_000_000
-"""How long a process that was killed may take to end after its connections are gone: drivers clean up."""
+"""How long a process may take to end after its connections are gone: drivers clean up."""
 OTHER_NODE_NS: Final = 5_000_000
 """How precisely the clocks of two nodes are compared at best."""
 _ASKED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -99,13 +99,18 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
 
 def has_raised(view: RankView) -> bool:
     """Whether an exception of its own ended a rank, not a failed operation or a request to end."""
-    return view.state is TapeState.FAILED and interrupted_operation(view) is None and not _was_interrupted(view)
+    return view.state is TapeState.FAILED and interrupted_operation(view) is None and not was_interrupted(view)
 
 
 def interrupted_operation(view: RankView) -> OperationView | None:
     """The last operation of a rank, if it failed; None if it did not."""
     last = view.last
     return last if last is not None and last.record.how is How.FAILED else None
+
+
+def was_interrupted(view: RankView) -> bool:
+    """Whether an exception ended a rank that a signal raises, or `sys.exit`."""
+    return bool(_ASKED_BY_EXCEPTION.search(view.failure))
 
 
 def _unexplained(dead: Sequence[RankView]) -> list[RankView]:
@@ -133,7 +138,7 @@ def _interrupts(other: RankView, view: RankView, interrupted: OperationView) -> 
         return _last_sign_ns(other) <= interrupted_ns
     if ended_ns <= _died_ns(view) and ended_ns - DYING_NS <= interrupted_ns:
         return True
-    return _was_struck(other) and _struck_ns(other) <= interrupted_ns
+    return _broke_off(other) and _broke_off_ns(other) <= interrupted_ns
 
 
 def _takes_part(rank: int, operation: OperationView) -> bool:
@@ -143,16 +148,12 @@ def _takes_part(rank: int, operation: OperationView) -> bool:
     return operation.group is not None and rank in operation.group.members
 
 
-def _was_interrupted(view: RankView) -> bool:
-    return bool(_ASKED_BY_EXCEPTION.search(view.failure))
-
-
 def _was_asked(view: RankView) -> bool:
     """Whether the rank was asked to end, as launchers and schedulers do."""
     if has_raised(view):
         return False
     by_signal = view.asked_signal or (view.death is not None and view.death.signal in _ASKED)
-    return bool(by_signal) or _was_interrupted(view)
+    return bool(by_signal) or was_interrupted(view)
 
 
 def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
@@ -169,22 +170,30 @@ def _was_struck(view: RankView) -> bool:
     return view.death is not None and view.death.signal != 0 and not _was_asked(view)
 
 
-def _followed_ns(dead: Sequence[RankView]) -> float:
-    """From when on a rank that was asked to end followed one that raised, or was struck; infinity without one.
+def _broke_off(view: RankView) -> bool:
+    """Whether a process ended amid its work for no reason that came from others: struck, or by `exit` in its code."""
+    if _was_struck(view):
+        return True
+    has_exited = view.death is not None and view.death.exit_code is not None
+    return has_exited and interrupted_operation(view) is None and not has_raised(view) and not _was_asked(view)
 
-    A process may also crash because it has lost a peer, so a crash counts only if ranks were interrupted before.
+
+def _followed_ns(dead: Sequence[RankView]) -> float:
+    """From when on a rank that was asked to end followed one that raised, or broke off; infinity without one.
+
+    A process may also crash or exit because it has lost a peer: that counts only if ranks were interrupted before.
     """
     if any(map(has_raised, dead)):
         return -math.inf
-    struck = [view for view in dead if _was_struck(view)]
-    killed = (_struck_ns(view) for view in struck if view.death is not None and view.death.signal == signal.SIGKILL)
+    ended = [view for view in dead if _broke_off(view)]
+    killed = (_broke_off_ns(view) for view in ended if view.death is not None and view.death.signal == signal.SIGKILL)
     interrupted = ((view, one) for view in dead if (one := interrupted_operation(view)) is not None)
     since_ns = min(((one.record.completed_ns or 0) + _blur_ns(view) for view, one in interrupted), default=math.inf)
-    return min(min(killed, default=math.inf), max(since_ns, min(map(_struck_ns, struck), default=math.inf)))
+    return min(min(killed, default=math.inf), max(since_ns, min(map(_broke_off_ns, ended), default=math.inf)))
 
 
-def _struck_ns(view: RankView) -> int:
-    """When a rank that a signal struck may have died already.
+def _broke_off_ns(view: RankView) -> int:
+    """When a rank that broke off may have been dead already.
 
     The kernel may take seconds to end a process, and on a busy node its agent to see that. A launcher is faster.
     """
@@ -275,10 +284,12 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
     first = causes[0]
     if len(dead) < 2 or interrupted_operation(first) is not None:
         return False
-    if _was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
+    if was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
         return True  # a terminal sends it to all
     if any(_way(view) != _way(first) for view in causes):
         return False
+    if all(view.exited_in_error and interrupted_operation(view) is None for view in dead):
+        return True  # their program's own result
     # On a busy machine all ends may be seen in the same moment.
     if _was_struck_alone(first, dead):
         return False

@@ -118,6 +118,7 @@ class Verdict:
         circle: Which rank waits where, each for the next one and the last for the first; empty without a circle.
         places: Where the ranks are; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
+        exit_codes: By rank, the code with which it exited, for ranks that did so before the operation was over.
         hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
@@ -137,6 +138,7 @@ class Verdict:
     circle: tuple[Link, ...] = ()
     places: Mapping[int, Place] = field(default_factory=dict[int, Place])
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
+    exit_codes: Mapping[int, int] = field(default_factory=dict[int, int])
     hosts: tuple[str, ...] = ()
     first: FirstDeath | None = None
     node: str = ""
@@ -217,11 +219,14 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
             place = replace(place, remote=remote, remote_for_ns=max(world.taken_ns - remote.since_ns, 0))
         places[rank] = place
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
+    deaths = {rank: members[rank].death for rank in verdict.roll.ranks(Standing.ENDED)}
+    codes = {rank: death.exit_code for rank, death in deaths.items() if death is not None}
     symptoms = {rank: view.symptoms for rank, view in members.items() if view.symptoms}
     return replace(
         verdict,
         places=places,
         failures=failures,
+        exit_codes={rank: code for rank, code in codes.items() if code is not None},
         node=_node_of(verdict.ranks, world),
         symptoms=symptoms,
         deadline=first_deadline(world, verdict.roll.waits),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.verdict.first_death import first_death
+from otel_torchdist.verdict.departures import has_failed_by_departure
+from otel_torchdist.verdict.first_death import first_death, interrupted_operation
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.rules import is_expected
@@ -57,11 +58,7 @@ class RootFinder:
         verdicts += [
             found
             for operation_id, found in explaining.items()
-            if found is not None
-            and (
-                found.kind is VerdictKind.MISMATCHED
-                or (found.kind is VerdictKind.DEAD and (operation_id in deaths or _was_seen(found, world)))
-            )
+            if found is not None and _explains(found, operation_id in deaths, world)
         ]
         candidates = [verdict for verdict in verdicts if verdict is not None]
         if not candidates and is_over:
@@ -92,6 +89,13 @@ def _blames(verdict: Verdict) -> bool:
     return verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks)
 
 
+def _explains(verdict: Verdict, is_left_behind: bool, world: WorldSnapshot) -> bool:
+    """Whether a verdict on an operation in which ranks died or failed says why."""
+    if verdict.kind is VerdictKind.DEAD:
+        return is_left_behind or _was_seen(verdict, world)
+    return verdict.kind is VerdictKind.MISMATCHED or has_failed_by_departure(verdict, world)
+
+
 def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:
     """Whether the deaths were seen as they happened, in a run that was watched before."""
     first = verdict.first
@@ -104,6 +108,8 @@ def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
     first = first_death(tuple(views))
     if first is None or first.together or not first.is_known or first.lead_ns is None:
         return None
+    if any(interrupted_operation(world.ranks[rank]) for rank in first.ranks):
+        return None  # an operation failed, and what is known does not show why
     lasts = [view.last for view in views if view.last is not None and _is_shared(view.last, first.ranks)]
     last = max(lasts, key=lambda one: one.record.completed_ns or 0, default=None)
     verdict = judge.verdict_after(last.operation_id) if last is not None else None

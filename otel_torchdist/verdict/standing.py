@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.departures import has_failed_by_departure
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.world.calls import Channel
@@ -16,7 +17,7 @@ def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
     Then a launcher, a scheduler or a person is ending a hung job. If the ranks that it names are the first to die, and
     by themselves, that is news.
     """
-    if verdict.kind is VerdictKind.DEAD:
+    if verdict.kind is VerdictKind.DEAD or has_failed_by_departure(verdict, world):
         return False
     first = first_death([world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks])
     if first is None:

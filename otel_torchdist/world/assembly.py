@@ -82,6 +82,9 @@ def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
 
 
 def as_finished(helper: RankView) -> RankView:
-    """The view of a helper that ended along with its rank: it has finished, unless it was waiting or had failed."""
+    """The view of a helper that ended along with its rank: it has finished, unless it was waiting or had failed.
+
+    How its process ended then means nothing.
+    """
     is_idle = helper.state is TapeState.RUNNING and all(one.waiting_since_ns is None for one in helper.open)
-    return dataclasses.replace(helper, state=TapeState.FINISHED) if is_idle else helper
+    return dataclasses.replace(helper, state=TapeState.FINISHED, death=None) if is_idle else helper

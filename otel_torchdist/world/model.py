@@ -145,9 +145,18 @@ class RankView:
     @property
     def is_dead(self) -> bool:
         """Whether it is gone and did not end cleanly."""
-        if self.alive or self.state is TapeState.FINISHED or self.has_given_up:
+        if self.alive or self.has_given_up:
             return False
-        return not self.has_left
+        return self.exited_in_error if self.state is TapeState.FINISHED else not self.has_left
+
+    @property
+    def exited_in_error(self) -> bool:
+        """Whether its program ended by `sys.exit` with an error code, as programs do that handle all exceptions.
+
+        Codes from 128 on state a signal that the program has handled: something asked it to end.
+        """
+        code = self.death.exit_code if self.death is not None else None
+        return self.state is TapeState.FINISHED and code is not None and 0 < code < 128
 
     @property
     def has_given_up(self) -> bool:

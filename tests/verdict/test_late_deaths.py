@@ -14,17 +14,21 @@ from tests.support.worlds.fake_world import SECOND, START_NS
 from tests.support.worlds.watched_world import Watching
 from tests.verdict.test_first_death import ABORT, KILL, RAISED, TERM, busy, first_of
 
+EXITED = 3 << 8
+"""The wait status of a process that exited with code 3."""
 
+
+@pytest.mark.parametrize("status", [KILL, EXITED])
 @pytest.mark.parametrize(
     ("others_s", "killed_s"), [(6.5, 9.0), (6.85, 6.8)], ids=["a driver cleans up", "the agent is late"]
 )
-def test_end_of_the_killed_rank_is_seen_late(others_s: float, killed_s: float) -> None:
+def test_end_of_the_first_rank_is_seen_late(others_s: float, killed_s: float, status: int) -> None:
     """Its connections go at once, and peers got an exception; its end is seen later, even after theirs."""
     world, numbers = busy()
     for rank in (0, 1, 3):
         world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
         world.ranks[rank].is_seen_to_die(others_s, RAISED, TapeState.FAILED, "RuntimeError")
-    world.ranks[2].is_seen_to_die(killed_s, KILL)
+    world.ranks[2].is_seen_to_die(killed_s, status)
     world.ranks[2].heartbeat_age_s = killed_s - 5.9  # its threads end at once
     first = first_of(world, 10.0)
     assert (first.ranks, first.is_inferred) == ((2,), False)
@@ -59,9 +63,9 @@ def seen_late(alive_until_s: float, status: int = KILL) -> list[RankView]:
     return views
 
 
-@pytest.mark.parametrize("status", [KILL, ABORT])
+@pytest.mark.parametrize("status", [KILL, ABORT, EXITED])
 def test_launcher_that_is_faster_than_the_agent_that_sees_the_death(status: int) -> None:
-    """The rank that was asked to end is not first if another one, seen to be killed later, may have been dead then."""
+    """The rank that was asked to end is not first if another one, seen to end later, may have been dead then."""
     first = first_death(seen_late(6.05, status))
     assert first is not None and first.ranks == (1,)
     assert first.lead_ns is None  # the times do not show it
@@ -73,11 +77,12 @@ def test_rank_that_was_asked_to_end_while_the_other_lived() -> None:
     assert first is not None and first.ranks == (3,)
 
 
-def test_rank_that_crashes_because_another_one_was_asked_to_end() -> None:
-    """One rank is asked to end; of those that lose their connections to it, one gets an exception, one aborts."""
+@pytest.mark.parametrize("status", [ABORT, EXITED])
+def test_rank_that_crashes_because_another_one_was_asked_to_end(status: int) -> None:
+    """One rank is asked to end; of those that lose their connections to it, one gets an exception, one ends itself."""
     world, numbers = busy(5.9)
     world.ranks[3].is_seen_to_die(6.1, TERM)
-    world.ranks[1].is_seen_to_die(6.15, ABORT)
+    world.ranks[1].is_seen_to_die(6.15, status)
     world.ranks[1].heartbeat_age_s = 0.8
     world.ranks[0].end(numbers[0], 6.12, How.FAILED, "RuntimeError")
     world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")

@@ -173,9 +173,9 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
         view = RecordedStacks(tape.path).shown_in(view)
         if view.alive:
             view = dataclasses.replace(view, child=ChildWaits(tape.identity).check(view.stacks, now_ns))
-        if view.is_dead and run.has_ended_with_parent(tape):
-            view = as_finished(view)
-        views.append(view if view.alive else dataclasses.replace(view, death=read_death(tape.path)))
+        else:
+            view = dataclasses.replace(view, death=read_death(tape.path))
+        views.append(as_finished(view) if view.is_dead and run.has_ended_with_parent(tape) else view)
         if _has_holes(tape):
             warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")
     if not views:

@@ -28,10 +28,12 @@ from otel_torchdist.stall.incidents.pending import (
     Pending,
     Sight,
     of_death,
+    of_departure,
     with_stacks,
     without_stacks,
 )
 from otel_torchdist.stall.reporting.attributes import ruling_of
+from otel_torchdist.verdict.departures import names_departed
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.standing import outcome_of
 from otel_torchdist.verdict.waits import Wait
@@ -167,6 +169,8 @@ class RunIncident:
         now = world.taken_ns
         if verdict.kind is VerdictKind.DEAD:
             return of_death(occasion, verdict, world)
+        if occasion is Occasion.OPENED and not stalled and names_departed(verdict):
+            return of_departure(occasion, verdict, world)
         if occasion is Occasion.OPENED and not stalled:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now

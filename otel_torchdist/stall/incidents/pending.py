@@ -111,12 +111,22 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
     now, first = world.taken_ns, verdict.first
     if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
-    is_far = any(view.is_remote for view in world.ranks.values())
-    wait_ns = OTHERS_END_FAR_NS if is_far else OTHERS_END_NS
+    wait_ns = _others_end_ns(world)
     if first.may_follow and any(view.alive for view in world.ranks.values()):
         wait_ns = max(wait_ns, VANISHES_NS)  # what they followed may be the death of one of these
     due_ns = max(now, first.at_ns + wait_ns)
     return Pending(occasion, verdict, frozenset(), now, due_ns, due_ns)
+
+
+def of_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
+    """A verdict on ranks that exited while others needed them, given once it is known how all of them ended."""
+    due_ns = max(world.taken_ns, verdict.since_ns + _others_end_ns(world))
+    return Pending(occasion, verdict, frozenset(), world.taken_ns, due_ns, due_ns)
+
+
+def _others_end_ns(world: WorldSnapshot) -> int:
+    is_far = any(view.is_remote for view in world.ranks.values())
+    return OTHERS_END_FAR_NS if is_far else OTHERS_END_NS
 
 
 def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:

@@ -268,7 +268,7 @@ def _gone(view: RankView) -> RankView:
 def _alive_at(view: RankView, at_ns: int) -> RankView:
     """A rank as it was just before the first death, back in the operation that this death interrupted."""
     death = view.death
-    if death is None or view.state is TapeState.FINISHED or view.has_left:
+    if death is None or not view.is_dead:
         return view
     if view.state is TapeState.FAILED and interrupted_operation(view) is None:
         return dataclasses.replace(view, gone_since_ns=death.at_ns)

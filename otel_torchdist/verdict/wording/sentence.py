@@ -13,6 +13,7 @@ from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
+from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.remote_calls import describe_call
@@ -79,6 +80,7 @@ def _creation(verdict: Verdict) -> list[str]:
 def _endings(verdict: Verdict) -> list[str]:
     """Exceptions and clean exits, which explain more than a place in the code."""
     parts: list[str] = []
+    departure = describe_departure(verdict, "")
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
         standing = verdict.roll.standings.get(rank)
@@ -87,7 +89,7 @@ def _endings(verdict: Verdict) -> list[str]:
         if standing is Standing.DEAD and not cause_states_death(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
-            parts.append(f"rank {rank} has exited cleanly")
+            parts += [] if departure else [describe_exit(verdict, rank)]
         elif failure and not cause_states_death(verdict):
             parts.append(f"rank {rank} raised {failure}")
     return [*parts, *describe_circumstances(verdict)]
@@ -138,9 +140,9 @@ def cause_of(verdict: Verdict, age: str) -> str:
         case VerdictKind.CIRCULAR:
             return _circular(verdict, age)
         case VerdictKind.UNMATCHED:
-            return _unmatched(verdict, age)
+            return describe_departure(verdict, _operation_id(verdict)) or _unmatched(verdict, age)
         case VerdictKind.ABSENT:
-            return _absent(verdict, age)
+            return describe_departure(verdict, _operation_id(verdict)) or _absent(verdict, age)
         case VerdictKind.RENDEZVOUS:
             return _rendezvous(verdict, age)
         case VerdictKind.DEVICE:

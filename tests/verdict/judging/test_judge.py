@@ -122,13 +122,15 @@ def test_first_to_die_is_named() -> None:
 
 
 def test_rank_that_ended_cleanly_is_absent() -> None:
-    """A finished member will not enter: absent, and the sentence states that it ended."""
+    """A finished member will not enter: absent, and the sentence states that it ended, and cleanly if that is known."""
     world = late_world(2)
     world.ranks[2].die(15.0, TapeState.FINISHED)
     verdict = the_verdict(world.snapshot(21.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
     assert verdict.roll.standings[2] is Standing.ENDED
-    assert "rank 2 has exited cleanly" in sentence(verdict, 11)
+    assert "for 11.0 s; 3 of 4 ranks wait; rank 2 has finished; " in sentence(verdict, 11)
+    world.ranks[2].is_seen_to_die(15.0, 0, TapeState.FINISHED)
+    assert "; rank 2 has exited cleanly; " in sentence(the_verdict(world.snapshot(21.0)), 11)
 
 
 def test_creation_of_a_group() -> None:

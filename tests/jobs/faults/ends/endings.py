@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist import semconv
@@ -29,6 +30,7 @@ class Ending:
         by: The signal that then ends all ranks (SIGTERM is sent by torchrun itself); 0 where torchrun needs none.
         verdict: The expected last verdict; '' for none.
         said: How the last report of an agent must begin.
+        environ: Additions to the environment, see the worker.
     """
 
     title: str
@@ -36,12 +38,22 @@ class Ending:
     by: int
     verdict: str
     said: str
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 _HUNG: Final = "the job was ended while it hung, after "
 ENDINGS: Final = (
     Ending("exception under torchrun", "raise", 0, "dead", "rank 2 ended with ValueError"),
     Ending("`os._exit` under torchrun", "exit", 0, "dead", "rank 2 exited with code 3"),
+    Ending("`os._exit`, and a slow end, under torchrun", "exit", 0, "dead", "rank 2 ", {"SLOW_END": "2"}),
+    Ending("end of the script on one rank", "return", 0, "absent", "rank 2 has exited cleanly before all_reduce"),
+    Ending("`os._exit(0)` on one rank", "leave", 0, "absent", "rank 2 has exited cleanly before all_reduce"),
+    Ending("`sys.exit` on one rank", "quit", 0, "dead", "rank 2 exited with code 3"),
+    Ending("exception that all ranks handle", "raise", 0, "dead", "rank 2 exited with code 1", {"HANDLES_ERRORS": "1"}),
+    Ending(
+        *("end of the script on one rank, exceptions handled on the others", "return", 0, "absent"),
+        *("rank 2 has exited cleanly before all_reduce", {"HANDLES_ERRORS": "1"}),
+    ),
     Ending("SIGTERM to torchrun", "", signal.SIGTERM, "", ""),
     Ending("late rank, then SIGTERM to torchrun", "late", signal.SIGTERM, "absent", _HUNG),
     Ending("GIL held, then Ctrl-C", "gil", signal.SIGINT, "absent", _HUNG),
@@ -51,7 +63,7 @@ ENDINGS: Final = (
 
 def observe_ending(ending: Ending, python: WarmPython | None) -> Outcome:
     """Let a job end in that way, and compare the reports of agent and `diagnose` with the expected ones."""
-    with launched(python) as job:
+    with launched(python, environ=ending.environ) as job:
         if ending.deed:
             job.order(ODD_ONE, ending.deed)
         if ending.deed in HANGS:

@@ -1,0 +1,37 @@
+"""Ranks that exited without an error while others still needed them: one had fewer batches, for example.
+
+Some backends let the others wait, which is a stall like any other. gloo closes its connections: the others fail at once
+with exceptions that name no rank, and their launcher ends them.
+"""
+
+from __future__ import annotations
+
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.verdict.first_death import was_interrupted
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.world.model import RankView, WorldSnapshot
+
+
+def names_departed(verdict: Verdict) -> bool:
+    """Whether a verdict names only ranks that exited before the operation was over."""
+    return {verdict.roll.standings.get(rank) for rank in verdict.ranks} == {Standing.ENDED}
+
+
+def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether an operation failed because the ranks that a verdict on it names had exited.
+
+    While members are not seen, these may have ended before the ones that are.
+    """
+    if not names_departed(verdict) or verdict.roll.silent:
+        return False
+    departed = [world.ranks[rank] for rank in verdict.ranks]
+    if any(view.asked_signal for view in departed) or not any(view.seen_alive_ns for view in departed):
+        return False
+    failed = (world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED))
+    return any(view.exited_in_error or _has_raised(view) for view in failed)
+
+
+def _has_raised(view: RankView) -> bool:
+    """Whether an exception ended a rank, and not the one by which a program ends when a signal asks it to."""
+    return view.state is TapeState.FAILED and not was_interrupted(view)

@@ -1,0 +1,159 @@
+"""Ranks that exit by themselves while others need them, and the exceptions that the others get from that."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+import pytest
+
+from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import RankView, WorldSnapshot
+from tests.support.worlds.fake_world import FakeWorld
+from tests.support.worlds.watched_world import Watching, stalled
+
+CLEAN, FINDS_ERROR, HANDLES_TERM, OTHER_ERROR = (code << 8 for code in (0, 3, 128 + signal.SIGTERM, 1))
+"""Wait statuses: exited with 0, with 3, as after SIGTERM, and with 1."""
+OTHERS = (0, 1, 3)
+
+
+def departed(status: int | None, state: TapeState = TapeState.FINISHED) -> tuple[FakeWorld, dict[int, int]]:
+    """Rank 2 exits while the others are in an all_reduce; no status where the end of its process is not seen yet."""
+    world, numbers = stalled(late=2, since_s=5.9)
+    world.ranks[2].heartbeat_age_s = 0.1
+    if status is None:
+        world.ranks[2].die(6.0, state)
+    else:
+        world.ranks[2].is_seen_to_die(6.0, status, state)
+    return world, numbers
+
+
+def fail(world: FakeWorld, numbers: dict[int, int], status: int, state: TapeState, failure: str) -> None:
+    """The others get exceptions from that, which end them 60 ms later."""
+    for rank in OTHERS:
+        world.ranks[rank].end(numbers[rank], 6.01, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.06 + rank / 1000, status, state, failure)
+
+
+def reported(world: FakeWorld, watching: Watching | None = None) -> list[VerdictGiven]:
+    """What an agent reports that has watched the job from its beginning."""
+    watching = watching or Watching(world)
+    watching.until(12.0)
+    return [given for _, given in watching.verdicts]
+
+
+def said(given: VerdictGiven) -> str:
+    """Its sentence."""
+    return sentence(given.verdict, 0.1)
+
+
+def seen_before(world: FakeWorld) -> None:
+    """All ranks were seen alive."""
+    for rank in world.ranks:
+        rank.seen_alive_s = 5.8
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "how"),
+    [
+        (CLEAN, TapeState.FINISHED, "has exited cleanly"),
+        (CLEAN, TapeState.RUNNING, "has exited cleanly"),
+        (HANDLES_TERM, TapeState.FINISHED, "exited with code 143"),
+        (None, TapeState.FINISHED, "has finished"),
+    ],
+    ids=["end of the script", "os._exit(0)", "handled signal", "process still ending"],
+)
+def test_departed_rank_is_named(status: int | None, state: TapeState, how: str) -> None:
+    """Not one of those whose exceptions are a consequence of that; once, and with how it exited."""
+    world, numbers = departed(status, state)
+    seen_before(world)
+    fail(world, numbers, OTHER_ERROR, TapeState.FAILED, "RuntimeError")
+    (given,) = reported(world)
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    assert said(given).startswith(
+        f"rank 2 {how} before all_reduce (sequence 2, default_pg), which failed on ranks 0-1,3 with RuntimeError; "
+    )
+
+
+def test_others_handle_their_exceptions() -> None:
+    """They exit with an error code of their own, and have recorded no exception."""
+    world, numbers = departed(CLEAN)
+    seen_before(world)
+    fail(world, numbers, OTHER_ERROR, TapeState.FINISHED, "")
+    (given,) = reported(world)
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
+
+
+@pytest.mark.parametrize("others", [TapeState.FAILED, TapeState.FINISHED])
+def test_exit_with_an_error_code_is_a_death(others: TapeState) -> None:
+    """`sys.exit(3)` is recorded as the end of the script, and ends the job as `os._exit(3)` does."""
+    world, numbers = departed(FINDS_ERROR)
+    seen_before(world)
+    fail(world, numbers, OTHER_ERROR, others, "RuntimeError" if others is TapeState.FAILED else "")
+    (given,) = reported(world)
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert said(given).startswith("rank 2 exited with code 3 0.060 s before the others ended, and all_reduce ")
+
+
+def test_launcher_ends_the_others() -> None:
+    """Its launcher sees the error code and ends the others, two of which had got exceptions: none of them was first."""
+    world, numbers = departed(FINDS_ERROR)
+    seen_before(world)
+    for rank in (1, 3):
+        world.ranks[rank].end(numbers[rank], 6.01, How.FAILED, "RuntimeError")
+    for rank in OTHERS:
+        world.ranks[rank].is_seen_to_die(6.1 + rank / 1000, signal.SIGTERM)
+    (given,) = reported(world)
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+
+
+@pytest.mark.parametrize("status", [CLEAN, HANDLES_TERM, OTHER_ERROR])
+def test_cancelled_job_whose_ranks_handle_the_signal(status: int) -> None:
+    """All exit in the same way, the others after an exception: with the codes of a handled signal no rank is named."""
+    world, numbers = departed(status)
+    seen_before(world)
+    fail(world, numbers, status, TapeState.FINISHED, "")
+    named = [given.verdict.ranks for given in reported(world)]
+    assert named == ([(2,)] if status == OTHER_ERROR else [])  # that may as well be an error
+
+
+def test_all_ranks_end_with_an_error_code() -> None:
+    """Outside of any operation, one after the other, as a program does whose result is its exit code."""
+    world, numbers = stalled(late=-1, since_s=5.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 5.1)
+    seen_before(world)
+    for rank in range(4):
+        world.ranks[rank].is_seen_to_die(6.0 + rank, OTHER_ERROR, TapeState.FINISHED)
+    assert reported(world) == []
+
+
+@pytest.mark.parametrize("change", ["asked to end", "a member is not seen", "not watched before"])
+def test_no_rank_is_named(change: str) -> None:
+    """If a recorded signal had asked it to end, if a rank that is not seen may be the cause, or if nothing watched."""
+    world, numbers = departed(CLEAN)
+    if change != "not watched before":
+        seen_before(world)
+    fail(world, numbers, OTHER_ERROR, TapeState.FAILED, "RuntimeError")
+    watching = _Changed(world, change)
+    assert reported(world, watching) == []
+
+
+class _Changed(Watching):
+    """Sees the ranks otherwise."""
+
+    def __init__(self, world: FakeWorld, change: str) -> None:
+        super().__init__(world)
+        self._change = change
+
+    def _snapshot(self) -> WorldSnapshot:
+        snapshot = super()._snapshot()
+        ranks: dict[int, RankView] = dict(snapshot.ranks)
+        if self._change == "asked to end":
+            ranks[2] = dataclasses.replace(ranks[2], asked_signal=signal.SIGTERM)
+        if self._change == "a member is not seen":
+            del ranks[0]
+        return dataclasses.replace(snapshot, ranks=ranks)
