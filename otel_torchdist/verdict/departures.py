@@ -18,6 +18,11 @@ def names_departed(verdict: Verdict) -> bool:
     return {verdict.roll.standings.get(rank) for rank in verdict.ranks} == {Standing.ENDED}
 
 
+def is_about_failure(verdict: Verdict) -> bool:
+    """Whether ranks failed in an operation before which the ranks exited that a verdict on it names."""
+    return names_departed(verdict) and bool(verdict.roll.ranks(Standing.FAILED))
+
+
 def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
     """Whether an operation failed because the ranks that a verdict on it names had exited.
 

@@ -86,5 +86,5 @@ def as_finished(helper: RankView) -> RankView:
 
     How its process ended then means nothing.
     """
-    is_idle = helper.state is TapeState.RUNNING and all(one.waiting_since_ns is None for one in helper.open)
+    is_idle = helper.state is not TapeState.FAILED and all(one.waiting_since_ns is None for one in helper.open)
     return dataclasses.replace(helper, state=TapeState.FINISHED, death=None) if is_idle else helper

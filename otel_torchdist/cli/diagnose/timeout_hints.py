@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from otel_torchdist.cli.output.text import length
 from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.verdict.deadline import backend_of, known_timeout
+from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.sentence import describe_frame
@@ -24,7 +25,7 @@ _INSIDE_THE_BACKEND = (VerdictKind.DEVICE, VerdictKind.STUCK, VerdictKind.TRANSP
 def timeout_hints(verdict: Verdict) -> list[str]:
     """One sentence for each setting that matters to the operation of a verdict."""
     waits = [operation for _, operation in sorted(verdict.roll.waits.items()) if known_timeout(operation) is not None]
-    if not waits or verdict.kind.is_final:
+    if not waits or verdict.kind.is_final or is_about_failure(verdict):
         return []
     # The operations of one verdict are of one group; the first one to end is the one with the shortest timeout.
     first = min(waits, key=lambda operation: _name(operation).timeout_ms)

@@ -79,14 +79,19 @@ _FATES: Final = {
 
 
 def fates(views: Iterable[RankView]) -> list[str]:
-    """Return a clause for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
+    """Clauses, each for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
     crowds: dict[tuple[RankLife, str], list[int]] = {}
     for view in views:
-        crowds.setdefault((life_in(view), view.failure), []).append(view.rank)
+        crowds.setdefault((life_in(view), view.failure or _exit_code(view)), []).append(view.rank)
     return [
         f"{name_ranks(sorted(ranks))} {_FATES[life][len(ranks) > 1]}{f' with {failure}' if failure else ''}"
         for (life, failure), ranks in crowds.items()
     ]
+
+
+def _exit_code(view: RankView) -> str:
+    """`exit code 3`; '' for a rank that has finished well, or whose end is described otherwise."""
+    return f"exit code {view.death.exit_code}" if view.death is not None and view.exited_in_error else ""
 
 
 _KERNELS: Final = {Kernel.NATIVE: "natively", Kernel.PYTHON: "in Python", Kernel.UNKNOWN: "by an unknown kernel"}

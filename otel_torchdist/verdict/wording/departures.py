@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.verdict.departures import names_departed
+from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 
@@ -16,11 +16,11 @@ def describe_exit(verdict: Verdict, rank: int) -> str:
 def describe_departure(verdict: Verdict, operation: str) -> str:
     """`rank 2 exited with code 3 before all_reduce (…), which failed on ranks 0-1,3 with RuntimeError`.
 
-    '' if no rank failed in the operation, or ranks are named that did not exit.
+    '' for any other verdict.
     """
-    failed = verdict.roll.ranks(Standing.FAILED)
-    if not failed or not names_departed(verdict):
+    if not is_about_failure(verdict):
         return ""
+    failed = verdict.roll.ranks(Standing.FAILED)
     failures = sorted({verdict.failures[rank] for rank in failed if rank in verdict.failures})
     how = f" with {', '.join(failures)}" if failures else ""
     return f"{_departed(verdict)} before {operation}, which failed on {name_ranks(failed)}{how}"

@@ -8,6 +8,7 @@ from typing import Final
 from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
@@ -80,7 +81,6 @@ def _creation(verdict: Verdict) -> list[str]:
 def _endings(verdict: Verdict) -> list[str]:
     """Exceptions and clean exits, which explain more than a place in the code."""
     parts: list[str] = []
-    departure = describe_departure(verdict, "")
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
         standing = verdict.roll.standings.get(rank)
@@ -89,7 +89,7 @@ def _endings(verdict: Verdict) -> list[str]:
         if standing is Standing.DEAD and not cause_states_death(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
-            parts += [] if departure else [describe_exit(verdict, rank)]
+            parts += [] if is_about_failure(verdict) else [describe_exit(verdict, rank)]
         elif failure and not cause_states_death(verdict):
             parts.append(f"rank {rank} raised {failure}")
     return [*parts, *describe_circumstances(verdict)]

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
-from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.names.model import AtTimeout
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
@@ -120,6 +120,22 @@ def test_no_deadline_after_the_end() -> None:
     assert found is not None
     assert found.deadline is None
     assert len(timeout_hints(found)) == 1
+
+
+def test_no_hints_where_a_rank_has_left() -> None:
+    """`diagnose` on a job that gloo has ended because of that: a longer timeout would change nothing."""
+    group = everybody(1800, AtTimeout.RAISES, "gloo")
+    world = FakeWorld(3)
+    numbers = [world.ranks[rank].enter(group, 10.0) for rank in (0, 1)]
+    world.ranks[2].is_seen_to_die(10.1, 0, TapeState.FINISHED)
+    for rank, number in enumerate(numbers):
+        world.ranks[rank].end(number, 10.2, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(10.3 + rank, 1 << 8, TapeState.FAILED, "RuntimeError")
+    seen = world.snapshot(12.0)
+    found = examine(seen.run, 3, list(seen.ranks.values()), StallRules(THRESHOLD_NS), seen.taken_ns).verdict
+    assert found is not None
+    assert found.ranks == (2,)
+    assert timeout_hints(found) == []
 
 
 def with_longest(world: WorldSnapshot) -> Verdict:
