@@ -57,10 +57,12 @@ class HungJob:
         return ask(self.base, "--json", threshold_s=HUNG_S)
 
     def kill(self) -> None:
-        """Kill all its ranks with SIGKILL."""
-        for path in self.pids.iterdir():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(path.read_text()), signal.SIGKILL)
+        """Kill all its ranks with SIGKILL, and stop them before that: none lives to see another one's end."""
+        pids = [int(path.read_text()) for path in self.pids.iterdir()]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
 
 def show(_: Mapping[str, HungJob]) -> None:

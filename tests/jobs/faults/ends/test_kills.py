@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.faults.ends.endings import ENDINGS, Ending, observe_ending, observe_kill
+from tests.jobs.faults.ends.kills import launched
 from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.warm_python import WarmPython
 
@@ -28,6 +29,17 @@ def test_rank_is_killed_on_one_of_two_nodes(warm_python: WarmPython) -> None:
     with nodes(2) as two:
         outcome = observe_kill(warm_python, two)
     assert not outcome.problems, "\n".join(outcome.problems)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_rank_leaves_on_one_of_two_nodes(warm_python: WarmPython) -> None:
+    """The judging agent, and `diagnose` on both nodes, name the rank whose script ended early on the other node."""
+    with nodes(2) as two, launched(warm_python, two) as job:
+        job.order(2, "return")
+        said = job.said()
+    assert said.agent == (("absent", "2"),), said.sentences
+    assert said.sentences[0].startswith("rank 2 has exited cleanly before all_reduce"), said.sentences
+    assert said.disk == [("absent", [2])] * 2
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=[ending.title for ending in ENDINGS])
