@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.verdict.departures import has_failed_by_departure
-from otel_torchdist.verdict.first_death import first_death, interrupted_operation
+from otel_torchdist.verdict.departures import has_failed_by_departure, names_departed
+from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.rules import is_expected
@@ -61,7 +61,8 @@ class RootFinder:
             if found is not None and _explains(found, operation_id in deaths, world)
         ]
         candidates = [verdict for verdict in verdicts if verdict is not None]
-        if not candidates and is_over:
+        has_departed = any(found is not None and names_departed(found) for found in explaining.values())
+        if not candidates and is_over and not has_departed:
             candidates = [found for found in (_after_the_end(world, judge),) if found is not None]
         unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
         # A wait that is expected to take long does not hide a rank that is not.
@@ -108,8 +109,6 @@ def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
     first = first_death(tuple(views))
     if first is None or first.together or not first.is_known or first.lead_ns is None:
         return None
-    if any(interrupted_operation(world.ranks[rank]) for rank in first.ranks):
-        return None  # an operation failed, and what is known does not show why
     lasts = [view.last for view in views if view.last is not None and _is_shared(view.last, first.ranks)]
     last = max(lasts, key=lambda one: one.record.completed_ns or 0, default=None)
     verdict = judge.verdict_after(last.operation_id) if last is not None else None

@@ -120,6 +120,18 @@ def test_cancelled_job_whose_ranks_handle_the_signal(status: int) -> None:
     assert named == ([(2,)] if status == OTHER_ERROR else [])  # that may as well be an error
 
 
+def test_broken_connection() -> None:
+    """All ranks have come, and one loses a connection first: it is named as the first that ended, and with what."""
+    world, numbers = stalled(late=-1, since_s=5.9)
+    seen_before(world)
+    for rank, failed_s in ((1, 6.0), (0, 6.2), (2, 6.21), (3, 6.22)):
+        world.ranks[rank].end(numbers[rank], failed_s, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(failed_s + 0.1, OTHER_ERROR, TapeState.FAILED, "RuntimeError")
+    (given,) = reported(world)
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (1,))
+    assert said(given).startswith("rank 1 ended with RuntimeError 0.20 s before the others ended, and all_reduce ")
+
+
 def test_all_ranks_end_with_an_error_code() -> None:
     """Outside of any operation, one after the other, as a program does whose result is its exit code."""
     world, numbers = stalled(late=-1, since_s=5.0)
