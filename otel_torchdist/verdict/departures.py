@@ -6,11 +6,10 @@ with exceptions that name no rank, and their launcher ends them.
 
 from __future__ import annotations
 
-from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.verdict.first_death import was_interrupted
+from otel_torchdist.verdict.first_death import failed_by_exception
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.model import WorldSnapshot
 
 
 def names_departed(verdict: Verdict) -> bool:
@@ -34,9 +33,4 @@ def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
     if any(view.asked_signal for view in departed) or not any(view.seen_alive_ns for view in departed):
         return False
     failed = (world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED))
-    return any(view.exited_in_error or _has_raised(view) for view in failed)
-
-
-def _has_raised(view: RankView) -> bool:
-    """Whether an exception ended a rank, and not the one by which a program ends when a signal asks it to."""
-    return view.state is TapeState.FAILED and not was_interrupted(view)
+    return any(view.exited_in_error or failed_by_exception(view) for view in failed)

@@ -99,18 +99,18 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
 
 def has_raised(view: RankView) -> bool:
     """Whether an exception of its own ended a rank, not a failed operation or a request to end."""
-    return view.state is TapeState.FAILED and interrupted_operation(view) is None and not was_interrupted(view)
+    return failed_by_exception(view) and interrupted_operation(view) is None
+
+
+def failed_by_exception(view: RankView) -> bool:
+    """Whether an exception ended a rank, and not one by which a program ends when a signal asks it to."""
+    return view.state is TapeState.FAILED and not _was_interrupted(view)
 
 
 def interrupted_operation(view: RankView) -> OperationView | None:
     """The last operation of a rank, if it failed; None if it did not."""
     last = view.last
     return last if last is not None and last.record.how is How.FAILED else None
-
-
-def was_interrupted(view: RankView) -> bool:
-    """Whether an exception ended a rank that a signal raises, or `sys.exit`."""
-    return bool(_ASKED_BY_EXCEPTION.search(view.failure))
 
 
 def _unexplained(dead: Sequence[RankView]) -> list[RankView]:
@@ -148,12 +148,16 @@ def _takes_part(rank: int, operation: OperationView) -> bool:
     return operation.group is not None and rank in operation.group.members
 
 
+def _was_interrupted(view: RankView) -> bool:
+    return bool(_ASKED_BY_EXCEPTION.search(view.failure))
+
+
 def _was_asked(view: RankView) -> bool:
     """Whether the rank was asked to end, as launchers and schedulers do."""
     if has_raised(view):
         return False
     by_signal = view.asked_signal or (view.death is not None and view.death.signal in _ASKED)
-    return bool(by_signal) or was_interrupted(view)
+    return bool(by_signal) or _was_interrupted(view)
 
 
 def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
@@ -174,8 +178,9 @@ def _broke_off(view: RankView) -> bool:
     """Whether a process ended amid its work for no reason that came from others: struck, or by `exit` in its code."""
     if _was_struck(view):
         return True
-    has_exited = view.death is not None and view.death.exit_code is not None
-    return has_exited and interrupted_operation(view) is None and not has_raised(view) and not _was_asked(view)
+    if view.exit_code is None or interrupted_operation(view) is not None:
+        return False
+    return not has_raised(view) and not _was_asked(view)
 
 
 def _followed_ns(dead: Sequence[RankView]) -> float:
@@ -284,7 +289,7 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
     first = causes[0]
     if len(dead) < 2 or interrupted_operation(first) is not None:
         return False
-    if was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
+    if _was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
         return True  # a terminal sends it to all
     if any(_way(view) != _way(first) for view in causes):
         return False

@@ -219,8 +219,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
             place = replace(place, remote=remote, remote_for_ns=max(world.taken_ns - remote.since_ns, 0))
         places[rank] = place
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
-    deaths = {rank: members[rank].death for rank in verdict.roll.ranks(Standing.ENDED)}
-    codes = {rank: death.exit_code for rank, death in deaths.items() if death is not None}
+    codes = {rank: members[rank].exit_code for rank in verdict.roll.ranks(Standing.ENDED)}
     symptoms = {rank: view.symptoms for rank, view in members.items() if view.symptoms}
     return replace(
         verdict,

@@ -150,13 +150,17 @@ class RankView:
         return self.exited_in_error if self.state is TapeState.FINISHED else not self.has_left
 
     @property
+    def exit_code(self) -> int | None:
+        """The code with which its process exited; None if it did not exit, or if that is not known."""
+        return self.death.exit_code if self.death is not None else None
+
+    @property
     def exited_in_error(self) -> bool:
         """Whether its program ended by `sys.exit` with an error code, as programs do that handle all exceptions.
 
         Codes from 128 on state a signal that the program has handled: something asked it to end.
         """
-        code = self.death.exit_code if self.death is not None else None
-        return self.state is TapeState.FINISHED and code is not None and 0 < code < 128
+        return self.state is TapeState.FINISHED and self.exit_code is not None and 0 < self.exit_code < 128
 
     @property
     def has_given_up(self) -> bool:
@@ -166,8 +170,7 @@ class RankView:
     @property
     def has_left(self) -> bool:
         """Whether its process exited with code 0, outside of any operation: by `os._exit`, which leaves no record."""
-        is_zero = self.death is not None and self.death.exit_code == 0
-        return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
+        return self.exit_code == 0 and not self.alive and self.state is TapeState.RUNNING and not self.open
 
     @property
     def end(self) -> Death | None:

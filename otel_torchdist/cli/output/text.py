@@ -91,7 +91,7 @@ def fates(views: Iterable[RankView]) -> list[str]:
 
 def _exit_code(view: RankView) -> str:
     """`exit code 3`; '' for a rank that has finished well, or whose end is described otherwise."""
-    return f"exit code {view.death.exit_code}" if view.death is not None and view.exited_in_error else ""
+    return f"exit code {view.exit_code}" if view.exited_in_error else ""
 
 
 _KERNELS: Final = {Kernel.NATIVE: "natively", Kernel.PYTHON: "in Python", Kernel.UNKNOWN: "by an unknown kernel"}

@@ -169,10 +169,9 @@ class RunIncident:
         now = world.taken_ns
         if verdict.kind is VerdictKind.DEAD:
             return of_death(occasion, verdict, world)
-        if occasion is Occasion.OPENED and not stalled and names_departed(verdict):
-            return of_departure(occasion, verdict, world)
         if occasion is Occasion.OPENED and not stalled:
-            return without_stacks(occasion, verdict, now)
+            is_departure = names_departed(verdict)
+            return of_departure(occasion, verdict, world) if is_departure else without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
             crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
