@@ -114,14 +114,12 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
     wait_ns = _others_end_ns(world)
     if first.may_follow and any(view.alive for view in world.ranks.values()):
         wait_ns = max(wait_ns, VANISHES_NS)  # what they followed may be the death of one of these
-    due_ns = max(now, first.at_ns + wait_ns)
-    return Pending(occasion, verdict, frozenset(), now, due_ns, due_ns)
+    return without_stacks(occasion, verdict, now, first.at_ns + wait_ns)
 
 
 def of_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """A verdict on ranks that exited while others needed them, given once it is known how all of them ended."""
-    due_ns = max(world.taken_ns, verdict.since_ns + _others_end_ns(world))
-    return Pending(occasion, verdict, frozenset(), world.taken_ns, due_ns, due_ns)
+    return without_stacks(occasion, verdict, world.taken_ns, verdict.since_ns + _others_end_ns(world))
 
 
 def _others_end_ns(world: WorldSnapshot) -> int:
@@ -134,9 +132,10 @@ def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:
     return any(world.ranks[rank].state is TapeState.FAILED for rank in verdict.ranks if rank in world.ranks)
 
 
-def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int) -> Pending:
-    """A verdict that asks no ranks, and is given at once."""
-    return Pending(occasion, verdict, frozenset(), now_ns, now_ns, now_ns)
+def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int, due_ns: int = 0) -> Pending:
+    """A verdict that asks no ranks, and is given at `due_ns`, or at once."""
+    due_ns = max(now_ns, due_ns)
+    return Pending(occasion, verdict, frozenset(), now_ns, due_ns, due_ns)
 
 
 def with_stacks(
