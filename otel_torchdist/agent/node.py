@@ -108,10 +108,7 @@ class NodeWatch:
 
     def _part_with_the_slow(self, took_s: Mapping[Path, float], now: float) -> None:
         """Stop reading what is slow to scan: a directory, or a base directory if none in it is slow by itself."""
-        slow = self._slow.found_slow(took_s)
-        for path, seconds in slow.items():
-            if any(path in other.parents for other in slow):
-                continue
+        for path, seconds in self._slow.found_slow(took_s).items():
             self._agent.given_up[path] = now
             _logger.warning("%s is no longer read: scanning it takes %.1f s", path, seconds)
             for directory in self._agent.directories:
@@ -207,12 +204,14 @@ SLOW_SCANS: Final = 3
 
 
 class SlowScans:
-    """Counts slow scans."""
+    """Counts slow scans. Those of a base directory count only if no directory in it explains them."""
 
     def __init__(self) -> None:
         self._slow: Counter[Path] = Counter()
 
     def found_slow(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
         """Return the scanned directories that have now been slow too often, with the time of this scan."""
-        self._slow = Counter({path: self._slow[path] + 1 for path, seconds in took_s.items() if seconds >= SLOW_S})
+        slow = {path for path, seconds in took_s.items() if seconds >= SLOW_S}
+        explained = {path.parent for path in slow}
+        self._slow = Counter({path: self._slow[path] + 1 for path in slow - explained})
         return {path: took_s[path] for path, scans in self._slow.items() if scans >= SLOW_SCANS}

@@ -72,6 +72,14 @@ def test_what_is_slow() -> None:
     assert found == [{}, {}, {}, {}, {}, slow, {}]
 
 
+def test_base_directory_of_a_slow_one() -> None:
+    """Scans that a directory explains do not count against its base directory, which may be slow once after that."""
+    places, base, path = SlowScans(), Path("a"), Path("a/b")
+    both, alone = {path: 1.0, base: 1.1}, {base: 1.0}
+    found = [places.found_slow(took_s) for took_s in (both, both, both, alone, alone, alone)]
+    assert found == [{}, {}, {path: 1.0}, {}, {}, {base: 1.0}]
+
+
 def test_directory_full_of_tapes(
     base: Path, begin: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
