@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.lives import RankLife, run_of
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.identity import TapeIdentity
@@ -45,7 +46,7 @@ class LifeLog:
         for tape in self._reader.tapes:
             try:
                 life = self._reader.life_of(tape)
-                failure = tape.names.text(tape.status().failure) or ""
+                failure = _failure(tape) if life is RankLife.FAILED else ""
             except TapeError:
                 continue  # the reader warns of it
             before, is_helper = self._lives.get(tape.identity.nonce), bool(tape.identity.parent)
@@ -67,6 +68,14 @@ class LifeLog:
         newest = self._newest.get(identity.rank, identity)
         if newest.monotonic_ns <= identity.monotonic_ns:
             self._newest[identity.rank] = identity
+
+
+def _failure(tape: TapeReader) -> str:
+    """The exception that ended a rank, or its exit code."""
+    failure, death = tape.names.text(tape.status().failure), read_death(tape.path)
+    if failure:
+        return failure
+    return f"exit code {death.exit_code}" if death is not None and death.exited_in_error else ""
 
 
 def _log_found(tapes: list[TapeReader]) -> None:

@@ -45,6 +45,8 @@ class SilentEnds:
         if known is not None:
             return known
         life = life_of(tape)
+        if life is RankLife.FINISHED:  # not settled: its exit code is known later
+            return RankLife.FAILED if self._exited_in_error(tape) else life
         if life is RankLife.DEAD:
             life = self._classify(tape, tapes)
         if life is not RankLife.RUNNING:
@@ -74,6 +76,10 @@ class SilentEnds:
         """Whether it is known that a process did not exit cleanly."""
         death = self._death_of(tape)
         return death is not None and death.status not in (None, 0)
+
+    def _exited_in_error(self, tape: TapeReader) -> bool:
+        death = self._death_of(tape)
+        return death is not None and death.exited_in_error
 
     def _death_of(self, tape: TapeReader) -> Death | None:
         if self._deaths is not None:

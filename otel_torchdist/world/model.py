@@ -156,11 +156,8 @@ class RankView:
 
     @property
     def exited_in_error(self) -> bool:
-        """Whether its program ended by `sys.exit` with an error code, as programs do that handle all exceptions.
-
-        Codes from 128 on state a signal that the program has handled: something asked it to end.
-        """
-        return self.state is TapeState.FINISHED and self.exit_code is not None and 0 < self.exit_code < 128
+        """Whether its program ended by `sys.exit` with an error code, as programs do that handle all exceptions."""
+        return self.state is TapeState.FINISHED and self.death is not None and self.death.exited_in_error
 
     @property
     def has_given_up(self) -> bool:
@@ -258,8 +255,8 @@ class WorldSnapshot:
 
 def life_in(view: RankView) -> RankLife:
     """Whether a rank in a snapshot is running, finished, failed or dead."""
+    if view.state is TapeState.FAILED or view.exited_in_error:
+        return RankLife.FAILED
     if view.state is TapeState.FINISHED or view.has_left:
         return RankLife.FINISHED
-    if view.state is TapeState.FAILED:
-        return RankLife.FAILED
     return RankLife.RUNNING if view.alive else RankLife.DEAD

@@ -1,10 +1,14 @@
-"""A rank as a process that has a tape and obeys: `exit <code>`, `eat` (memory, without end), `join <process group>`."""
+"""A rank as a process that has a tape and obeys commands.
+
+`exit <code>`, `finish <code>` (its script, then it exits), `eat` (memory, without end), `join <process group>`.
+"""
 
 import os
 import sys
 from pathlib import Path
 
 from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.writer import TapeWriter
 
 
@@ -17,6 +21,9 @@ def main() -> None:
         match line.split():
             case ["exit", code]:
                 os._exit(int(code))
+            case ["finish", code]:
+                writer.finish(TapeState.FINISHED)
+                sys.exit(int(code))
             case ["join", group]:
                 os.setpgid(0, int(group))
             case ["eat"]:

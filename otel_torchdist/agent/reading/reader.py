@@ -307,7 +307,7 @@ class Reader:
         if rank.ended_at is not None and rank.metrics is not None:
             with contextlib.suppress(TapeError):
                 life = self.life_of(rank.tape)
-                if life in (RankLife.DEAD, RankLife.FINISHED):
+                if life is not RankLife.RUNNING:
                     rank.metrics.gone(cleanly=life is RankLife.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)

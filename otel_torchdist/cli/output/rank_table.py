@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.output.text import shown_callers
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.lives import RankLife, life_of
+from otel_torchdist.job.runs.lives import RankLife, recorded_life_of
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import Names, shown_path
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -90,7 +90,7 @@ def rank_rows(tapes: Iterable[TapeReader], verdict: Verdict | None, threshold_s:
 def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: int) -> RankRow | None:
     rank = tape.identity.rank
     try:
-        life, status = life_of(tape), tape.status()
+        life, status = recorded_life_of(tape), tape.status()
     except TapeError:
         return None
     step = status.step

@@ -73,6 +73,11 @@ class Death:
         """The code with which it exited; None when it did not exit, or when that is not known."""
         return os.WEXITSTATUS(self.status) if self.status is not None and os.WIFEXITED(self.status) else None
 
+    @property
+    def exited_in_error(self) -> bool:
+        """Whether it exited with an error code; codes from 128 on state a signal, which the program has handled."""
+        return self.exit_code is not None and 0 < self.exit_code < 128
+
 
 def name_signal(number: int) -> str:
     """The name of a signal, such as `SIGKILL`."""

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Collection
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.job.runs.deaths import Death, read_death
 from otel_torchdist.job.runs.membership import has_outlived_parent
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -18,7 +18,7 @@ class RankLife(enum.Enum):
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
-    """It reported the exception that ended it."""
+    """It reported the exception that ended it, or its script ended with an error code."""
     DEAD = "dead"
     """It disappeared without reporting why."""
 
@@ -37,6 +37,24 @@ def life_of(tape: TapeReader) -> RankLife:
     if state is TapeState.FAILED:
         return RankLife.FAILED
     return RankLife.RUNNING if is_alive else RankLife.DEAD
+
+
+def recorded_life_of(tape: TapeReader) -> RankLife:
+    """Return what became of a rank, as its tape shows and the death that its node's agent has recorded.
+
+    Args:
+        tape: Its tape, polled to its end.
+
+    Raises:
+        TapeError: The tape is damaged.
+    """
+    life = life_of(tape)
+    if life in (RankLife.RUNNING, RankLife.FAILED):
+        return life
+    death = read_death(tape.path)
+    if life is RankLife.DEAD:
+        return RankLife.FINISHED if has_left(tape, death) else life
+    return RankLife.FAILED if death is not None and death.exited_in_error else life
 
 
 def run_of(tape: TapeReader) -> int:

@@ -118,7 +118,7 @@ def examine(
         end=end,
         of_agents=of_agents,
         unseen=tuple(rank for rank in range(world_size) if rank not in known),
-        has_deaths=any(life_in(view) in (RankLife.FAILED, RankLife.DEAD) or view.exited_in_error for view in views),
+        has_deaths=any(life_in(view) in (RankLife.FAILED, RankLife.DEAD) for view in views),
     )
 
 
@@ -268,8 +268,7 @@ def _gone(view: RankView) -> RankView:
 def _alive_at(view: RankView, at_ns: int) -> RankView:
     """A rank as it was just before the first death, back in the operation that this death interrupted."""
     death = view.death
-    has_finished = view.state is TapeState.FINISHED and not view.exited_in_error
-    if death is None or has_finished or view.has_left:
+    if death is None or life_in(view) is RankLife.FINISHED:
         return view
     if view.state is TapeState.FAILED and interrupted_operation(view) is None:
         return dataclasses.replace(view, gone_since_ns=death.at_ns)

@@ -1,4 +1,4 @@
-"""Ranks that leave without recording it on their tapes: the exit code decides whether that is a death."""
+"""Ranks whose tapes do not show how they ended: the exit code does."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ from tests.support.waiting import until
 RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
 
 
-@pytest.mark.parametrize(("code", "fate"), [(0, "has ended"), (3, "is dead: its process is gone")])
-def test_rank_that_leaves_by_os_exit(base: Path, agent: Callable[..., Running], code: int, fate: str) -> None:
-    """With code 0 and outside any operation it has ended: neither a series nor the log reports it dead."""
+@pytest.mark.parametrize(
+    ("command", "fate"),
+    [
+        ("exit 0", "has ended"),
+        ("exit 3", "is dead: its process is gone"),
+        ("finish 0", "has ended"),
+        ("finish 3", "has failed with exit code 3"),
+    ],
+)
+def test_exit_code(base: Path, agent: Callable[..., Running], command: str, fate: str) -> None:
+    """By `os._exit`, or at the end of its script: only with code 0 does no series and no line report a failure."""
     directory = base / JOB
     directory.mkdir(mode=0o700, parents=True)
     processes = [
@@ -36,12 +44,12 @@ def test_rank_that_leaves_by_os_exit(base: Path, agent: Callable[..., Running], 
         until(lambda: page_of(base).count("} 1.0\n") >= 2)
         stdin = processes[1].stdin
         assert stdin is not None
-        stdin.write(f"exit {code}\n")
+        stdin.write(f"{command}\n")
         stdin.flush()
         until(lambda: f"rank 1 {fate}\n" in running.out)
         up = [line for line in page_of(base).splitlines() if line.startswith("torchdist_up{") and 'rank="1"' in line]
-        assert [line.endswith(" 0.0") for line in up] == ([] if code == 0 else [True])
-        assert code or "is dead" not in running.out
+        assert [line.endswith(" 0.0") for line in up] == ([] if command.endswith("0") else [True])
+        assert ("is dead" in running.out) == (command == "exit 3")
     finally:
         for process in processes:
             process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_torchdist.cli.output.rank_table import Doing, RankRow, rank_rows
+from otel_torchdist.job.runs.deaths import Death, write_death
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate
@@ -55,6 +56,17 @@ def test_ends(base: Path) -> None:
         (1, Doing.DEAD),
         (2, Doing.ENDED),
     ]
+
+
+def test_recorded_ends(base: Path) -> None:
+    """What the agent has recorded says more: one exited with an error code, another cleanly without a record."""
+    tapes = [ClockedTape(base, rank=rank) for rank in range(3)]
+    for tape, code in zip(tapes, (3, 0, 0), strict=True):
+        write_death(tape.writer.path, Death(1, status=code << 8))
+    for tape in tapes[:2]:
+        tape.writer.finish(TapeState.FINISHED)
+    tapes[2].writer.close()
+    assert [row.doing for row in rows_of(tapes)] == [Doing.FAILED, Doing.ENDED, Doing.ENDED]
 
 
 def test_absent_rank(base: Path) -> None:

@@ -17,7 +17,7 @@ def test_fates() -> None:
     world.ranks[5].is_seen_to_die(1.0, 0, TapeState.FINISHED)
     assert fates(rank.view(2.0) for rank in world.ranks) == [
         "rank 0 is running",
-        "rank 1 has finished with exit code 3",
+        "rank 1 has failed with exit code 3",
         "ranks 2-3 have failed with RuntimeError",
         "rank 4 is dead: its process is gone without a word",
         "rank 5 has finished",

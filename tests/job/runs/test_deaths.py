@@ -48,6 +48,13 @@ def test_status(status: int | None, signal_name: str, exit_code: int | None) -> 
     assert (death.signal_name, death.exit_code) == (signal_name, exit_code)
 
 
+@pytest.mark.parametrize(("code", "is_error"), [(0, False), (1, True), (127, True), (128, False), (143, False)])
+def test_error_code(code: int, is_error: bool) -> None:
+    """Codes from 128 on are those of programs that handle a signal."""
+    assert Death(1, status=code << 8).exited_in_error == is_error
+    assert not Death(1, status=code).exited_in_error, "ended by a signal, or cleanly"
+
+
 @pytest.mark.parametrize(
     "change",
     [

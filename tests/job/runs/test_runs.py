@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.job.runs.deaths import Death, write_death
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from otel_torchdist.tape.layout import RunIdState, TapeState
@@ -71,6 +72,18 @@ def test_attempts_in_one_directory(directory: Path, look: Callable[[], RunIndex]
     newest = runs[0].tapes[0].identity.monotonic_ns
     assert newest == max(tape.identity.monotonic_ns for run in runs for tape in run.tapes)
     assert runs[0].life is RankLife.DEAD
+
+
+def test_exit_code_that_the_agent_recorded(directory: Path, look: Callable[[], RunIndex]) -> None:
+    """A run whose program ended with an error code has failed, although its tape only shows that it ended."""
+    tape = FakeTape(directory, 0, 1, FIRST, capacity=64)
+    tape.writer.finish(TapeState.FINISHED)
+    lives: list[RankLife] = []
+    for code in (0, 3):
+        write_death(tape.writer.path, Death(1, status=code << 8))
+        lives.append(look().runs[0].life)
+    tape.reader.close()
+    assert lives == [RankLife.FINISHED, RankLife.FAILED]
 
 
 def test_rank_that_never_knew_its_run(directory: Path, look: Callable[[], RunIndex]) -> None:

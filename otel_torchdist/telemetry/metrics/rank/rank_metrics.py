@@ -172,7 +172,7 @@ class RankMetrics:
         self._publish_durations()
 
     def gone(self, cleanly: bool) -> None:
-        """Mark a rank whose process disappeared silently, which need not be a death; determined by comparing tapes."""
+        """Mark a rank that is over; its tape alone does not always show how it ended."""
         self._up = None if cleanly else False
 
     def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
