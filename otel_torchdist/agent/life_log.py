@@ -46,7 +46,7 @@ class LifeLog:
         for tape in self._reader.tapes:
             try:
                 life = self._reader.life_of(tape)
-                failure = _failure(tape) if life is RankLife.FAILED else ""
+                failure = tape.names.text(tape.status().failure) or ""
             except TapeError:
                 continue  # the reader warns of it
             before, is_helper = self._lives.get(tape.identity.nonce), bool(tape.identity.parent)
@@ -55,6 +55,8 @@ class LifeLog:
                 if not is_helper:
                     self._remember(tape.identity)
             if life not in (before, RankLife.RUNNING):
+                if life is RankLife.FAILED and not failure:
+                    failure = _exit_code(tape)
                 ended.setdefault((life, failure, is_helper, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
         _log_found(found)
@@ -70,11 +72,8 @@ class LifeLog:
             self._newest[identity.rank] = identity
 
 
-def _failure(tape: TapeReader) -> str:
-    """The exception that ended a rank, or its exit code."""
-    failure, death = tape.names.text(tape.status().failure), read_death(tape.path)
-    if failure:
-        return failure
+def _exit_code(tape: TapeReader) -> str:
+    death = read_death(tape.path)
     return f"exit code {death.exit_code}" if death is not None and death.exited_in_error else ""
 
 

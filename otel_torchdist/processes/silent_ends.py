@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from otel_torchdist.job.runs.deaths import Death, read_death
-from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_of, waits
+from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_after_exit, life_of, waits
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.tape.reading.reader import TapeReader
 
@@ -46,7 +46,7 @@ class SilentEnds:
             return known
         life = life_of(tape)
         if life is RankLife.FINISHED:  # not settled: its exit code is known later
-            return RankLife.FAILED if self._exited_in_error(tape) else life
+            return life_after_exit(self._death_of(tape))
         if life is RankLife.DEAD:
             life = self._classify(tape, tapes)
         if life is not RankLife.RUNNING:
@@ -76,10 +76,6 @@ class SilentEnds:
         """Whether it is known that a process did not exit cleanly."""
         death = self._death_of(tape)
         return death is not None and death.status not in (None, 0)
-
-    def _exited_in_error(self, tape: TapeReader) -> bool:
-        death = self._death_of(tape)
-        return death is not None and death.exited_in_error
 
     def _death_of(self, tape: TapeReader) -> Death | None:
         if self._deaths is not None:

@@ -1,12 +1,14 @@
 """A rank as a process that has a tape and obeys commands.
 
-`exit <code>`, `finish <code>` (its script, then it exits), `eat` (memory, without end), `join <process group>`.
+`exit <code>`, `finish <code>` (its script, then it exits), `give-up` (as a backend does that waited for too long),
+`eat` (memory, without end), `join <process group>`.
 """
 
 import os
 import sys
 from pathlib import Path
 
+from otel_torchdist.job.requests.abort import GIVEN_UP
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.writer import TapeWriter
@@ -24,6 +26,9 @@ def main() -> None:
             case ["finish", code]:
                 writer.finish(TapeState.FINISHED)
                 sys.exit(int(code))
+            case ["give-up"]:
+                writer.foretell(writer.names.intern(GIVEN_UP))
+                os._exit(1)
             case ["join", group]:
                 os.setpgid(0, int(group))
             case ["eat"]:

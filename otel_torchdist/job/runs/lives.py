@@ -52,9 +52,18 @@ def recorded_life_of(tape: TapeReader) -> RankLife:
     if life in (RankLife.RUNNING, RankLife.FAILED):
         return life
     death = read_death(tape.path)
-    if life is RankLife.DEAD:
-        return RankLife.FINISHED if has_left(tape, death) else life
-    return RankLife.FAILED if death is not None and death.exited_in_error else life
+    if life is RankLife.FINISHED:
+        return life_after_exit(death)
+    return RankLife.FINISHED if has_left(tape, death) else life
+
+
+def life_after_exit(death: Death | None) -> RankLife:
+    """Return what became of a rank that recorded the end of its script.
+
+    Args:
+        death: How its process ended; None if that was not seen, or not yet.
+    """
+    return RankLife.FAILED if death is not None and death.exited_in_error else RankLife.FINISHED
 
 
 def run_of(tape: TapeReader) -> int:

@@ -13,7 +13,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.job.runs.deaths import read_death
-from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, life_of, recorded_life_of
+from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_after_exit, life_of
 from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
@@ -79,10 +79,11 @@ class Run:
         return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
 
     def _life_of(self, tape: TapeReader) -> RankLife:
-        written, life = life_of(tape), recorded_life_of(tape)
-        if written is not RankLife.DEAD or not (life is RankLife.FINISHED or self.has_ended_with_parent(tape)):
-            return life
-        return RankLife.DEAD if _waited(tape) else RankLife.FINISHED
+        life, death = life_of(tape), read_death(tape.path)
+        if life is RankLife.FINISHED:
+            return life_after_exit(death)
+        is_in_order = life is RankLife.DEAD and (has_left(tape, death) or self.has_ended_with_parent(tape))
+        return RankLife.FINISHED if is_in_order and not _waited(tape) else life
 
 
 @dataclass(frozen=True, slots=True)

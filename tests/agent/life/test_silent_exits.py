@@ -24,6 +24,7 @@ RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
         ("exit 3", "is dead: its process is gone"),
         ("finish 0", "has ended"),
         ("finish 3", "has failed with exit code 3"),
+        ("give-up", "is dead: its process is gone with BackendGaveUp"),
     ],
 )
 def test_exit_code(base: Path, agent: Callable[..., Running], command: str, fate: str) -> None:
@@ -49,7 +50,7 @@ def test_exit_code(base: Path, agent: Callable[..., Running], command: str, fate
         until(lambda: f"rank 1 {fate}\n" in running.out)
         up = [line for line in page_of(base).splitlines() if line.startswith("torchdist_up{") and 'rank="1"' in line]
         assert [line.endswith(" 0.0") for line in up] == ([] if command.endswith("0") else [True])
-        assert ("is dead" in running.out) == (command == "exit 3")
+        assert ("is dead" in running.out) == fate.startswith("is dead")
     finally:
         for process in processes:
             process.kill()
