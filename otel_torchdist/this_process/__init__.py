@@ -1,1 +1,1 @@
-"""The process that this code runs in: its end, its signals, its garbage."""
+"""The process that this code runs in: its end, its signals, its garbage, its environment in C."""

@@ -32,6 +32,7 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 
 from otel_torchdist import semconv
 from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.this_process.c_environment import c_variable
 
 _OTLP: Final = "otlp"
 _BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
@@ -80,17 +81,14 @@ GRPC_ENABLE_FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 def without_fork_handlers() -> Generator[None, None, None]:
     """Import an exporter inside: a gRPC that is first imported here installs no fork handlers.
 
-    gRPC's core reads its variable at import and never again. If the user has set it, or already uses gRPC, nothing
-    changes.
+    gRPC's core reads its variable at import and never again; what is in Python has them off unless the variable is set.
+    If the user has set it, or already uses gRPC, nothing changes.
     """
     if GRPC_ENABLE_FORK_SUPPORT in os.environ or "grpc" in sys.modules:
         yield
         return
-    os.environ[GRPC_ENABLE_FORK_SUPPORT] = "0"
-    try:
+    with c_variable(GRPC_ENABLE_FORK_SUPPORT, "0"):
         yield
-    finally:
-        del os.environ[GRPC_ENABLE_FORK_SUPPORT]
 
 
 class LogCapture(logging.Filter):
