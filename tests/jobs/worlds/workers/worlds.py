@@ -129,7 +129,6 @@ def ddp_sp() -> None:
 def three_axes() -> None:
     """Tensors within pairs, replicas of these, and a pipeline of two stages."""
     mesh = mesh_of(pp=2, dp=world_size() // 4, tp=2)
-    torch.manual_seed(0)
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     model = parallelize_module(tensor(), mesh["tp"], plan)
     pp, dp = mesh.get_group("pp"), mesh.get_group("dp")
@@ -383,6 +382,7 @@ if __name__ == "__main__":
     start_capture(observing=Observing(numerics=NumericsObserver(NumericsMode.ALL, 1), compare_parameters=1))
     for world in sys.argv[1:]:
         join(suffix=world)
+        torch.manual_seed(0)  # from other parameters, one in a thousand of these trainings diverges to infinity
         globals()[world]()
         dist.barrier()
         dist.destroy_process_group()
