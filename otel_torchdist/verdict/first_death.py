@@ -296,7 +296,7 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
     if all(view.exited_in_error and interrupted_operation(view) is None for view in dead):
         return True  # their program's own result
     # On a busy machine all ends may be seen in the same moment.
-    if _was_struck_alone(first, dead):
+    if _was_struck_alone(first, dead) or _exited_alone(first, dead):
         return False
     start_ns = _died_ns(first)
     if len(causes) < len(dead):
@@ -313,6 +313,13 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
 def _was_struck_alone(first: RankView, views: Sequence[RankView]) -> bool:
     """Whether a signal struck the first that cannot have ended all: others exited, or were asked to."""
     return _was_struck(first) and any(_has_other_end(view, first) for view in views)
+
+
+def _exited_alone(first: RankView, views: Sequence[RankView]) -> bool:
+    """Whether the first exited amid its work with a code that no other has, which were interrupted, or asked to end."""
+    if not first.exit_code or not _broke_off(first):
+        return False
+    return all(view is first or view.exit_code != first.exit_code for view in views)
 
 
 def _has_other_end(view: RankView, first: RankView) -> bool:

@@ -18,6 +18,7 @@ from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
 RAISED = 1 << 8
 """The wait status of a process that exited with code 1."""
+CODE_3 = 3 << 8
 
 
 def busy(at_s: float = 5.0) -> tuple[FakeWorld, dict[int, int]]:
@@ -139,6 +140,21 @@ def test_killed_on_a_loaded_machine(status: int) -> None:
         world.ranks[rank].is_seen_to_die(6.1176 + rank / 1e6, status, TapeState.FAILED, "RuntimeError")
     first = first_of(world)
     assert (first.ranks, first.together) == ((2,), False)
+
+
+@pytest.mark.parametrize(("others", "is_named"), [(TERM, True), (RAISED, True), (CODE_3, False)])
+def test_exited_on_a_loaded_machine(others: int, is_named: bool) -> None:
+    """The ends are seen late, within a millisecond: one exited with a code of its own, which interrupted the others.
+
+    Where all have the same code, as from a handler of the signal that cancels a job, none is named.
+    """
+    world, numbers = busy()
+    world.ranks[2].is_seen_to_die(6.0, CODE_3)
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 5.99, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.0 + rank / 10_000, others, TapeState.FAILED, "RuntimeError")
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), not is_named)
 
 
 def test_interrupted_from_a_terminal() -> None:
