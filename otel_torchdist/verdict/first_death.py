@@ -316,7 +316,7 @@ def _was_struck_alone(first: RankView, views: Sequence[RankView]) -> bool:
 
 
 def _exited_alone(first: RankView, views: Sequence[RankView]) -> bool:
-    """Whether the first exited amid its work with a code that no other has, which were interrupted, or asked to end."""
+    """Whether the first exited amid its work, with a code that no other rank has."""
     if not first.exit_code or not _broke_off(first):
         return False
     return all(view is first or view.exit_code != first.exit_code for view in views)

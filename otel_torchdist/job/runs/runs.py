@@ -79,10 +79,13 @@ class Run:
         return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
 
     def _life_of(self, tape: TapeReader) -> RankLife:
-        life, death = life_of(tape), read_death(tape.path)
+        life = life_of(tape)
+        if life in (RankLife.RUNNING, RankLife.FAILED):
+            return life
+        death = read_death(tape.path)
         if life is RankLife.FINISHED:
             return life_after_exit(death)
-        is_in_order = life is RankLife.DEAD and (has_left(tape, death) or self.has_ended_with_parent(tape))
+        is_in_order = has_left(tape, death) or self.has_ended_with_parent(tape)
         return RankLife.FINISHED if is_in_order and not _waited(tape) else life
 
 
