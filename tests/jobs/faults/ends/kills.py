@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -231,7 +232,7 @@ def kill_one(
         chance: Which rank, and when.
         python: As for `LaunchedJob`.
         two: As for `LaunchedJob`.
-        others_end: End the others 0.1 s later as torchrun does, which takes longer itself where it has no processor.
+        others_end: End the others 0.1 s after its end as torchrun does, which takes longer where it has no processor.
 
     Returns:
         The rank, and what was reported.
@@ -240,12 +241,21 @@ def kill_one(
     with launched(python, two) as job:
         pids = [job.pid(rank) for rank in range(RANKS)]
         time.sleep(chance.random() * 0.5)
-        os.kill(pids.pop(victim), signal.SIGKILL)
+        killed = pids.pop(victim)
+        os.kill(killed, signal.SIGKILL)
         if others_end:
+            _wait_for_end_of(killed)  # without a processor it may take longer than 0.1 s, and a launcher sees only ends
             time.sleep(0.1)
             end_all(pids, signal.SIGTERM)
         job.wait_for_end()
         return victim, job.said()
+
+
+def _wait_for_end_of(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        select.select([descriptor], [], [], LONGEST_S)
+        os.close(descriptor)
 
 
 def end_all(pids: Iterable[int], by: int) -> None:
