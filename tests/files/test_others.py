@@ -22,7 +22,7 @@ from otel_torchdist.tape.identity import decode_identity, encode_identity, ident
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes.tapes import WriterProcess, new_writer, open_descriptors
+from tests.support.tapes.tapes import WriterProcess, new_writer, open_descriptors, settled_descriptors
 
 TIB_4 = 1 << 42
 
@@ -49,7 +49,7 @@ def test_what_would_never_end(memory: Path, make: object) -> None:
     assert callable(make)
     path = memory / "file"
     make(path)
-    before = open_descriptors()
+    before = settled_descriptors()
     with pytest.raises(OSError, match=r"symbolic|not a regular file|more than 100 bytes"):
         read_regular(path, 100)
     assert open_descriptors() == before

@@ -16,7 +16,7 @@ from otel_torchdist.files import locks as directory_lock
 from otel_torchdist.files.locks import alone_in, using
 from otel_torchdist.job.directory import clean_up, job_directory
 from tests.support.tapes.left_behind import key, leave_job, names_in
-from tests.support.tapes.tapes import begin, new_writer, open_descriptors, start
+from tests.support.tapes.tapes import begin, new_writer, open_descriptors, settled_descriptors, start
 from tests.support.waiting import until
 
 
@@ -38,7 +38,7 @@ def cleaners(base: Path, many: int) -> Iterator[None]:
 @pytest.mark.process
 def test_creation_during_clean_ups(memory: Path) -> None:
     """A tape that is created while others clean up appears, stays while it is written, and is removed afterwards."""
-    before = open_descriptors()
+    before = settled_descriptors()
     with cleaners(memory, 2):
         for turn in range(150):
             directory = job_directory(memory, key(turn % 3))
@@ -73,7 +73,7 @@ def test_creator_waits_for_a_clean_up(memory: Path, monkeypatch: pytest.MonkeyPa
     directory = job_directory(memory, key(1))
     with alone_in(directory) as alone:
         assert alone
-        before = open_descriptors()
+        before = settled_descriptors()
         with pytest.raises(TapeError, match="a clean-up has kept it locked"), using(directory):
             pytest.fail("it is locked")
         assert open_descriptors() == before

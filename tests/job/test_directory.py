@@ -14,7 +14,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, job_key, tapes_in
 from otel_torchdist.serving.scrape_target import ScrapeTarget
 from tests.support.repository import REPOSITORY
-from tests.support.tapes.tapes import new_writer, open_descriptors
+from tests.support.tapes.tapes import new_writer, open_descriptors, settled_descriptors
 
 NOBODY = 65534
 NONE_RUN = {"TORCHELASTIC_RUN_ID": "none"}
@@ -29,7 +29,7 @@ def mode_of(path: Path) -> int:
 
 def assert_refused(path: Path, reason: str, on_disk: bool = False) -> None:
     """The error names path and reason, and no descriptor stays open."""
-    before = open_descriptors()
+    before = settled_descriptors()
     with pytest.raises(TapeError, match=re.escape(reason)) as refusal:
         base_directory(path, on_disk)
     assert str(path) in str(refusal.value)

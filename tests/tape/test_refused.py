@@ -12,7 +12,7 @@ import pytest
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes.tapes import new_writer, open_descriptors
+from tests.support.tapes.tapes import new_writer, open_descriptors, settled_descriptors
 
 
 def forged(directory: Path, offset: int, value: bytes) -> Path:
@@ -30,7 +30,7 @@ def forged(directory: Path, offset: int, value: bytes) -> Path:
 
 def assert_refused(path: Path, reason: str) -> None:
     """The error names path and reason, and no descriptor stays open."""
-    before = open_descriptors()
+    before = settled_descriptors()
     with pytest.raises(TapeError, match=reason) as refusal:
         TapeReader(path)
     assert str(path) in str(refusal.value)

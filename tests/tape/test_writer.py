@@ -27,7 +27,7 @@ from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_i
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes.tapes import begin, new_writer, open_descriptors
+from tests.support.tapes.tapes import begin, new_writer, open_descriptors, settled_descriptors
 from tests.support.waiting import until
 
 SECOND = 1_000_000_000
@@ -362,7 +362,7 @@ def test_ring_that_would_fool_the_checksum(memory: Path, capacity: int) -> None:
 def test_failure_leaves_nothing(memory: Path, change: dict[str, int], reason: str) -> None:
     """A tape that cannot be created is an error, and leaves no file or descriptor."""
     (memory / "0000000000000005.names").touch()
-    before = open_descriptors()
+    before = settled_descriptors()
     with pytest.raises(TapeError, match=reason) as failure:
         TapeWriter(memory, dataclasses.replace(identify(0, 0, 1, 8), **change))
     assert str(memory) in str(failure.value)

@@ -28,7 +28,7 @@ from tests.agent.conftest import JOB
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.receivers.memory_sink import MemorySink
-from tests.support.tapes.tapes import open_descriptors
+from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 
 STRANGER = 12345
 OTHER_JOB = "job-00000000000000bb"
@@ -181,7 +181,7 @@ def test_checkpoint_without_descriptors(begin: Callable[..., Ranks], base: Path)
             checkpoint.load(base / JOB)
         with pytest.raises(OSError, match="Too many open files"):
             checkpoint.save(base / JOB, Checkpoint())
-    before = open_descriptors()
+    before = settled_descriptors()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(AgentError, match=f"{JOB}: cannot be read: Too many"):
         patch.setattr(checkpoint, "read_regular", _fail)
         Job(base / JOB)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from otel_torchdist.agent.launch import keeper
 from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import START_LOCK_NAME
+from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 
 HOLDER = """
 import fcntl, sys
@@ -165,14 +165,14 @@ def test_one_rank_of_many_starts_it(starts: Starts, tmp_path: Path, kept: AgentK
 @pytest.mark.usefixtures("starts")
 def test_files_are_closed(tmp_path: Path) -> None:
     """A keeper that moves on to another directory, or ends, leaves no descriptor open."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = settled_descriptors()
     kept = AgentKeeper()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         kept.keep(tmp_path / name)
         kept.check()
     kept.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_a_program_that_waits_for_its_children_is_left_alone(

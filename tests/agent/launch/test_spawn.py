@@ -18,6 +18,7 @@ from otel_torchdist.agent.launch import boot_report, detached, spawn
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child, run_detached
 from otel_torchdist.agent.launch.interpreter import find_interpreter, module_path, why_none
 from otel_torchdist.agent.launch.spawn import spawn_agent
+from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 from tests.support.waiting import until
 
 INSTALLED = f"{sys.exec_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
@@ -162,10 +163,10 @@ def test_descriptors_stay_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """A socket that a library opened without "close on exec" is not held by the agent; nor is its report's pipe."""
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
-    before = len(os.listdir("/proc/self/fd"))
+    before = settled_descriptors()
     monkeypatch.setattr(spawn, "BOOT", spawn.BOOT + "import time; time.sleep(5)")
     assert spawn_agent(tmp_path, nothing) == ""
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     os.close(writing)
     os.set_blocking(reading, False)
     assert os.read(reading, 1) == b""  # no other process can write

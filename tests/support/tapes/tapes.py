@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -35,7 +36,13 @@ def open_descriptors() -> set[str]:
             found.add(f"{descriptor.name}: {os.readlink(descriptor)}")
         except OSError:
             continue
-    return {name for name in found if "/proc/" not in name}
+    return {name for name in found if not name.endswith(f"/proc/{os.getpid()}/fd")}
+
+
+def settled_descriptors() -> set[str]:
+    """The same once the garbage collector has closed what earlier tests left to it: for comparing with later."""
+    gc.collect()
+    return open_descriptors()
 
 
 def start(program: Path, *arguments: object) -> subprocess.Popen[str]:
