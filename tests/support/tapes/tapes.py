@@ -34,9 +34,9 @@ def open_descriptors() -> set[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             found.add(f"{descriptor.name}: {os.readlink(descriptor)}")
-        except OSError:
+        except OSError:  # the descriptor used for listing is gone already
             continue
-    return {name for name in found if not name.endswith(f"/proc/{os.getpid()}/fd")}
+    return found
 
 
 def settled_descriptors() -> set[str]:
