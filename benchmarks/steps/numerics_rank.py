@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from benchmarks.steps.gloo import join_job
 from benchmarks.steps.numerics_steps import Looked, Looking
+from benchmarks.steps.switching import directory_in
 from benchmarks.steps.training import Model, Parallelism, Place
 from benchmarks.steps.training_rank import Training
 from otel_torchdist.capture.observers.choice import Observing
@@ -73,20 +74,16 @@ def serve(connection: Connection, parallelism: Parallelism, model: Model, place:
 
 
 def _run(training: Training, looking: Looking, tapes: Path, stopwatch: Stopwatch) -> Looked:
-    own = tapes / str(time.monotonic_ns())
-    own.mkdir(parents=True)
     is_off = looking.mode is NumericsMode.OFF
     numerics = None if is_off else NumericsObserver(looking.mode, Config().numerics_every)
-    capture = Capture(lambda: own, Config().tape_records, observing=Observing(numerics=numerics))
-    capture.install()
-    operations = stopwatch.operations
-    training.steps(looking.warm_up)
-    gc.collect()
-    began_ns = stopwatch.ns
-    _, step_ms = training.steps(looking.steps)
-    looked_ms = (stopwatch.ns - began_ns) / 1e6 / looking.steps
-    capture.uninstall()
-    for file in own.iterdir():
-        file.unlink()
-    own.rmdir()
+    with directory_in(tapes) as own:
+        capture = Capture(lambda: own, Config().tape_records, observing=Observing(numerics=numerics))
+        capture.install()
+        operations = stopwatch.operations
+        training.steps(looking.warm_up)
+        gc.collect()
+        began_ns = stopwatch.ns
+        _, step_ms = training.steps(looking.steps)
+        looked_ms = (stopwatch.ns - began_ns) / 1e6 / looking.steps
+        capture.uninstall()
     return Looked(step_ms, looked_ms, stopwatch.operations - operations)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.results.recorded import operations_on_tapes
 from benchmarks.steps.training import Switch
@@ -38,17 +38,21 @@ def recording(switch: Switch, tapes: Path, library: Library | None) -> Iterator[
         tapes: A directory for tapes.
         library: The native library; needed for its kernel.
     """
-    own = tapes / str(time.monotonic_ns())
-    own.mkdir(parents=True)
     assert library is not None or switch is not Switch.NATIVE
-    capture = Capture(lambda: own, Config().tape_records, library=library if switch is Switch.NATIVE else None)
-    capture.install()
-    if not switch.is_recorded:
+    with directory_in(tapes) as own:
+        capture = Capture(lambda: own, Config().tape_records, library=library if switch is Switch.NATIVE else None)
+        capture.install()
+        if not switch.is_recorded:
+            capture.uninstall()
+        recorded = Recorded()
+        yield recorded
         capture.uninstall()
-    recorded = Recorded()
-    yield recorded
-    capture.uninstall()
-    recorded.operations = sum(operations_on_tapes(own))
-    for file in own.iterdir():
-        file.unlink()
-    own.rmdir()
+        recorded.operations = sum(operations_on_tapes(own))
+
+
+@contextmanager
+def directory_in(tapes: Path) -> Iterator[Path]:
+    """A directory for the tapes of one block, which no other rank has, and which goes with it."""
+    tapes.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=tapes) as own:
+        yield Path(own)

@@ -56,13 +56,16 @@ struct Operation final : c10::OperatorKernel {
     const int flag = schema.argumentIndexWithName("async_op").value_or(-1);
     const bool is_async = flag >= 0 && (*stack)[stack->size() - count + flag].toBool();
     const uint64_t id = ++last_id;
+    auto result = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+    {  // before it is issued: the watchdog may report it from then on
+      const std::lock_guard<std::mutex> guard(lock);
+      results[id] = result;
+    }
     const int answer = issue(schema.name().c_str(), is_async, id);
     TORCH_CHECK(answer != REFUSED, "the simulated backend refuses");
     c10::intrusive_ptr<c10d::Work> work;
     if (answer == WITH_WORK) {
       const std::lock_guard<std::mutex> guard(lock);
-      auto result = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
-      results[id] = result;
       writers[memory_of(first)] = id;
       work = c10::make_intrusive<SimulatedWork>(id, std::move(result));
     }
