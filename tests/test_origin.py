@@ -120,9 +120,9 @@ def test_kinds_of_handlers(handled: Callable[[Any], BaseException], handler: Any
 def test_handler_deep_below_us() -> None:
     """A handler runs while code that we have called waits, as rank 0 does for the store."""
     before = signal.signal(signal.SIGALRM, made_in("trainer", "def f(signum, frame):\n    raise TimeoutError('late')"))
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    begin = functools.partial(signal.setitimer, signal.ITIMER_REAL, 0.05)
     try:
-        error = caught_by_us("threading.Event().wait(20)", threading=threading)
+        error = caught_by_us("begin()\nthreading.Event().wait(20)", begin=begin, threading=threading)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert isinstance(error, TimeoutError)

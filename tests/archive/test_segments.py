@@ -153,10 +153,14 @@ def test_groups_without_calls() -> None:
 def test_few_bytes() -> None:
     """A full segment takes at most 14 bytes an operation, and at most 20 µs of processor time on a slow machine."""
     made = segment(operations(1, 16_384), 16_385)
-    began = time.process_time()
-    content = encode(made, _names)
-    assert time.process_time() - began < 16_384 * 20e-6
-    assert len(content) < 14 * 16_384
+
+    def encoding_s() -> float:
+        began = time.process_time()
+        encode(made, _names)
+        return time.process_time() - began
+
+    assert min(encoding_s() for _ in range(3)) < 16_384 * 20e-6
+    assert len(encode(made, _names)) < 14 * 16_384
 
 
 @given(st.data())

@@ -33,6 +33,9 @@ def watching(fake_nvml: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MachineW
     watch = MachineWatch(MachineReader(tmp_path), GpuProcess(INTERVAL_S, retry_s=0.2), 0.5)
     yield watch
     watch.stop()
+    left = process_of(watch)
+    if left is not None:  # `stop` does not wait long for it
+        left.communicate(timeout=10)
 
 
 def seen(watch: MachineWatch) -> MachineReading:
@@ -64,8 +67,8 @@ def test_errors_of_the_driver(watching: MachineWatch, fake_nvml: pytest.MonkeyPa
     before_ns = time.monotonic_ns()
     (tmp_path / "xid.new").write_text("79 79 31")
     (tmp_path / "xid.new").rename(tmp_path / "xid")
-    xids = until(lambda: watching.reading.xids if watching.reading is not None else None, 10.0)
-    assert xids == {(FIRST, 79): 2, (FIRST, 31): 1}
+    until(lambda: sum(seen(watching).xids.values()) == 3, 10.0)
+    assert seen(watching).xids == {(FIRST, 79): 2, (FIRST, 31): 1}
     [xid] = [one for one in seen(watching).symptoms_of_gpus[FIRST] if one.kind is SymptomKind.XID]
     assert xid.value == 31
     assert before_ns < xid.at_ns < time.monotonic_ns()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.path_watch.child import NodeCalls
+from otel_torchdist.path_watch.child import Child, NodeCalls
 from otel_torchdist.path_watch.steps import StepRange, histories_in
 from otel_torchdist.path_watch.watch import (
     LEAST_STEPS,
@@ -56,6 +56,12 @@ def watch() -> Iterator[PathWatch]:
     yield watch
     watch.stop()
     until(lambda: not [one for one in threading.enumerate() if one.name == "torchdist-paths"])
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough for answers: what makes them has a low priority."""
+    monkeypatch.setattr("otel_torchdist.path_watch.watch.ANSWER_S", 60.0)
 
 
 def world_at(step: int) -> WorldSnapshot:
@@ -112,7 +118,7 @@ def test_paths_take_a_bounded_share_of_a_core() -> None:
     assert not credit.is_left(1e9)
 
 
-def test_answers_to_other_agents(tapes: tuple[Path, ...]) -> None:
+def test_answers_to_other_agents(patient: None, tapes: tuple[Path, ...]) -> None:
     """Only for runs that are read here, and only to questions."""
     steps = StepsOnRequest()
     question = StepRange(50, 59).to_bytes()
@@ -124,11 +130,18 @@ def test_answers_to_other_agents(tapes: tuple[Path, ...]) -> None:
     assert [history.rank for history in histories_in(answer, 4)] == [0, 1, 2, 3]
 
 
-def test_one_answer_at_a_time(tapes: tuple[Path, ...]) -> None:
+def test_one_answer_at_a_time(patient: None, tapes: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever another agent sends, no more than one process is started for it."""
     steps = StepsOnRequest()
     steps.update({RUN: tapes})
     answers: list[bytes | None] = []
+    segments = Child.segments
+
+    def after_the_others(child: Child, timeout_s: float) -> bytes:
+        until(lambda: len(answers) == 4)
+        return segments(child, timeout_s)
+
+    monkeypatch.setattr(Child, "segments", after_the_others)
     threads = [
         threading.Thread(target=lambda: answers.append(steps.answer(RUN, StepRange(50, 59).to_bytes())))
         for _ in range(5)
@@ -140,7 +153,7 @@ def test_one_answer_at_a_time(tapes: tuple[Path, ...]) -> None:
     assert sum(answer is not None for answer in answers) == 1
 
 
-def test_other_nodes_are_asked_for_the_same_steps(tapes: tuple[Path, ...]) -> None:
+def test_other_nodes_are_asked_for_the_same_steps(patient: None, tapes: tuple[Path, ...]) -> None:
     """The path is found from the calls of this node and those that the others send."""
     asked: list[tuple[int, StepRange]] = []
     others = StepsOnRequest()

@@ -9,6 +9,7 @@ import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from deploy.native.ports import free_port
 from otel_torchdist.serving import http_server
 from otel_torchdist.serving import metrics_page as metrics_server
-from otel_torchdist.serving.metrics_page import PORTS_TRIED, MetricsServer
+from otel_torchdist.serving.metrics_page import PORTS_TRIED, RETRY_S, MetricsServer
 from tests.support.waiting import until
 
 BODY_VALUE = "answer 42.0"
@@ -137,17 +138,18 @@ def test_port_that_becomes_free(
 ) -> None:
     """It is tried again from time to time, without another warning, and the log reports when it is served after all."""
     monkeypatch.setattr(metrics_server, "PORTS_TRIED", 1)
-    monkeypatch.setattr(metrics_server, "RETRY_S", 0.1)
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(metrics_server, "time", clock)
     caplog.set_level(logging.INFO)
     first = free_port(1)
     server = MetricsServer("127.0.0.1", first, registry)
     with closing(listen(first)):
         assert not server.start()
         assert not server.start(), "it is too soon"
-        time.sleep(0.15)
+        clock.now += RETRY_S
         assert not server.start()
     assert not server.start(), "it is too soon again"
-    time.sleep(0.15)
+    clock.now += RETRY_S
     assert server.start()
     assert BODY_VALUE in get(server.port)
     server.stop()
@@ -248,16 +250,18 @@ def test_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch, capfd: pytes
 def test_forked_child_does_not_keep_the_port(server: MetricsServer, registry: CollectorRegistry) -> None:
     """A DataLoader worker inherits the socket; the port is free when the parent stops, though the child lives on."""
     port = server.port or 0
-    to_child, end_of_child = os.pipe()
+    ours, childs = socket.socketpair()
     with warnings.catch_warnings():
         # Python 3.12 and later warn of a fork with threads, which is what DataLoader does.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        os.close(end_of_child)
-        os.read(to_child, 1)
+        ours.close()
+        childs.send(b".")
+        childs.recv(1)
         server.stop()
         os._exit(0)
+    ours.recv(1)  # the child's handlers of the fork have run
     assert BODY_VALUE in get(port)
     server.stop()
     with pytest.raises(OSError, match="refused"):
@@ -266,8 +270,8 @@ def test_forked_child_does_not_keep_the_port(server: MetricsServer, registry: Co
     assert again.start()
     assert again.port == port
     again.stop()
-    os.close(end_of_child)
-    os.close(to_child)
+    ours.close()
+    childs.close()
     assert os.waitpid(child, 0)[1] == 0
 
 

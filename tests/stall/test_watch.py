@@ -108,9 +108,9 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
+def job(memory: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
     """A job; its threshold in seconds is the fixture's parameter."""
-    started = Job(tmp_path, request.param)
+    started = Job(memory, request.param)
     yield started
     started.close()
 

@@ -94,7 +94,8 @@ def without_fork_handlers() -> Generator[None, None, None]:
 class LogCapture(logging.Filter):
     """While entered, keeps what this thread logs to the loggers of an exporter's modules out of the log.
 
-    Other users of the same exporter classes log as before.
+    Other users of the same exporter classes log as before. It sees records before the SDK's own filter, which drops
+    every repetition of a message for 20 s: the reason for a failure may be one, after a failure of another exporter.
 
     Attributes:
         messages: Messages kept out since it was entered.
@@ -114,7 +115,7 @@ class LogCapture(logging.Filter):
         self._thread = threading.get_ident()
         self.messages = []
         for logger in self._loggers:
-            logger.addFilter(self)
+            logger.filters.insert(0, self)
         return self
 
     def __exit__(

@@ -110,19 +110,6 @@ def _known_options(factory: Callable[..., object], **options: Any) -> dict[str, 
     return {name: value for name, value in options.items() if name in parameters}
 
 
-class _FirstLogCapture(LogCapture):
-    """Sees records before the SDK's own filter, which drops every repetition of a message for 20 s.
-
-    The reason for a failure may be such a repetition, of a failure of the exporter for spans.
-    """
-
-    def __enter__(self) -> LogCapture:
-        entered = super().__enter__()
-        for logger in self._loggers:
-            logger.filters.insert(0, logger.filters.pop())
-        return entered
-
-
 class MetricPush(PeriodicExportingMetricReader):
     """The SDK's reader, with two differences.
 
@@ -141,7 +128,7 @@ class MetricPush(PeriodicExportingMetricReader):
         # The SDK leaves its keyword arguments untyped.
         self._export = cast("Callable[..., MetricExportResult]", exporter.export)  # pyright: ignore[reportUnknownMemberType]
         self._name = name
-        self._log = _FirstLogCapture(exporter)
+        self._log = LogCapture(exporter)
         self._one_at_a_time = threading.Lock()
         self._failed = False
         super().__init__(exporter, **options)

@@ -86,7 +86,7 @@ def test_several_processes_write_to_one_file(tmp_path: Path) -> None:
         "for _ in range(30): exporter.export(spans)\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(path)]) for _ in range(2)]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(170) for writer in writers] == [0, 0]
     lines = path.read_text().splitlines()
     assert len(lines) == 60
     assert {len(json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]) for line in lines} == {201}

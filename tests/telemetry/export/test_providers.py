@@ -53,7 +53,7 @@ def shown(node: NodeMetrics, provider: MeterProvider | None) -> Iterator[MeterPr
     try:
         yield provider
     finally:
-        provider.shutdown()
+        provider.shutdown(timeout_millis=150_000)
         metrics.stop()
 
 
@@ -186,6 +186,7 @@ def test_large_snapshots_are_sent_in_parts(build: Callable[..., MeterProvider | 
             OTEL_METRICS_EXPORTER="otlp",
             OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
             OTEL_METRIC_EXPORT_INTERVAL="60000",  # a busy machine takes more than the usual 10 s for so much
+            OTEL_EXPORTER_OTLP_TIMEOUT="60",
         )
         with shown(metrics, provider):
             pass
@@ -239,7 +240,7 @@ def test_endpoint_that_comes_back(
     provider = build(
         OTEL_METRICS_EXPORTER="otlp",
         OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
-        OTEL_EXPORTER_OTLP_TIMEOUT="1",
+        OTEL_EXPORTER_OTLP_TIMEOUT="3",
     )
     assert provider is not None
     metrics = OTelMetrics(node, provider)
@@ -270,7 +271,7 @@ def test_dead_endpoint_does_not_delay_the_end(
     assert provider is not None
     metrics = OTelMetrics(node, provider)
     began = time.monotonic()
-    provider.shutdown(timeout_millis=500)
+    provider.shutdown(timeout_millis=1_500)
     assert time.monotonic() - began < 3
     metrics.stop()
     # The pushing thread is told to give up and logs that a moment later.

@@ -145,6 +145,7 @@ def test_one_snapshot_for_a_collection(pushed: Pushed, monkeypatch: pytest.Monke
     simulated, counted = pushed.add(0)
     taken = []
     snapshot = pushed.node.snapshot
+    monkeypatch.setattr("otel_torchdist.telemetry.metrics.otel.FRESH_S", 60.0)
     monkeypatch.setattr(pushed.node, "snapshot", lambda: taken.append(1) or snapshot())
     before = pushed.otel_samples()
     assert len(taken) == 1
