@@ -51,6 +51,10 @@ class Mismatch:
         """Whether one party is larger than every other."""
         return len(self.parties[0][1]) > len(self.parties[1][1])
 
+    def may_change(self, more: int) -> bool:
+        """Whether other ranks could be in the minority once `more` ranks have come, at least one."""
+        return 0 < more >= len(self.parties[0][1]) - len(self.parties[1][1])
+
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks in the minority, ascending; all ranks if there is no majority."""

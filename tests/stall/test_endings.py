@@ -212,3 +212,21 @@ def test_what_was_over_before_they_died_is_no_stall(how: How) -> None:
         rank.die(15.6)
     watching.until(40.0)
     assert [given.verdict.kind for _, given in watching.verdicts if given.verdict.kind is VerdictKind.ABSENT] == []
+
+
+@pytest.mark.parametrize(("others", "named"), [((0, 3), (2,)), ((), (1, 2))])
+def test_call_that_ends_a_rank_before_the_others_have_come(others: tuple[int, ...], named: tuple[int, ...]) -> None:
+    """Ranks 1 and 2 disagree, and rank 1 fails: those that come a moment later show that rank 2 made the odd call."""
+    world = FakeWorld(4)
+    watching = Watching(world)
+    watching.until(6.0)
+    number = world.ranks[1].enter(EVERYBODY, 6.0, shape=(16,))
+    world.ranks[2].enter(EVERYBODY, 6.0, shape=(1024,))
+    world.ranks[1].end(number, 6.01, How.FAILED, "RuntimeError")
+    world.ranks[1].die(6.02, TapeState.FAILED, "RuntimeError")
+    watching.until(6.3)
+    for rank in others:
+        world.ranks[rank].enter(EVERYBODY, 6.3, shape=(16,))
+    watching.until(7.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.MISMATCHED, named)

@@ -29,6 +29,7 @@ from otel_torchdist.stall.incidents.pending import (
     Sight,
     of_death,
     of_departure,
+    of_mismatch,
     with_stacks,
     without_stacks,
 )
@@ -170,6 +171,8 @@ class RunIncident:
         if verdict.kind is VerdictKind.DEAD:
             return of_death(occasion, verdict, world)
         if occasion is Occasion.OPENED and not stalled:
+            if verdict.mismatch is not None:
+                return of_mismatch(occasion, verdict, world)
             is_departure = names_departed(verdict)
             return of_departure(occasion, verdict, world) if is_departure else without_stacks(occasion, verdict, now)
         crossed_ns = now

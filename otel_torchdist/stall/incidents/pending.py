@@ -9,6 +9,7 @@ from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.events import Occasion
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.following.follower import DYING_NS
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
@@ -120,6 +121,18 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
 def of_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """A verdict on ranks that exited while others needed them, given once it is known how all of them ended."""
     return without_stacks(occasion, verdict, world.taken_ns, verdict.since_ns + _others_end_ns(world))
+
+
+def of_mismatch(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
+    """A verdict on calls that differ, given once the ranks have come that may show which call is the odd one.
+
+    A backend may end a rank that the odd call disturbs before the slowest ranks have called.
+    """
+    roll, mismatch = verdict.roll, verdict.mismatch
+    if mismatch is None or mismatch.operation_id != roll.operation_id:
+        return without_stacks(occasion, verdict, world.taken_ns)
+    wait_ns = _others_end_ns(world) if mismatch.may_change(len(roll.ranks(Standing.ABSENT))) else 0
+    return without_stacks(occasion, verdict, world.taken_ns, world.taken_ns + wait_ns)
 
 
 def _others_end_ns(world: WorldSnapshot) -> int:
