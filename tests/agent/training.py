@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
@@ -62,6 +63,11 @@ class Training:
         """Monotonic seconds at which the last rank had its process group."""
         until(lambda: len(self.lines("joined")) == RANKS, 120.0, self.log)
         return max(self.lines("joined"))
+
+    def served_at(self) -> float:
+        """Monotonic seconds at which the agent has published where it serves `/metrics`."""
+        [target] = (self.base / "prometheus").glob("*.json")
+        return time.monotonic() - (time.time() - target.stat().st_mtime)
 
     def stall(self) -> None:
         """Have rank 0 come late to its next broadcast, from now on."""

@@ -23,7 +23,7 @@ from otel_torchdist.serving.clients import MAX_CLIENTS
 from otel_torchdist.serving.http_server import SharedPage
 from otel_torchdist.serving.metrics_page import MetricsServer
 from tests.serving.test_metrics_page import get, our_threads
-from tests.support.waiting import until, waited_for_a_core_s
+from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 
 MAKING_S = 0.02
 PROMISE_S = 1.0
@@ -130,9 +130,9 @@ def answered_after_s(server: MetricsServer) -> float:
 
     What threads that have ended meanwhile have waited for is not known, so that one long answer proves nothing.
     """
-    began, waited_s = time.monotonic(), waited_for_a_core_s()
+    began, before = time.monotonic(), core_waits_s()
     get(server.port)
-    return time.monotonic() - began - max(waited_for_a_core_s() - waited_s, 0.0)
+    return time.monotonic() - began - waited_for_a_core_s(since=before)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX-Slow: "], ids=["half-open", "slow loris"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -35,14 +35,21 @@ def until(
     return found
 
 
-def waited_for_a_core_s(pid: int | None = None) -> float:
+def core_waits_s(pid: int | None = None) -> dict[str, float]:
+    """Seconds for which each current thread of a process was runnable but did not run, by thread id."""
+    waits_s: dict[str, float] = {}
+    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            waits_s[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return waits_s
+
+
+def waited_for_a_core_s(pid: int | None = None, since: Mapping[str, float] | None = None) -> float:
     """Seconds for which the current threads of a process were runnable but did not run: the tolerance to add to bounds.
 
     Args:
         pid: The process; this one by default.
+        since: The result of `core_waits_s` from which on to count; each thread's whole life by default.
     """
-    waited_ns = 0
-    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        with contextlib.suppress(OSError):  # it has just ended
-            waited_ns += int((task / "schedstat").read_text().split()[1])
-    return waited_ns / 1e9
+    before = since or {}
+    return sum(waited_s - before.get(thread, 0.0) for thread, waited_s in core_waits_s(pid).items())

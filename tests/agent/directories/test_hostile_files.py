@@ -32,6 +32,7 @@ from tests.agent.training import page_of
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.receivers.memory_sink import MemorySink
+from tests.support.waiting import until
 
 STRANGER = 12345
 THEIR_JOB = "job-00000000000000ee"
@@ -130,7 +131,7 @@ def test_beside_a_hostile_user(
     service.wait_for(r"stall: rank 1 has not entered all_reduce")
     service.wait_for(rf"{THEIR_JOB}/agent\.checkpoint cannot be used \(it has more than")
     service.wait_for(rf"{THEIR_JOB}/[0-9a-f]+\.names cannot be read \(not a regular file\)")
-    assert "torchdist_stall_info{" in page_of(base)
+    until(lambda: "torchdist_stall_info{" in page_of(base))
     for spoil in (nest_the_stacks, spoil_the_names):
         for path in (base / THEIR_JOB).glob("*.stacks"):
             path.unlink()

@@ -42,8 +42,8 @@ def test_directory_that_is_slow(
     full: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The slow directory is given up with one line after three polls, and tried again later; the other one is read."""
-    [fast] = [took_s for path, took_s in live_jobs(base).took_s.items() if path.name == JOB]
-    slow = live_jobs(base).took_s[full]
+    times = [live_jobs(base).took_s for _ in range(5)]  # a single one may have waited for a core
+    fast, slow = (min(took_s[path] for took_s in times) for path in (base / JOB, full))
     monkeypatch.setattr(slow_places, "SLOW_S", (fast * slow) ** 0.5)
     agent = Agent(Config(), lambda: Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, False))
     try:

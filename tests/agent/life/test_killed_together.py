@@ -49,8 +49,8 @@ def test_four_ranks_are_killed(job: GlooJobs, base: Path, receiver: OtlpReceiver
     """Markers, the incident and all its operations arrive, with those in flight at the kill; then the agent exits."""
     receiver.wait_for(lambda spans: markers(spans) == WAITING and bool(incidents(spans)), 120.0)
     job.kill()
-    until(lambda: up_on(page_of(base)).count("} 0.0") == RANKS)
-    counts = count_on(page_of(base), "all_reduce")
+    page = until(lambda: page if up_on(page := page_of(base)).count("} 0.0") == RANKS else "")
+    counts = count_on(page, "all_reduce")
     until(lambda: not processes_of(base))
     spans = receiver.spans()
     check_once_without_orphans(spans)

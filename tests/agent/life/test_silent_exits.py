@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.conftest import JOB
+from tests.agent.life.test_life import up_on
 from tests.agent.training import page_of
 from tests.support.commands.running import Running
 from tests.support.waiting import until
@@ -48,7 +49,9 @@ def test_exit_code(base: Path, agent: Callable[..., Running], command: str, fate
         stdin.write(f"{command}\n")
         stdin.flush()
         until(lambda: f"rank 1 {fate}\n" in running.out)
-        up = [line for line in page_of(base).splitlines() if line.startswith("torchdist_up{") and 'rank="1"' in line]
+        # The line may come a turn before the page shows the same.
+        lines = until(lambda: lines if (lines := up_on(page_of(base))).count("} 1.0") == 1 else "")
+        up = [line for line in lines.splitlines() if 'rank="1"' in line]
         assert [line.endswith(" 0.0") for line in up] == ([] if command.endswith("0") else [True])
         assert ("is dead" in running.out) == fate.startswith("is dead")
     finally:

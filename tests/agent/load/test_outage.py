@@ -51,7 +51,7 @@ def test_long_outage(
     begin: Callable[..., Ranks], agent: Callable[..., Running], receiver: OtlpReceiver, base: Path
 ) -> None:
     """The queue fills, the oldest steps are dropped and counted, memory stays bounded; a stall's evidence is kept."""
-    receiver.stop()
+    receiver.pause()
     ranks = begin(2, capacity=1 << 16)
     running = agent(
         OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="1000",

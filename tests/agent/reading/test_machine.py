@@ -60,7 +60,8 @@ def test_job_and_its_machine(train: Callable[..., Training], tmp_path: Path) -> 
         },
     )
     training.joined_at()
-    page = until(lambda: page if "hw_gpu_memory_usage_bytes{" in (page := training.scrape()) else "")
+    series = ["hw_gpu_memory_usage_bytes{", *(f'process_memory_usage_bytes{{rank="{rank}"' for rank in range(RANKS))]
+    page = until(lambda: page if (page := training.scrape()) and all(name in page for name in series) else "")
     pids = training.ranks()
     for rank in range(RANKS):
         served = value_of(page, f'process_memory_usage_bytes{{rank="{rank}",run="[^"]*"}}')

@@ -1,5 +1,6 @@
 """A training script that does not know of us: takes steps as long as a file exists."""
 
+import contextlib
 import os
 import sys
 import time
@@ -9,6 +10,14 @@ import torch
 import torch.distributed as dist
 
 gate, pause_s = Path(sys.argv[1]), float(sys.argv[2])
+
+
+def is_late() -> bool:
+    """Whether rank 0 is to be late; the gate may be removed at any time."""
+    with contextlib.suppress(FileNotFoundError):
+        return gate.read_text() == "late"
+    return False
+
 
 dist.init_process_group("gloo")
 # A single write, so that the lines of two ranks do not mix.
@@ -22,7 +31,7 @@ while go_on.item():
     dist.all_reduce(parameter.grad)
     optimizer.step()
     go_on.fill_(float(gate.exists()))
-    while dist.get_rank() == 0 and gate.exists() and gate.read_text() == "late":
+    while dist.get_rank() == 0 and is_late():
         time.sleep(0.05)
     dist.broadcast(go_on, 0)
     issued += 1

@@ -55,7 +55,7 @@ def test_collector_away_during_the_stall(start: Callable[..., FaultyJob]) -> Non
     """Reports made while the receiver was down arrive once it is up, with the age at which they were made."""
     job = start("late")
     until(lambda: any(span.name == "init_process_group" for span in job.receiver.spans()))
-    job.receiver.stop()
+    job.receiver.pause()
     time.sleep(DUE_S)
     job.receiver.start()
     root, _ = job.first_verdict()

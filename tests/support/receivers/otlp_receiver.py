@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -74,6 +75,7 @@ class OtlpReceiver:
         self._spans: list[ReceivedSpan] = []
         self._requests = 0
         self._stop: Callable[[], None] | None = None
+        self._reserved: socket.socket | None = None
 
     @property
     def endpoint(self) -> str:
@@ -111,13 +113,27 @@ class OtlpReceiver:
         """Listen."""
         assert self._stop is None
         self._stop = self._start_grpc() if self.protocol == GRPC else self._start_http()
+        self._release()
         return self
 
     def stop(self) -> None:
         """Stop listening, and refuse connections from now on."""
+        self._release()
         if self._stop is not None:
             self._stop()
         self._stop = None
+
+    def pause(self) -> None:
+        """Refuse connections until `start`, and let no other program have the port meanwhile."""
+        self.stop()
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # servers set that too
+        self._reserved.bind((self.host, self.port))
+
+    def _release(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
+        self._reserved = None
 
     def _start_grpc(self) -> Callable[[], None]:
         receiver = self
