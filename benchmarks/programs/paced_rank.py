@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,8 @@ from benchmarks.steps.gloo import issued, join_job
 from benchmarks.steps.training import Place
 from otel_torchdist import TorchDistInstrumentor, mark_step
 from otel_torchdist.switch import switch_on_from_environment
+
+_RUN_ID: Final = "otel-torchdist-run-id"
 
 
 def serve(connection: Connection, place: Place, settings: Mapping[str, str], pace: Pace) -> None:
@@ -35,6 +39,8 @@ def serve(connection: Connection, place: Place, settings: Mapping[str, str], pac
     switch_on_from_environment()
     traffic = _Traffic()
     traffic.go_on(pace.warm_up_s)
+    while any(thread.name == _RUN_ID for thread in threading.enumerate()):
+        time.sleep(TICK_S)  # it ends with the agreement, and must not do so between windows
     percent: dict[str, list[float]] = {}
     for window in range(pace.windows):
         used, began = processor_ns(users_own), time.perf_counter_ns()
@@ -56,14 +62,14 @@ class _Traffic:
         self._tensor = torch.ones(4)
         self._open: list[dist.Work] = []
         self._ticks = 0
-        self._next_s = time.monotonic()
 
     def go_on(self, seconds: float) -> None:
         """Communicate for the given time."""
+        next_s = time.monotonic()
         for _ in range(round(seconds / TICK_S)):
             self._tick()
-            self._next_s += TICK_S
-            time.sleep(max(self._next_s - time.monotonic(), 0))
+            next_s += TICK_S
+            time.sleep(max(next_s - time.monotonic(), 0))
 
     def _tick(self) -> None:
         self.wait()

@@ -141,7 +141,7 @@ def _end(process: Popen[bytes]) -> None:
 
 def _look(agent: int, length_s: float) -> list[Look]:
     looks = [_now(agent)]
-    while looks[-1].at_s - looks[0].at_s < length_s:
+    while len(looks) < 3 or looks[-1].at_s - looks[0].at_s < length_s:  # a spread needs two slopes
         time.sleep(LOOK_S)
         looks.append(_now(agent))
     return looks

@@ -28,18 +28,18 @@ class AgentProcess:
     """An agent that a rank has started, with the processes that it has started itself."""
 
     def __init__(self, job: Path) -> None:
-        """Wait until it serves `/metrics`.
+        """Wait until it serves `/metrics`, and has outlived a second one, which ranks start if it starts slowly.
 
         Raises:
             RuntimeError: It does not.
         """
         deadline = time.monotonic() + START_S
-        while not (target := ScrapeTarget(job).last_target()):
+        while not (target := ScrapeTarget(job).last_target()) or len(sessions := _sessions(job)) != 1:
             if time.monotonic() > deadline:
                 raise RuntimeError("the agent does not serve its metrics")
             time.sleep(_LOOK_S)
         self._url = f"http://{target}/metrics"
-        [self._session] = {session for pid, session, _ in _processes() if str(job).encode() in _command(pid)}
+        [self._session] = sessions
 
     def stay_on(self, cores: set[int]) -> None:
         """Bind all its threads to some cores."""
@@ -84,6 +84,11 @@ def _processes() -> Iterator[tuple[int, int, float]]:
                 if state != "Z":
                     # user and system time, its own and of the children that it has waited for
                     yield int(entry.name), int(session), sum(map(int, fields[7:11])) / _TICKS_PER_S
+
+
+def _sessions(job: Path) -> set[int]:
+    """The sessions of the agents of a job."""
+    return {session for pid, session, _ in _processes() if str(job).encode() in _command(pid)}
 
 
 def _command(pid: int) -> bytes:

@@ -108,6 +108,8 @@ def free_port(in_a_row: int = 1) -> int:
     Where what is called by others takes one of the system's, another program may get that port in the next moment, and
     calls meant for it: that of a launcher which has only looked for a free one, or one that takes no strangers.
 
+    It is this process's until it ends: whoever calls this function, here or in another process, gets other ports.
+
     Args:
         in_a_row: How many are free from there on.
     """
@@ -116,9 +118,14 @@ def free_port(in_a_row: int = 1) -> int:
         lowest = _USUAL_LOWEST
     while True:
         first = random.randrange(lowest - 11_000, lowest - 4_000)  # below are those of servers, above torch's 29500
+        claims: list[socket.socket] = []
         with ExitStack() as held, contextlib.suppress(OSError):
             for port in range(first, first + in_a_row):
+                claims.append(held.enter_context(socket.socket(socket.AF_UNIX)))
+                claims[-1].bind(f"\0otel-torchdist-port-{port}")  # only one process of a network namespace can
                 held.enter_context(socket.socket()).bind(("", port))
+            for claim in claims:
+                claim.detach()  # it stays open until this process ends
             return first
 
 

@@ -217,7 +217,7 @@ class Capture:
         """Register the default group and agree on the run id, or end the tape if there is none any more."""
         if group is None:
             if self._is_of_rpc:  # its tape goes on
-                self._works.sweep(SWEEP_LIMIT)
+                self._works.settle(SWEEP_LIMIT)
                 self._works.forget_all()
                 self._forget_groups()
             else:
@@ -277,6 +277,7 @@ class Capture:
         self._is_of_rpc = False
         try:
             self._agreements.stop()
+            self._works.settle(SWEEP_LIMIT)
         finally:  # a signal handler may raise while we wait
             if recorder is not None:
                 self._finish(recorder, state, failure)

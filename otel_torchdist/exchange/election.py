@@ -17,11 +17,13 @@ class Election:
     def __init__(self, own: int) -> None:
         self.own = own
         self._trusted_until: dict[int, float] = {}
+        self._asked_at: dict[int, float] = {}
         self._woken_at: dict[int, float] = {}
 
     def asked_by(self, agent_id: int, now: float, is_hurried: bool) -> None:
         """Record a question from an agent that judges."""
         self._woken_at.pop(agent_id, None)
+        self._asked_at[agent_id] = now
         self._trusted_until[agent_id] = now + (HURRIED_TRUST_S if is_hurried else PEACEFUL_TRUST_S)
 
     def answered(self, agent_id: int, now: float) -> None:
@@ -30,10 +32,11 @@ class Election:
         if now - since <= WAKE_TRUST_S:
             self._trusted_until[agent_id] = max(self._trusted_until.get(agent_id, 0.0), since + WAKE_TRUST_S)
 
-    def silent(self, agent_id: int) -> None:
-        """Record that an agent does not answer."""
-        self._trusted_until.pop(agent_id, None)
-        self._woken_at.pop(agent_id, None)
+    def silent(self, agent_id: int, since: float) -> None:
+        """Record that an agent has not answered a question of that moment; one that has asked since is alive."""
+        if self._asked_at.get(agent_id, since) <= since:
+            self._trusted_until.pop(agent_id, None)
+            self._woken_at.pop(agent_id, None)
 
     def judge(self, now: float) -> int:
         """The id of the agent that judges, as far as this agent knows."""

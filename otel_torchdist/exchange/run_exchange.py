@@ -305,7 +305,7 @@ class RunExchange:
             self._ask_all(list(known.values()), now, is_hurried)
         elif is_forgotten and judge in known and not known[judge].wake(HURRIED_TIMEOUT_S):
             with self._changed:
-                self._election.silent(judge)
+                self._election.silent(judge, now)
                 self._wake()
 
     def _ask_all(self, others: list[PeerAgent], now: float, is_hurried: bool) -> None:
@@ -326,7 +326,7 @@ class RunExchange:
                 if has_answered[agent_id]:
                     self._election.answered(agent_id, time.monotonic())
                 else:
-                    self._election.silent(agent_id)
+                    self._election.silent(agent_id, now)
 
     @property
     def _is_hurried(self) -> bool:

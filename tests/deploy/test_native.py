@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from deploy.native.jaeger_api import JaegerSpan
-from deploy.native.ports import HOST, PortError, Ports, free_ports, ports_from
+from deploy.native.ports import HOST, PortError, Ports, free_port, free_ports, ports_from
 from deploy.native.program import Program, ProgramError, Running
 from deploy.native.servers import DEPLOY, webhook
 from deploy.native.timeline import timeline
@@ -51,6 +52,15 @@ def test_port_of_another_process_is_named() -> None:
         other.listen()
         with pytest.raises(PortError, match=rf"{ports.jaeger_health_port} cannot be had .*: JAEGER_HEALTH_PORT="):
             ports.check_free()
+
+
+def test_free_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port is nobody else's until its process ends, however late that listens there."""
+    given, choose = [free_port()], random.randrange
+    monkeypatch.setattr(random, "randrange", lambda *ends: given.pop() if given else choose(*ends))
+    [first] = given
+    assert free_port() != first
+    assert given == []
 
 
 def test_program_that_ends_reports_why(tmp_path: Path) -> None:

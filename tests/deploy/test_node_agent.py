@@ -71,7 +71,11 @@ def watch(base: Path) -> Iterator[Callable[[list[str]], None]]:
 
 def owners(path: Path) -> set[int]:
     """Owners of the files there."""
-    return {entry.lstat().st_uid for entry in [path, *path.rglob("*")]}
+    found: set[int] = set()
+    for entry in [path, *path.rglob("*")]:
+        with contextlib.suppress(FileNotFoundError):  # it was being written, and has its name now
+            found.add(entry.lstat().st_uid)
+    return found
 
 
 def up_in(page: str) -> dict[str, float]:

@@ -46,7 +46,7 @@ class SlurmJob:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         """Submit the job."""
-        self.number = str(os.getpid())
+        self.number = f"{os.getpid()}{free_port() % 10_000:04}"  # `train.sbatch` derives its port from it
         self.folder = folder
         self.results = folder / f"torchdist-{self.number}"
         self.spans = folder / "spans.jsonl"

@@ -19,7 +19,7 @@ def test_lowest_of_those_that_ask() -> None:
     for agent_id in (3, 1, 2, 9):
         election.asked_by(agent_id, 10.0, is_hurried=False)
     assert election.judge(10.0) == 1
-    election.silent(1)
+    election.silent(1, 10.0)
     assert election.judge(10.0) == 2
 
 
@@ -62,12 +62,22 @@ def test_one_that_answers_and_never_asks_is_not_waited_for_twice() -> None:
 
 def test_one_that_is_back_is_waited_for_again() -> None:
     """Once it has been silent, or has asked, its next answer counts as if it were the first."""
-    for come_back in (lambda election: election.silent(1), lambda election: election.asked_by(1, 20.0, True)):
+    for come_back in (lambda election: election.silent(1, 20.0), lambda election: election.asked_by(1, 20.0, True)):
         election = Election(OWN)
         election.answered(1, 10.0)
         come_back(election)
         election.answered(1, 50.0)
         assert election.judge(50.0 + WAKE_TRUST_S - 0.01) == 1
+
+
+def test_failure_of_a_question_from_before_it_asked() -> None:
+    """An agent that has asked since a question to it began is trusted, though that question fails."""
+    election = Election(OWN)
+    election.asked_by(1, 10.5, is_hurried=True)
+    election.silent(1, 10.0)
+    assert election.judge(11.0) == 1
+    election.silent(1, 11.0)
+    assert election.judge(11.0) == OWN
 
 
 def test_answer_shortens_no_trust() -> None:
@@ -94,7 +104,7 @@ def test_whatever_happens(happenings: list[tuple[float, tuple[object, ...]]]) ->
     for pause_s, (name, agent_id, *hurried) in happenings:
         now += pause_s
         if name == "silent":
-            election.silent(agent_id)  # type: ignore[arg-type]
+            election.silent(agent_id, now)  # type: ignore[arg-type]
         else:
             getattr(election, str(name))(agent_id, now, *hurried)
         assert election.judge(now) <= OWN

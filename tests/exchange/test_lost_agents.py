@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Leads
@@ -66,8 +67,9 @@ def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_nothing_is_judged_in_doubt(two: Agents) -> None:
+def test_nothing_is_judged_in_doubt(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second question decides whether an agent is out of reach; until then, and only so long, judging waits."""
+    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
     two.begin()
     two.set_suspicion(True)
     two.wait_until_judges(True, False)

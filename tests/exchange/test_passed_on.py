@@ -77,8 +77,9 @@ def test_earlier_ruling_is_not_repeated(three: Agents) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_wishes_for_stacks_arrive_once(three: Agents) -> None:
+def test_wishes_for_stacks_arrive_once(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each agent gets the requests for stacks of its own ranks, with the way to take them, and only once."""
+    monkeypatch.setattr(run_exchange, "HURRIED_TIMEOUT_S", 5.0)  # a question that is too late is repeated
     three.begin()
     three.set_suspicion(True)
     three.wait_until_judges(True, False, False)

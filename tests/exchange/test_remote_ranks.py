@@ -94,6 +94,10 @@ def test_clocks_that_differ(two: Agents, skew_ns: int) -> None:
     two.nodes[1].begin(two.others_of(1), kind)
     two.set_suspicion(True)
     two.wait_until_judges(True, False)
+    other = exchange_of(two, 0)._others[2]
+    until(lambda: two.meet() and other._clock is not None and other._clock.error_ns < 25_000_000)
+    seen = other.views  # they may be of an answer before that one
+    until(lambda: two.meet() and other.views is not seen)
     (there,) = world_of(two, 0).ranks[2].open
     (here,) = two.nodes[1].local().ranks[2].open
     assert there.waiting_since_ns is not None and here.waiting_since_ns is not None

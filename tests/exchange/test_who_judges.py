@@ -10,7 +10,7 @@ import time
 import pytest
 
 from otel_torchdist.exchange import run_exchange
-from otel_torchdist.exchange.peer import STATE_PATH
+from otel_torchdist.exchange.peer import STATE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Follows, Leads, Undecided
@@ -60,7 +60,9 @@ def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
     three.begin()
     three.set_suspicion(True)
-    node = three.nodes[0]
+    node, *others = three.nodes
+    for other in others:  # before they have met, they answer without ranks
+        other.meet()
     until(lambda: three.meet() and isinstance(node.roles[-1], Leads))
     assert isinstance(node.roles[0], Undecided)
     last = node.roles[-1]
@@ -141,6 +143,20 @@ def test_high_one_that_is_first(two: Agents) -> None:
     two.wait_until_judges(None, True)
     two.begin(0)
     two.wait_until_judges(True, False)
+
+
+def test_low_one_that_asks_while_a_question_to_it_fails(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent follows a lower id that has begun to ask, though its own question from before gets no answer."""
+    two.begin(1)
+    exchange = exchange_of(two, 1)
+
+    def ask(*_: object, **__: object) -> bool:
+        exchange.respond(STATE_PATH, encode(Question(0, is_hurried=True)))
+        return False
+
+    monkeypatch.setattr(PeerAgent, "ask", ask)
+    exchange._ask_all(list(exchange._others.values()), time.monotonic(), is_hurried=True)
+    assert two.judges() == [None, False]
 
 
 @pytest.mark.usefixtures("quick")

@@ -108,6 +108,8 @@ def _look(story: Story, stack: Stack, now_s: float) -> None:
         [story.run] = runs - story.others
         _ask_for(story)
     _look_at_stall(story, stack, now_s)
+    if story.stalled_at_s is not None and story.alert is None:
+        return  # all other questions take seconds, by which the alert would seem to be late
     _ask_everything(story, stack)
     story.groups = stack.metrics.query(f'torchdist_group_info{{run="{story.run}",job="torchdist"}}') or story.groups
     _compare_routes(story, stack)

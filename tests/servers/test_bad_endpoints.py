@@ -209,7 +209,7 @@ def test_pushed_metrics_are_scraped_over_tls(
             "CURL_CA_BUNDLE": "",
         }
         otlp = f"https://{HOST}:{secure.ports.collector_otlp_http_port}"
-        with running_job(warm_python, tmp_path, "steady.py", 100, 0.2, otlp=otlp, tapes=own_tapes, **more) as job:
+        with running_job(warm_python, tmp_path, "steady.py", 10_000, 0.2, otlp=otlp, tapes=own_tapes, **more) as job:
             deadline = time.monotonic() + 40
             while len(other.metrics.query("torchdist_up == 1")) < RANKS:
                 assert time.monotonic() < deadline, job.log

@@ -33,6 +33,8 @@ MAX_DROPPED: Final = 32
 """Operations whose Work was dropped and for which `wait_tensor` may still be called; the tape keeps 64 open ones."""
 ISSUED_NS: Final = 1_000_000_000
 """Maximum time for which a Work that must not be held is held: by then its caller certainly has it."""
+SETTLE_S: Final = 0.05
+_PAUSE_S: Final = 0.001
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
@@ -246,6 +248,15 @@ class Works:
             else:
                 left += 1
         return left
+
+    def settle(self, limit: int) -> None:
+        """Sweep one last time before a tape ends, for `SETTLE_S` while operations are open that can be polled.
+
+        DDP may have got an operation's result before its Work is complete: gloo completes the future first.
+        """
+        deadline = time.monotonic() + SETTLE_S
+        while self.sweep(limit) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
 
     def _cannot_say(self, call: Call, work: object) -> None:
         """Handle a Work that cannot report completion: only waits show its end and those of its group's others."""

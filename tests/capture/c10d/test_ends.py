@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
+from otel_torchdist.capture.c10d import completion
+from otel_torchdist.capture.c10d.completion import Works
+from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.layout import Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.tapes.recorded import Recorded
@@ -136,3 +141,19 @@ def test_peer_dies(jobs: Jobs) -> None:
     assert job.ranks[0].line() == {"raised": "RuntimeError"}
     operation = job.tapes[0].only("all_reduce")
     assert (operation.how, operation.failure) == ("FAILED", "RuntimeError")
+
+
+def test_complete_shortly_after_its_result_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a tape ends, a Work that is about to be complete is waited for; one that never is only delays the end."""
+    monkeypatch.setattr(completion, "SETTLE_S", 0.5)
+    patches = Patches()
+    works, late, stuck = Works(patches, Mock()), Mock(flags=0), Mock(flags=0)
+    patches.restore()
+    late.work.is_completed.side_effect, late.group.signatures.only_wait_ends = [False, False, True], False
+    stuck.work.is_completed.return_value, stuck.group.signatures.only_wait_ends = False, False
+    for call in (late, stuck):
+        call.pointers, call.work_id, call.members = (), id(call.work), None
+        works.open[call.work_id] = call
+    works.settle(8)
+    assert list(works.open.values()) == [stuck]
+    late.tape.complete.assert_called_once()

@@ -148,7 +148,7 @@ def test_line_that_is_busy() -> None:
 
         def ask() -> None:
             try:
-                line.ask(PATH, b"first", 0.5)
+                line.ask(PATH, b"first", 5)
             except NoAnswerError as error:
                 errors.append(error)
 
@@ -157,5 +157,5 @@ def test_line_that_is_busy() -> None:
         until(line._lock.locked)
         with pytest.raises(NoAnswerError, match="an earlier request has not been answered yet"):
             line.ask(PATH, b"second", 0.1)
-        first.join(10)
-        assert len(errors) == 1
+    first.join(10)
+    assert len(errors) == 1

@@ -166,13 +166,13 @@ class Server:
         """Fork and reap until no one asks any more and all jobs are done; in a child, return what it has to run."""
         while self._clients or self._jobs:
             ready = self._wait_for_something()
-            if self._listener is not None and self._listener.fileno() in ready:
-                self._accept(self._listener)
+            self._reap(ready)  # before anything is opened: that may get the number of what has just been closed
             for client in [one for one in self._clients if one.reads in ready]:
                 child = self._take(client)
                 if child is not None:
                     return child
-            self._reap(ready)
+            if self._listener is not None and self._listener.fileno() in ready:
+                self._accept(self._listener)
         return None
 
     def _accept(self, listener: socket.socket) -> None:
