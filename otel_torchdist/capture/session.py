@@ -277,7 +277,8 @@ class Capture:
         self._is_of_rpc = False
         try:
             self._agreements.stop()
-            self._works.settle(SWEEP_LIMIT)
+            if state is TapeState.FINISHED:  # a launcher may end a rank that has failed at any moment
+                self._works.settle(SWEEP_LIMIT)
         finally:  # a signal handler may raise while we wait
             if recorder is not None:
                 self._finish(recorder, state, failure)

@@ -11,7 +11,7 @@ from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.stall.peer_agents import Follows
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
-from tests.support.waiting import until, waited_for_a_core_s
+from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 from tests.support.worlds.fake_world import group_of
 
 EVERYBODY = group_of(0, 1, 2, 3)
@@ -29,10 +29,10 @@ def test_stall_near_at_a_follower_hurries_the_judge(two: Agents, monkeypatch: py
     number = two.world.ranks[2].enter(EVERYBODY, 9.0)
     assert world_of(two, 0).ranks[2].open == ()
     two.set_suspicion(True, 1)
-    began, waited_s = time.monotonic(), waited_for_a_core_s()
+    began, before = time.monotonic(), core_waits_s()
     until(lambda: two.meet()[1] == Follows(None, True))
     until(lambda: two.meet() and world_of(two, 0).ranks[2].open != ())
-    took_s = time.monotonic() - began - max(waited_for_a_core_s() - waited_s, 0.0)
+    took_s = time.monotonic() - began - waited_for_a_core_s(since=before)
     assert took_s < run_exchange.WAKE_AFTER_S + 1
     two.world.ranks[2].end(number, 9.5)
     until(lambda: two.meet() and world_of(two, 0).ranks[2].open == ())  # it goes on asking
