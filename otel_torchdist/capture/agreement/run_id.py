@@ -147,7 +147,9 @@ class RunIdAgreement:
     def _answer(self, store: Any, published: _Published) -> None:
         """Publish the id again whenever a rank has asked, until another attempt has set its own."""
         pause, deadline = FIRST_PAUSE_S, time.monotonic() + ANSWER_S
-        while not self._has_met_all() and time.monotonic() < deadline and not self._stopping.wait(pause):
+        is_last_look = False
+        while not is_last_look and not self._has_met_all() and time.monotonic() < deadline:
+            is_last_look = self._stopping.wait(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
             if store.add(self._questions, 0) == published.answers:
                 continue

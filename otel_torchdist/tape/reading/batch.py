@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from otel_torchdist.tape.records.activities import Activity, Interval
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import Operation, StepMark
@@ -66,6 +68,10 @@ class Batch:
         if isinstance(interval, Activity):
             self.activities_ended.append(interval)
         else:
+            waited_ns, ended_ns = interval.wait_entered_ns, interval.completed_ns
+            if waited_ns is not None and ended_ns is not None and waited_ns > ended_ns:
+                # Another thread saw the end and read the clock, but had not recorded it when the wait began.
+                interval = msgspec.structs.replace(interval, wait_entered_ns=ended_ns)
             self.ended.append(interval)
 
 

@@ -46,7 +46,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         flags: See `Flag`.
         returned_ns: When the call returned, if it is asynchronous, point-to-point, coalesced or runs on a device;
             None while the thread is inside.
-        wait_entered_ns: When the first wait began.
+        wait_entered_ns: When the first wait began; at the latest when the operation ended, once that is known.
         wait_returned_ns: When a wait returned.
         started_ns: When the device started it, as precisely as `started_how` allows; None until then.
         started_how: How the start is known; UNTRACKED where the device is not queried.

@@ -15,9 +15,9 @@ import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture.agreement import peer_discovery as discovery_module
-from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress
+from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress, _key
 from otel_torchdist.exchange.peers import AgentPeers
-from otel_torchdist.job.peers import peers_files, read_listening
+from otel_torchdist.job.peers import peers_files, read_listening, read_peers
 from tests.capture.agreement.announcements import HOST, LOCAL, RUN, announced, peers_in, say_port
 from tests.support.tapes.tapes import WriterProcess
 from tests.support.waiting import until
@@ -215,7 +215,9 @@ def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.
     ranks = ranks_of(tmp_path, 3)
     for rank in (ranks[0], ranks[2]):
         say_port(rank.directory, 4711 + rank.rank)
-    with meeting_of([ranks[0], ranks[2]], store) as threads:
+    with meeting_of([ranks[2]], store) as threads:
+        assert until(lambda: store.check([_key(RUN, "1")]))
+        threads.append(ranks[0].hold(store))
         assert until(lambda: not any(thread.is_alive() for thread in threads))
     assert [peer.agent_id for peer in peers_in(ranks[0].directory).others] == [2]
 
@@ -250,13 +252,18 @@ def test_more_nodes_than_may_be(
 ) -> None:
     """Each node beyond the bound reports it once, keeps to itself, and is not found by the others."""
     monkeypatch.setattr(discovery_module, "MAX_PEERS", 2)
-    monkeypatch.setattr(discovery_module, "DISCOVERY_S", 0.5)
     caplog.set_level(logging.INFO, "otel_torchdist")
     ranks = ranks_of(tmp_path, 3)[::LOCAL]
     for rank in ranks:
         say_port(rank.directory)
+
+    def others() -> list[int]:
+        files = [path for rank in ranks for path, _ in peers_files(rank.directory).values()]
+        return sorted(len(read_peers(path).others) for path in files)
+
     with meeting_of(ranks, store) as threads:
-        assert until(lambda: not any(thread.is_alive() for thread in threads))
-    assert sorted(len(peers_in(rank.directory).others) for rank in ranks) == [0, 1, 1]
+        assert until(lambda: others() == [0, 1, 1])
+        assert until(lambda: [thread.is_alive() for thread in threads].count(True) == 2)
+    assert others() == [0, 1, 1]
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "first 2 nodes" in caplog.text

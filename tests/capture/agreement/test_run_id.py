@@ -135,6 +135,15 @@ def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path])
         assert until(lambda: not earlier._threads[0].is_alive())  # it polls the store
 
 
+def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 answers it all the same."""
+    monkeypatch.setattr(run_id, "FIRST_PAUSE_S", 60.0)
+    with agreeing(store, tmp_path) as (agreement, _):
+        store.add(agreement._questions, 1)
+        agreement.stop()
+        assert agreement._read(store).answers == 1
+
+
 def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The host of the store ends during discovery: one warning, no exception, and the run id stays."""
     hosts: list[Any] = [TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
@@ -144,6 +153,7 @@ def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         say_port(tmp_path)
         assert until(lambda: announced(client, next(iter(peers_files(tmp_path)))) == 1)
         hosts.clear()
+        assert until(lambda: caplog.records)  # the thread may run before it is in the agreement's list
         assert until(lambda: not is_meeting(agreement))
         warnings = [record.getMessage() for record in caplog.records if record.name == "otel_torchdist"]
         assert len(warnings) == 1

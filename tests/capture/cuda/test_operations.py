@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,8 +49,9 @@ def device_ns(operation: Operation) -> int:
 
 def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
     """Begin and end of operations on the caller's stream are the device's, up to the clock's error."""
-    rank.run(1 * MS)
+    ahead = rank.device.launch(MAIN_STREAM, None)
     slow, behind = rank.run(80 * MS), rank.run(5 * MS)
+    rank.device.release(ahead)
     for issued, operation in zip((slow, behind), rank.until_ended(slow, behind), strict=True):
         began_ns, ended_ns = kernel_times(issued)
         assert (operation.started_how, operation.how) == (How.EVENT, How.EVENT)
@@ -113,8 +115,9 @@ def test_a_call_that_hangs_on_the_host(rank: DeviceRank) -> None:
 
 def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None:
     """The begin of such operations is exact, their end as late as the watchdog's round, and the records state both."""
-    rank.device.launch(MAIN_STREAM, 60 * MS)
+    ahead = rank.device.launch(MAIN_STREAM, None)
     issued = rank.start(30 * MS)
+    rank.device.release(ahead)
     [operation] = rank.until_ended(issued, watchdog=True)
     began_ns, ended_ns = kernel_times(issued)
     assert (operation.started_how, operation.how) == (How.EVENT, How.WATCHDOG)
@@ -146,11 +149,13 @@ def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
 
 def test_a_wait_that_blocks_shows_the_end(rank: DeviceRank) -> None:
     """When a wait blocks a stream, the end is known as exactly as from an event."""
-    issued = rank.start(60 * MS)
+    issued = rank.start(None)
     rank.wait_on_stream(issued)
+    time.sleep(0.01)  # the stream blocks for longer than the host took
+    rank.device.release(issued.kernel)
     [operation] = rank.until_ended(issued, watchdog=True)
     assert operation.how is How.EVENT
-    assert operation.completed_ns == pytest.approx(kernel_times(issued)[1], abs=CLOCK_ERROR_NS)
+    assert operation.completed_ns == pytest.approx(issued.kernel.end_ns, abs=CLOCK_ERROR_NS)
     assert not rank.cuda.written
 
 
@@ -221,8 +226,9 @@ def test_messages_and_other_groups_show_no_end(rank: DeviceRank) -> None:
 
 def test_ranks_have_met_when_a_collective_has_ended(rank: DeviceRank) -> None:
     """The end of a collective on the device proves that every member entered it, as it does on the host."""
-    issued = rank.run(20 * MS)
+    issued = rank.run(None)
     assert not rank.group.synchronized
+    rank.device.release(issued.kernel)
     rank.until_ended(issued)
     assert rank.group.synchronized
 
@@ -262,6 +268,7 @@ def test_several_streams_and_devices(rank: DeviceRank) -> None:
 def test_several_threads(rank: DeviceRank) -> None:
     """Threads that enqueue at the same time share the events, and each operation has its own times."""
     queues: dict[int, list[Issued]] = {stream: [] for stream in range(11, 15)}
+    ahead = [rank.device.launch(stream, None) for stream in queues]  # a thread may lose its core before its event
 
     def enqueue(stream: int) -> None:
         for _ in range(40):
@@ -272,6 +279,8 @@ def test_several_threads(rank: DeviceRank) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    for kernel in ahead:
+        rank.device.release(kernel)
     for queue in queues.values():
         ended = rank.until_ended(*queue)
         assert {operation.how for operation in ended} == {How.EVENT}
@@ -288,9 +297,10 @@ def test_coalesced_operations(rank: DeviceRank) -> None:
         rank.leave(rank.enter())
     assert len(calls) == 3
     rank.until(lambda: rank.read()[calls[0].number].started_ns)  # before they are known to belong together
-    kernel = rank.device.launch(MAIN_STREAM, 5 * MS)
+    kernel = rank.device.launch(MAIN_STREAM, None)
     rank.group.coalescing = None
     rank.devices.follow_coalesced(calls, None)
+    rank.device.release(kernel)
     rank.until(lambda: not any(rank.read()[call.number].is_open for call in calls))
     operations = [rank.operations[call.number] for call in calls]
     assert {operation.how for operation in operations} == {How.EVENT}

@@ -42,8 +42,8 @@ def ready(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]
         for rank in range(2)
     ]
     try:
-        until(ready.exists, 60)
-        time.sleep(0.5)
+        until(ready.exists, 300)
+        until(lambda: not read_tapes(tmp_path / "tapes")[0].operations[-1].has_ended)
         yield ranks[0], ready, tmp_path / "tapes"
     finally:
         for rank in ranks:
@@ -66,7 +66,8 @@ def test_signals_are_recorded_within_a_collective(ready: tuple[subprocess.Popen[
     """
     rank, file, tapes = ready
     # From Python 3.12 on asyncio, which torch imports, takes the descriptor away from forked children.
-    assert [*file.read_bytes()] == ([signal.SIGUSR1] if sys.version_info < (3, 12) else [])
+    of_child = [signal.SIGUSR1] if sys.version_info < (3, 12) else []
+    until(lambda: [*file.read_bytes()] == of_child)
     file.write_bytes(b"")
     assert asked(tapes) == [(0, 0), (0, 0)]
     before_ns = time.monotonic_ns()

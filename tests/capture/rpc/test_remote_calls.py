@@ -134,11 +134,13 @@ def test_both_sides_know_each_other(job: Job) -> None:
 def test_asynchronous_execution(job: Job) -> None:
     """A function that returns a future frees its thread at once, and ends when that has its result."""
     [(later, _)] = [one for one in sides(job.tapes[1], ActivityKind.RPC_SERVER) if one[1] == "later"]
+    [(awaited, _)] = [one for one in sides(job.tapes[0], ActivityKind.RPC_SERVER) if one[1] == "sleep"]
     returned_ns = call_of(later).returned_ns
     assert returned_ns is not None
+    assert awaited.completed_ns is not None
     assert later.completed_ns is not None
-    assert later.completed_ns - later.entered_ns > 190_000_000
-    assert returned_ns - later.entered_ns < 150_000_000
+    assert later.completed_ns - later.entered_ns > 990_000_000
+    assert returned_ns < awaited.completed_ns
     failures = Counter(activity.how for activity, name in job.tapes[1].activities if name.startswith("fails"))
     assert failures == {How.FAILED: 2}
 

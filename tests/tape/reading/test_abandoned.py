@@ -106,3 +106,22 @@ def test_wait_that_begins_again(memory: Path) -> None:
     assert waits.is_blocking
     assert waits.wait_entered_ns == gave_up.wait_entered_ns
     tape.close()
+
+
+@pytest.mark.parametrize("later", [0, 64])
+def test_wait_that_begins_as_another_thread_sees_the_end(memory: Path, later: int) -> None:
+    """The end may be older than the wait: a reader takes the wait as begun at the end, also if it is recorded late."""
+    tape = new_writer(memory, 64)
+    reader = TapeReader.of_writer(tape)
+    number = begin(tape, flags=Flag.ASYNC)
+    tape.mark(number, Word.RETURNED, 10, How.CALL)
+    tape.mark(number, Word.WAIT_ENTERED, 30, How.CALL)
+    reader.poll()
+    [waits] = reader.open_operations()
+    for _ in range(later):
+        begin(tape, flags=Flag.ASYNC)
+    tape.complete(number, waits.entered_ns, waits.entered_ns + 20, How.POLL)
+    [ended] = reader.poll().ended
+    assert ended.returned_ns == ended.entered_ns + 10
+    assert ended.wait_entered_ns == ended.completed_ns == ended.entered_ns + 20
+    tape.close()

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tempfile
+import threading
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -28,6 +29,19 @@ class FullDisk(dcp.FileSystemWriter):
         """Write, except on rank 1."""
         if dist.get_rank() == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write_data(plan, planner)
+
+
+class AfterReturn(dcp.FileSystemWriter):
+    """A storage that writes once the call that saves has returned."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.has_returned = threading.Event()
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Write."""
+        assert self.has_returned.wait(60.0)
         return super().write_data(plan, planner)
 
 
@@ -75,7 +89,9 @@ def main() -> None:
     assert torch.equal(loaded["weight.3"], state()["weight.3"])
     mark_step()
     beside = dist.new_group(backend="gloo")
-    future = dcp.async_save(state(), checkpoint_id=str(base / "second"), process_group=beside)
+    writer = AfterReturn(base / "second")
+    future = dcp.async_save(state(), checkpoint_id=str(base / "second"), storage_writer=writer, process_group=beside)
+    writer.has_returned.set()
     future.result()
     found["second"] = size_of(base / "second", rank)
     mark_step()

@@ -13,16 +13,26 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.ranks.rank import TAPES, join, own_tape, rank, say, start_capture
 from tests.support.tapes.tape_watch import Lookout, tapes_of_all_ranks
+from tests.support.waiting import until
 
 warnings.filterwarnings("ignore")
 
 
+def tapes() -> list[TapeReader]:
+    """Readers of this rank's own tape and of the other rank's."""
+    return tapes_of_all_ranks(own_tape(capture), 2, Path(os.environ[TAPES]))
+
+
 def watch() -> None:
     """Stay here until the stall is reported; the other rank's tape is read, and this rank's own."""
-    lookout = Lookout(tapes_of_all_ranks(own_tape(capture), 2, Path(os.environ[TAPES])), 0.3)
+    own, other = tapes()
+    newest = own.poll().entered[-1].sequence
+    until(lambda: other.poll() and any(one.sequence > newest for one in other.open_operations()))
+    lookout = Lookout(tapes(), 0.3)  # not before the other rank waits for what comes next
     lookout.until(lambda: lookout.verdicts)
     say(sentence=sentence(lookout.verdicts[0].verdict, 1.0))
 

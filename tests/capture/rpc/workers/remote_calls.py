@@ -45,7 +45,7 @@ def has_served() -> int:
 @rpc.functions.async_execution
 def later(to: str) -> Future[Any]:
     """Have another worker answer a little later."""
-    return rpc.rpc_async(to, time.sleep, (0.2,)).then(lambda _: 7)
+    return rpc.rpc_async(to, time.sleep, (1.0,)).then(lambda _: 7)
 
 
 @rpc.functions.async_execution

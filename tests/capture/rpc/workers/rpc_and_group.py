@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 
+from otel_torchdist.tape.layout import RunIdState
 from tests.support.ranks import rank as own
 from tests.support.ranks import rpc_worker
+from tests.support.waiting import until
 
 worker = own.rank()
 
@@ -35,13 +38,22 @@ def train() -> float:
     return float(ones.sum())
 
 
+def has_agreed(of: int) -> Path:
+    """The file that shows that a worker's tape has its run id."""
+    return Path(f"{os.environ[own.STORE]}-agreed-{of}")
+
+
 def main() -> None:
     """Run the job."""
     capture = own.start_capture()
     if sys.argv[1] == "first" and worker != 1:
         make_group()
     rpc_worker.join(worker, 3)
+    tape = own.own_tape(capture)
+    until(lambda: tape.status().run_id_state is RunIdState.AGREED)
+    has_agreed(worker).touch()
     if worker == 1:
+        until(lambda: all(has_agreed(other).exists() for other in range(3)))  # a new group ends the agreement
         futures = [rpc.rpc_async(f"worker{to}", train, timeout=0) for to in (0, 2)]
         own.say(sums=[future.wait() for future in futures])
     rpc.shutdown()

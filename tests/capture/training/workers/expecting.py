@@ -15,39 +15,41 @@ capture = start_capture()
 join()
 
 
-def left_s() -> int:
-    """Seconds for which the tape of this process still expects a wait; 0 if it does not."""
+def expected_s() -> int:
+    """Seconds for which the tape of this process expects a wait since it was announced; 0 if it does not."""
     until_ns = own_tape(capture).status().expects_until_ns
-    return round((until_ns - time.monotonic_ns()) / 1e9) if until_ns else 0
+    return round((until_ns - announced_ns) / 1e9) if until_ns else 0
 
 
-seen = [left_s()]
+announced_ns = time.monotonic_ns()
+seen = [expected_s()]
 with expect_wait(100):
-    seen.append(left_s())
+    seen.append(expected_s())
     with expect_wait(10):
-        seen.append(left_s())
+        seen.append(expected_s())
     with expect_wait(1000):
-        seen.append(left_s())
-    seen.append(left_s())
-seen.append(left_s())
+        seen.append(expected_s())
+    seen.append(expected_s())
+seen.append(expected_s())
 try:
     with expect_wait(50):
         raise KeyError
 except KeyError:
-    seen.append(left_s())
+    seen.append(expected_s())
+announced_ns = time.monotonic_ns()
 announced = expect_wait(200)
-seen.append(left_s())
+seen.append(expected_s())
 dist.destroy_process_group()
 join(suffix="-again")
-seen.append(left_s())  # a new tape has it too
+seen.append(expected_s())  # a new tape has it too
 announced.end()
 announced.end()
-seen.append(left_s())
+seen.append(expected_s())
 with expect_wait(math.inf):
-    endless = left_s()
+    endless = expected_s()
 for wrong in (-1, math.nan):
     expect_wait(wrong)
-seen.append(left_s())
+seen.append(expected_s())
 dist.destroy_process_group()
 expect_wait(5)
 capture.uninstall()

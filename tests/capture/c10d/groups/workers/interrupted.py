@@ -56,10 +56,11 @@ class ByThread:
 
     def _run(self) -> None:
         raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        arguments = ctypes.c_ulong(self._target), ctypes.py_object(Deadline)
         while self._armed.acquire():
             time.sleep(random.uniform(0.0, LONGEST_S))
             self.raised += 1
-            raise_in(ctypes.c_ulong(self._target), ctypes.py_object(Deadline))
+            raise_in(*arguments)
 
     def arm(self) -> None:
         """Have it raise soon."""

@@ -11,11 +11,13 @@ import sys
 import time
 import warnings
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from tests.support.ranks.rank import join, rank, start_capture
+from tests.support.ranks.rank import STORE, join, rank, start_capture
+from tests.support.waiting import until
 
 GIVEN = timedelta(seconds=2)
 
@@ -53,8 +55,9 @@ def set_timeout(seconds: float) -> None:
 
 def raises() -> None:
     """Rank 0 waits until gloo gives up: in a collective, and in a receive that it has posted before."""
+    dist.barrier()  # until here with the usual timeout, because ranks may come seconds apart
     pair = dist.new_group(timeout=GIVEN)  # gloo closes the connections of a group in which it has given up
-    dist.barrier()
+    set_timeout(GIVEN.total_seconds())  # for collectives; a receive has what its group was created with
     with contextlib.suppress(RuntimeError):
         if rank() == 0:
             work = dist.irecv(torch.ones(4), 1, group=pair)
@@ -64,11 +67,14 @@ def raises() -> None:
     with contextlib.suppress(RuntimeError):
         if rank() == 0:
             dist.all_reduce(torch.ones(4))
-    time.sleep(0 if rank() == 0 else 5)  # its peer's connection stays open
+    is_over = Path(f"{os.environ[STORE]}-over")
+    if rank() == 0:
+        is_over.touch()
+    until(is_over.exists)  # its peer's connection stays open
     os._exit(0)
 
 
 if __name__ == "__main__":
     start_capture()
-    join(GIVEN if sys.argv[1] == "raises" else timedelta(seconds=45))
+    join(timedelta(seconds=45))
     {"changed": changed, "often": often, "raises": raises}[sys.argv[1]]()

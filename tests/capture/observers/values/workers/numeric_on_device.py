@@ -103,6 +103,7 @@ def in_order() -> None:
     still = [(one.is_pending, one.is_finite) for one in read()[before:]]
     cuda.device.release(stuck)
     until(lambda: not read()[-1].is_pending, 20.0)
+    until(lambda: read()[-1].output_checksum is not None or read()[-1].unseen_output is not None, 20.0)  # its slot
     say(part="in_order", early=early, still=still, late=read()[-1].is_finite, is_held=gone() is not None)
 
 
