@@ -21,7 +21,6 @@ from otel_torchdist.config import parse_actions
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.actions.ongoing import TEXT
-from tests.support.waiting import until
 
 
 def members(directory: Path) -> dict[str, bytes]:
@@ -106,10 +105,10 @@ def recorder() -> Callable[[Path, Path], None]:
 
     def start(pipe: Path, file: Path) -> None:
         os.mkfifo(pipe)
-        reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        reading = os.open(pipe, os.O_RDWR)  # as its own writer: a read waits for a byte, not for another writer
 
         def watch() -> None:
-            until(lambda: os.read(reading, 16), 10)
+            os.read(reading, 16)
             file.write_text("new")
             os.close(reading)
 

@@ -21,25 +21,6 @@ from tests.support.tapes.fake_tape import FakeTape
 from tests.support.waiting import until
 
 
-def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path) -> None:
-    """Nothing runs before the grace period; then once, however often the stall is checked; again for the next stall."""
-    rung: list[StalledRun] = []
-    actions = StallActions([], 0.3, tmp_path, rung.append)
-    began = time.monotonic()
-    while time.monotonic() - began < 0.2:
-        actions.start_due([ongoing(tape)], [tape])
-        time.sleep(0.01)
-    assert rung == []
-    until(lambda: actions.start_due([ongoing(tape)], [tape]) or rung)
-    assert time.monotonic() - began >= 0.3
-    for _ in range(20):
-        actions.start_due([ongoing(tape)], [tape])
-    actions.start_due([], [tape])
-    until(lambda: actions.start_due([ongoing(tape, "second")], [tape]) or len(rung) > 1)
-    assert [(stall.verdict, stall.ranks, stall.text) for stall in rung] == [("absent", "2", TEXT)] * 2
-    assert len({stall.trace_id for stall in rung}) == 2
-
-
 class Clock:
     """A clock that the test sets, in place of the module `time`."""
 
@@ -51,13 +32,40 @@ class Clock:
         return self.now_s
 
 
-@pytest.mark.parametrize("agent_too", [True, False])
-def test_suspension_within_the_grace(
-    tape: TapeReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_too: bool
-) -> None:
-    """Time in which the job was suspended is not grace, whether the agent was suspended too or kept watching."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the actions."""
     clock = Clock()
     monkeypatch.setattr(stall_actions, "time", clock)
+    return clock
+
+
+def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path, clock: Clock) -> None:
+    """Nothing runs before the grace period; then once, however often the stall is checked; again for the next stall."""
+    rung: list[StalledRun] = []
+    actions = StallActions([], 0.3, tmp_path, rung.append)
+
+    def check_for(seconds: float, name: str) -> None:
+        for _ in range(round(seconds * 100)):
+            actions.start_due([ongoing(tape, name)], [tape])
+            clock.now_s += 0.01
+
+    check_for(0.3, "first")
+    time.sleep(0.1)
+    assert rung == []
+    check_for(0.3, "first")
+    until(lambda: rung)
+    check_for(0.2, "first")
+    actions.start_due([], [tape])
+    check_for(0.4, "second")
+    until(lambda: len(rung) > 1)
+    assert [(stall.verdict, stall.ranks, stall.text) for stall in rung] == [("absent", "2", TEXT)] * 2
+    assert len({stall.trace_id for stall in rung}) == 2
+
+
+@pytest.mark.parametrize("agent_too", [True, False])
+def test_suspension_within_the_grace(tape: TapeReader, tmp_path: Path, clock: Clock, agent_too: bool) -> None:
+    """Time in which the job was suspended is not grace, whether the agent was suspended too or kept watching."""
     rung: list[StalledRun] = []
     actions = StallActions([], 30.0, tmp_path, rung.append)
 
@@ -101,13 +109,14 @@ def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pyt
     assert rung == []
 
 
-def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path) -> None:
+def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Actions that one agent has started for a stall are not repeated by the next agent."""
     marks = tmp_path / "marks"
     line = parse_actions(f'command:{sys.executable} -c \'open("{marks}", "a").write("x")\'')
     for _ in range(3):
         StallActions(line, 0.0, tmp_path).start_due([ongoing(tape)], [tape])
         until(marks.exists)
+    until(lambda: reported(caplog))
     time.sleep(0.2)
     assert marks.read_text() == "x"
 

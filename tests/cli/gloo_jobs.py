@@ -14,7 +14,7 @@ from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "training.py"
-LOADING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "time.sleep" in line)
+LOADING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "os.read" in line)
 CALLING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "all_reduce" in line)
 THRESHOLD_S = 1.0
 LIVES_S = 900.0
@@ -62,8 +62,8 @@ class GlooJobs:
         self._folder = folder
         self._gate = folder / "gate"
         self._gate.touch()
-        self._pipe = folder / "gate.pipe"
-        os.mkfifo(self._pipe)
+        os.mkfifo(folder / "gate.pipe")
+        self._pipe = os.open(folder / "gate.pipe", os.O_RDWR)  # holds the byte for a rank that reads late
         self._pids = folder / "pids"
         self._pids.mkdir()
         common = {
@@ -91,10 +91,7 @@ class GlooJobs:
     def open_gate(self) -> None:
         """Let the late ranks go on."""
         self._gate.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # nothing reads the pipe
-            pipe = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
-            os.write(pipe, b"x")
-            os.close(pipe)
+        os.write(self._pipe, b"x")
 
     def kill(self) -> None:
         """Kill all ranks of the only job at once."""
@@ -103,10 +100,13 @@ class GlooJobs:
         self.join()
 
     def _kill_known(self) -> None:
-        for text in [path.read_text() for path in self._pids.iterdir()]:
-            with contextlib.suppress(ProcessLookupError):  # the one that has killed itself
-                if text.endswith("\n"):
-                    os.kill(int(text), signal.SIGKILL)
+        """Stop all before the first is killed: none lives to see another one's end."""
+        texts = [path.read_text() for path in self._pids.iterdir()]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for text in texts:
+                with contextlib.suppress(ProcessLookupError):  # the one that has killed itself
+                    if text.endswith("\n"):
+                        os.kill(int(text), number)
 
     def pid_of(self, rank: int) -> int:
         """The process id of a rank of the only job, once all are there."""
@@ -129,3 +129,4 @@ class GlooJobs:
         if self._thread.is_alive():
             self._kill_known()
         self.join()
+        os.close(self._pipe)

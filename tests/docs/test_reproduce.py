@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -69,7 +70,8 @@ def _hangs(torchrun: str, folder: Path) -> None:
             verdict_in(tapes, "absent", (LATE,))
         finally:
             for pid in processes_of(tapes):  # ranks do not end with torchrun if that is killed
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.wait(60)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -49,13 +50,14 @@ def gloo(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> I
         "WORLD_SIZE": str(RANKS),
     }
     environs = [{**environ, "RANK": str(rank)} for rank in range(RANKS)]
-    job = warm_python.start(WORKER, environs, folder, [str(folder), str(snippet)])
+    job = warm_python.start(WORKER, environs, folder, [str(folder), str(snippet)], timeout_s=300)
     try:
         until(lambda: len(list(folder.glob("json/rank_*"))) == RANKS, 60)
         yield folder
     finally:
         for pid in job.pids:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         job.wait(60)
 
 

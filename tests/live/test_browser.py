@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from deploy.native.ports import free_port
 from otel_torchdist.config import PageAccess
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.telemetry.metrics.snapshots import FindingSnapshot, RunFindings
-from tests.support.browser import Browser, running_browser
+from tests.support.browser import Browser, loaded, running_browser
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import SECOND
 from tests.support.worlds.live_pages import Served, seen_in, served, snapshot_of, stalled_world, with_stack
@@ -167,7 +168,7 @@ def test_many_ranks(browser: Browser, site: Served) -> None:
         page.locator(".map .cell").nth(300).click()
         until(lambda: "292-307" in lanes.inner_text())
         assert [row[0] for row in cells(page, "each")] == ["300"]
-        page.reload()
+        loaded(page.reload)
         until(lambda: "292-307" in lanes.inner_text())
         assert noted.errors == []
 
@@ -203,7 +204,7 @@ def test_several_jobs(browser: Browser, site: Served) -> None:
         assert [text.split(" · ")[1] for text in jobs.locator("option").all_inner_texts()] == ["4 ranks", "2 ranks"]
         jobs.select_option(index=1)
         page.wait_for_selector(".banner.good")
-        page.reload()
+        loaded(page.reload)
         page.wait_for_selector(".banner.good")
         assert noted.errors == []
 
@@ -227,7 +228,8 @@ def test_the_agent_goes_and_comes_back(browser: Browser) -> None:
     """When the agent is gone the page says since when, keeps what it has, and goes on when one answers again."""
     from otel_torchdist.serving.metrics_page import MetricsServer
 
-    with served(snapshot_of(stalled()), PageAccess.ON) as site, browser.page(site.address) as (page, _):
+    serving = served(snapshot_of(stalled()), PageAccess.ON, port=free_port())
+    with serving as site, browser.page(site.address) as (page, _):
         page.wait_for_selector(".banner.bad")
         site.server.stop()
         page.wait_for_selector(".connection-lost:not([hidden])", timeout=20_000)
@@ -252,9 +254,8 @@ def test_a_hidden_page_asks_nothing(browser: Browser, site: Served) -> None:
         page.wait_for_timeout(2500)
         assert len(noted.requests) == before
         page.evaluate("Object.defineProperty(document, 'hidden', {value: false})")
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        page.wait_for_timeout(500)
-        assert len(noted.requests) > before
+        with page.expect_request("**/live.json*"):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def test_it_does_not_grow(browser: Browser, site: Served) -> None:

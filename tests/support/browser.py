@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as PlaywrightBrowser
@@ -54,6 +56,22 @@ def browser_path() -> str:
     if os.environ.get("CI"):
         pytest.fail(_MISSING)
     pytest.skip(_MISSING)
+
+
+def loaded(load: Callable[[], object]) -> None:
+    """Load a page, again and again as long as other tests' networks end its requests."""
+    from playwright.sync_api import Error
+
+    def is_loaded() -> bool:
+        try:
+            load()
+        except Error as error:
+            if _OTHER_TESTS not in error.message:
+                raise
+            return False
+        return True
+
+    until(is_loaded)
 
 
 @contextmanager
@@ -100,8 +118,8 @@ class Browser:
             page.on("console", seen.note)
             page.on("pageerror", lambda error: seen.errors.append(str(error)))
             page.on("request", lambda request: seen.requests.append(request.url))
-            page.goto(where)
-            seen.requests.remove(where)
+            loaded(lambda: page.goto(where))
+            seen.requests = [request for request in seen.requests if request != where]
             yield page, seen
         finally:
             context.close()

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.tape.identity import process_state
+
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _GRACE_S: Final = 3.0
 _POLL_S: Final = 0.02
@@ -48,6 +50,12 @@ class ProcessTree:
     def exit_code(self) -> int | None:
         """The command's exit code; None while it runs."""
         return self._root.poll()
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether a descendant is still running whose parent has ended."""
+        states = map(process_state, _children() - self._others - {self._root.pid})
+        return any(state is not None and state[0] != "Z" for state in states)
 
     def ask_to_end(self) -> None:
         """Ask the command to end; it also ends what it has started and still knows."""

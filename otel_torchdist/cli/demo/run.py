@@ -104,9 +104,16 @@ class DemoRun:
             self._watch.close()
 
     def _await_agent(self, job: Job, places: Scratch) -> None:
-        """Wait until the agent has read the tapes to their ends and exported the rest."""
+        """Wait until the agent has read the tapes to their ends and exported the rest.
+
+        After a short training it may still be starting: until it takes its lock, it is known only as an orphan.
+        """
+
+        def is_gone() -> bool:
+            return (self._agent is None or not self._agent.is_there) and not job.processes.has_orphans
+
         self._turn(job, places)
-        self._turn_until(lambda: self._agent is None or not self._agent.is_there, job, places, AGENT_ENDS_S)
+        self._turn_until(is_gone, job, places, AGENT_ENDS_S)
         if self._agent is not None:
             self._agent.follow()
             self.dropped = self._agent.dropped

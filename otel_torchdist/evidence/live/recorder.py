@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.evidence.live.ranks import LiveProcess
+from otel_torchdist.machine.host import seconds
 from otel_torchdist.naming import readable
+from otel_torchdist.tape.identity import process_start_ticks
 
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _PIPES: Final = ("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
@@ -118,11 +120,14 @@ def _name(process: LiveProcess) -> str:
 
 
 def _began_s(pid: int) -> float:
-    """When a process began, by the wall clock; far in the future if it is gone."""
-    try:
-        return os.stat(f"/proc/{pid}").st_ctime
-    except OSError:
+    """When a process began, by the wall clock; far in the future if it is gone.
+
+    Not the times of its folder in /proc, which are those of the first look at it.
+    """
+    ticks = process_start_ticks(pid)
+    if ticks is None:
         return float("inf")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + seconds(ticks - 1)
 
 
 def _written_s(path: Path) -> float:

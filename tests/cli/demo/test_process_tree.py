@@ -38,9 +38,10 @@ def run(base: Path, parent: str, script: str) -> None:
 
 def test_stubborn_parent(base: Path) -> None:
     """A parent that ignores SIGTERM is killed, together with its children in their own sessions."""
-    run(base, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)", "")
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
+    run(base, stubborn, "assert not tree.has_orphans")
 
 
 def test_orphans(base: Path) -> None:
-    """Children whose parent has already ended are found too."""
-    run(base, "", "while tree.exit_code is None: time.sleep(0.01)")
+    """Children whose parent has already ended are found too, and are known as orphans."""
+    run(base, "", "while tree.exit_code is None: time.sleep(0.01)\nassert tree.has_orphans")

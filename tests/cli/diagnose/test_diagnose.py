@@ -120,7 +120,7 @@ def test_two_finished_jobs(gloo: Callable[..., GlooJobs], module_base: Path) -> 
 
     typed = {
         "_OTEL_TORCHDIST_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"otel-torchdist diagnose {newest[0]['id'][:3]}",
+        "COMP_WORDS": f"otel-torchdist diagnose {newest[0]['id'][:6]}",
         "COMP_CWORD": "2",
     }
     assert ask_as_people_do(module_base, **typed).out.split() == [newest[0]["id"][:8]]

@@ -19,6 +19,8 @@ import pytest
 
 from deploy.native.ports import free_port
 from otel_torchdist.evidence.live import py_spy, recorder
+from otel_torchdist.evidence.live.ranks import LiveProcess
+from otel_torchdist.processes.system_calls import call_of
 from tests.cli.small_dumps import dump_of
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running, environment
@@ -59,6 +61,9 @@ def job(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         until(lambda: all((folder / rank).exists() for rank in "01"), 150)
         children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
         by_rank = {rank: int(pid) for pid in children if (rank := _rank_of(int(pid)))}
+        # In the system calls in which they stay; Python before 3.11 sleeps in another one.
+        stays = {"0": {"futex"}, "1": {"clock_nanosleep", "pselect6", "select"}}
+        until(lambda: all(call_of(Path(f"/proc/{by_rank[rank]}")).name in names for rank, names in stays.items()))
         yield Job(launched.pid, (by_rank["0"], by_rank["1"]))
     finally:
         os.killpg(launched.pid, signal.SIGKILL)
@@ -188,6 +193,21 @@ def test_dump_on_request(recorded: Callable[[int], int], base: Path, tmp_path: P
     assert re.search(r"in +all_reduce \(sequence 2, default_pg\) of ranks 0-1 for [34]\d\.\d s", answer.out), answer.out
     # Written after the process began: the next look reads it without asking.
     assert "rank 1 has no dump here" in ask(base, "--pid", str(pid)).out
+
+
+def test_dump_from_before_the_first_look(tmp_path: Path) -> None:
+    """A dump counts if it was written since the process began, also if nobody has looked at that before."""
+    dump = tmp_path / "fr_rank_0"
+    with subprocess.Popen(["sleep", "600"]) as process:
+        variables = {"TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "fr_rank_")}
+        rank = LiveProcess(process.pid, os.getpid(), "sleep 600", 0, variables=variables)
+        dump.touch()
+        time.sleep(0.1)
+        found = recorder.dumps_of(rank)
+        os.utime(dump, (0, 0))
+        older = recorder.dumps_of(rank)
+        process.kill()
+    assert (found, older) == ([dump], [])
 
 
 def test_debug_server(recorded: Callable[[int], int], base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

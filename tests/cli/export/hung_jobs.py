@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.naming import compress_ranks
 from tests.jobs.faults.faulty_job import WORKER
-from tests.support.commands.asking import Answer, ask
+from tests.jobs.faults.rows import ROWS
+from tests.support.commands.asking import ask
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmJob, WarmPython
 from tests.support.waiting import until
@@ -22,6 +23,7 @@ from tests.support.waiting import until
 HUNG_S: Final = 0.5
 """Age at which an operation counts as stalled; all hang for good."""
 SHOWN_S: Final = HUNG_S + 1.5
+_EXPECTED: Final = {row.name: (row.verdict, row.ranks) for row in ROWS if row.ranks}
 _ports = itertools.count(1)
 
 
@@ -34,27 +36,25 @@ class HungJob:
         pids: A file for each rank.
         ranks: How many there are.
         job: Its processes.
+        expected: Kind of the verdict, and the ranks that it names.
     """
 
     base: Path
     pids: Path
     ranks: int
     job: WarmJob
+    expected: tuple[str, str]
 
     def verdict(self) -> dict[str, Any] | None:
         """The verdict on its tapes."""
-        return self._answer().document["verdict"]
+        return ask(self.base, "--json", threshold_s=HUNG_S).document["verdict"]
 
     def is_hung(self) -> bool:
-        """Whether all ranks are there and there is a verdict: they are there before their first tape is."""
-        is_there = sum(path.read_text().endswith("\n") for path in self.pids.iterdir()) == self.ranks
-        if not is_there:
+        """Whether all ranks have reached the fault and the verdict is that of the fault: slow ranks cause others."""
+        if not all(self.pids.with_name(f"reached {rank}").exists() for rank in range(self.ranks)):
             return False
-        answer = self._answer()
-        return answer.code != ExitCode.NOTHING_FOUND and answer.document["verdict"] is not None
-
-    def _answer(self) -> Answer:
-        return ask(self.base, "--json", threshold_s=HUNG_S)
+        found = self.verdict()
+        return found is not None and (found["kind"], compress_ranks(found["ranks"])) == self.expected
 
     def kill(self) -> None:
         """Kill all its ranks with SIGKILL, and stop them before that: none lives to see another one's end."""
@@ -118,4 +118,4 @@ def _start(python: WarmPython, base: Path, folder: Path, fault: str, ranks: int)
     }
     environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
     job = python.start(WORKER, environs, folder, [fault, str(folder / "gate"), str(pids)], timeout_s=150)
-    return HungJob(base, pids, ranks, job)
+    return HungJob(base, pids, ranks, job, _EXPECTED[fault])

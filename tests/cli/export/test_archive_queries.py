@@ -27,7 +27,7 @@ FOR_DUCKDB, FOR_CLICKHOUSE = (
     for part in PAGE.partition("## Six queries")[2].split("## The same with ClickHouse")
 )
 ALL_REDUCE_LINE = next(n for n, line in enumerate(COUNTING.read_text().splitlines(), 1) if "ones(1024)" in line)
-STEPS, LATE_MS, LATE = 10, 150, 2
+STEPS, LATE_MS, LATE = 10, 500, 2
 Rows: TypeAlias = list[dict[str, Any]]
 
 
@@ -71,13 +71,20 @@ def _row(rows: Rows, **wanted: Any) -> dict[str, Any]:
     return row
 
 
+def _stats(archived: Archived) -> dict[str, Any]:
+    """What `stats` finds on the same archive of the all_reduce of all ranks."""
+    document = ask(archived.tapes, archived.archive, "--json", command="stats").document
+    [row] = [row for row in document["rows"] if (row["operation"], row["group"]["members"]) == ("all_reduce", 4)]
+    return row
+
+
 def test_there_are_six() -> None:
     """The page has a view or views and six queries for each of the two."""
     assert (len(FOR_DUCKDB), len(FOR_CLICKHOUSE)) == (7, 7)
 
 
-def test_totals(answers: list[Rows]) -> None:
-    """Calls and bytes of each group and operation are those of the script."""
+def test_totals(archived: Archived, answers: list[Rows]) -> None:
+    """Calls and bytes of each group and operation are those of the script, and the time that of `stats`."""
     for operation, calls, sent in (
         ("all_reduce", 4 * STEPS + 3, (4 * STEPS + 3) * 4096),
         ("broadcast", 4 * STEPS, STEPS * 256),
@@ -88,7 +95,7 @@ def test_totals(answers: list[Rows]) -> None:
         row = _row(answers[0], operation=operation, group_name="default_pg")
         assert (int(row["calls"]), int(row["bytes"])) == (calls, sent), operation
     assert answers[0][0]["operation"] == "all_reduce"
-    assert float(answers[0][0]["seconds"]) > 3 * STEPS * LATE_MS / 1000
+    assert float(answers[0][0]["seconds"]) == pytest.approx(_stats(archived)["time_ns"] / 1e9, rel=0.01)
 
 
 def test_lateness(answers: list[Rows]) -> None:
@@ -110,20 +117,19 @@ def test_step_times(answers: list[Rows]) -> None:
     assert min(longest) > LATE_MS * 0.9
 
 
-def test_slowest_call_sites(answers: list[Rows]) -> None:
-    """The line that is waited for comes first."""
+def test_slowest_call_sites(archived: Archived, answers: list[Rows]) -> None:
+    """The line that is waited for comes first, with the time that `stats` finds."""
     row = answers[3][0]
     assert (row["file"], int(row["line"]), row["function"]) == (str(COUNTING), ALL_REDUCE_LINE, "<module>")
     assert (row["operation"], int(row["calls"])) == ("all_reduce", 4 * STEPS)
-    assert float(row["seconds"]) > 3 * STEPS * LATE_MS / 1000
+    assert float(row["seconds"]) == pytest.approx(_stats(archived)["time_ns"] / 1e9, rel=0.01)
 
 
 def test_waiting_and_transfer(archived: Archived, answers: list[Rows]) -> None:
     """Waiting and transfer are those that `stats` finds on the same archive."""
     group = _row(answers[0], operation="all_reduce", group_name="default_pg")["group_key"]
     found = _row(answers[4], operation="all_reduce", group_key=group)
-    document = ask(archived.tapes, archived.archive, "--json", command="stats").document
-    [row] = [row for row in document["rows"] if (row["operation"], row["group"]["members"]) == ("all_reduce", 4)]
+    row = _stats(archived)
     assert int(found["calls"]) == row["split"] == 4 * STEPS
     assert float(found["waiting_s"]) == pytest.approx(row["wait_ns"] / 1e9, rel=0.01)
     assert float(found["transfer_s"]) == pytest.approx(row["transfer_ns"] / 1e9, rel=0.05)

@@ -51,7 +51,7 @@ def live(warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.Te
         "WORLD_SIZE": "2",
     }
     job = warm_python.start(WORKER, [{"RANK": str(rank), **common} for rank in range(2)], folder, [str(folder)], 170)
-    until(lambda: all((folder / f"ready-{rank}").exists() for rank in range(2)), 60)
+    until(lambda: [path.read_text()[-1:] for path in folder.glob("ready-*")] == ["\n"] * 2, 60)
     yield Live(module_base, folder, job.pids, int((folder / "ready-0").read_text()))
     (folder / "go").unlink()
     assert [done.code for done in job.wait(60)] == [0, 0]

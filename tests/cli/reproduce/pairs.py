@@ -116,7 +116,8 @@ class Pairs:
         script = plan(original, diagnosis.found.moment.world, histories, origin)
         source = source_of(script, "hang.py")
         with self.running(fault.name, source, len(script.steps)) as (tapes, torchrun):
-            copy = verdict_in(tapes, fault.verdict, script.named)[0].found.verdict
+            at = original.operation, script.sequence
+            copy = verdict_in(tapes, fault.verdict, script.named, at=at)[0].found.verdict
             assert copy is not None
             if fault.verdict == "dead":
                 torchrun.wait(MOST_S)
@@ -184,7 +185,7 @@ def _ranks_in(tapes: Path) -> list[int]:
 
 
 def verdict_in(
-    tapes: Path, kind: str, ranks: tuple[int, ...], pids: Iterable[int] = ()
+    tapes: Path, kind: str, ranks: tuple[int, ...], pids: Iterable[int] = (), at: tuple[str, int] | None = None
 ) -> tuple[Diagnosis, list[RankHistory]]:
     """Wait for that verdict on the only run in a directory of tapes, and return the calls, too.
 
@@ -195,8 +196,9 @@ def verdict_in(
         kind: Kind of the verdict.
         ranks: The ranks that it names.
         pids: Processes whose stacks are shown if it does not come, also if they have no tape.
+        at: The operation that it is about, and the operation's position in its group; None for any.
     """
-    seen: set[tuple[str, tuple[int, ...]]] = set()
+    seen: set[tuple[str, tuple[int, ...], tuple[str, int]]] = set()
     last: dict[int, str] = {}
 
     def found() -> tuple[Diagnosis, list[RankHistory]] | None:
@@ -207,8 +209,10 @@ def verdict_in(
                     verdict = diagnosis.found.verdict
                     last.update({view.rank: _story(view) for view in diagnosis.found.moment.world.in_order})
                     if verdict is not None:
-                        seen.add((verdict.kind.value, verdict.ranks))
-                        if (verdict.kind.value, verdict.ranks) == (kind, ranks):
+                        where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
+                        place = verdict.operation, where.sequence
+                        seen.add((verdict.kind.value, verdict.ranks, place))
+                        if (verdict.kind.value, verdict.ranks) == (kind, ranks) and at in (None, place):
                             return diagnosis, histories
         return None
 
@@ -216,7 +220,9 @@ def verdict_in(
         return until(found, MOST_S)
     except AssertionError:
         stacks = stacks_of({*pids, *_ranks_in(tapes)})
-        raise AssertionError(f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}\n{stacks}") from None
+        raise AssertionError(
+            f"no verdict {kind} on {ranks} at {at}, but {sorted(seen)}; in the end {last}\n{stacks}"
+        ) from None
 
 
 def _story(view: RankView) -> str:

@@ -20,7 +20,7 @@ from tests.support.commands.running import Running
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parents[1] / "workers" / "counting.py"
-STEPS, LATE_NS = 10, 150_000_000
+STEPS, LATE_NS = 10, 500_000_000
 
 
 @pytest.fixture(scope="module")

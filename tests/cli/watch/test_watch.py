@@ -65,7 +65,7 @@ def test_lines(watch: Callable[..., Running]) -> None:
     running.wait_for(TIME + r"found ranks? [0-3]")
     running.wait_for(TIME + r"run [0-9a-f]{8}$")
     running.wait_for(TIME + f"STALL: {VERDICT}$")
-    running.wait_for(TIME + rf" *\S*training\.py:{LOADING_LINE}: time\.sleep\(0\.5\)$")
+    running.wait_for(TIME + rf" *\S*training\.py:{LOADING_LINE}: os\.read\(pipe, 1\)$")
     running.wait_for(
         TIME + r"step 5; [\d.]+ steps/s; [\d.]+ collectives/s; ranks 0-1,3 stalled, all_reduce #6 \(default_pg\) "
         r"for [\d.]+ s; rank 2 absent, not in all_reduce #6 \(default_pg\) for [\d.]+ s$"

@@ -51,7 +51,7 @@ def main() -> None:
         "gloo", init_method=os.environ["STORE"], rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
     threading.Thread(target=doze, name="dozing", daemon=True).start()
-    (folder / f"ready-{rank}").write_text(str(child))
+    (folder / f"ready-{rank}").write_text(f"{child}\n")
     is_going = torch.ones(1)
     while is_going.all():
         if rank == 0:

@@ -108,6 +108,7 @@ def served(
     access: PageAccess = PageAccess.LOOPBACK,
     host: str = "127.0.0.1",
     trace_url: str = "",
+    port: int = 0,
 ) -> Iterator[Served]:
     """Serve a snapshot beside `/metrics`."""
     config = Config(page=access, trace_url=trace_url)
@@ -118,7 +119,7 @@ def served(
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
     site = live_site(config, feed)
-    server = MetricsServer(host, 0, registry, site=site)
+    server = MetricsServer(host, port, registry, site=site)
     assert server.start()
     assert server.port is not None
     shown = Served(server.port, snapshot, server, registry, site)

@@ -1,7 +1,8 @@
 """A training script without any knowledge of this package, with one fault: `faulty.py FAULT GATE PIDS [healthy]`.
 
 Each function below is the step in which the fault shows, on every rank. `healthy` is how it should have been written. A
-rank that is to come late waits as long as the gate, a file, exists.
+rank that is to come late waits as long as the gate, a file, exists. Each rank leaves `reached RANK` beside the gate
+directly before the step.
 """
 
 from __future__ import annotations
@@ -349,6 +350,7 @@ def main() -> None:
     take_good_steps()
     for name in FAULTS if fault == "all" else [fault]:
         if name != "two" or size == 4:
+            gate.with_name(f"reached {rank}").touch()
             FAULTS[name]()
         dist.barrier()
 
