@@ -16,7 +16,7 @@ from rich.table import Table
 from tests.jobs.faults.ends.endings import ENDINGS, observe_ending, observe_kill
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
 from tests.jobs.faults.outcome import Outcome, observe, observe_finding
-from tests.jobs.faults.rows import FINDING_ROWS, NODE_ROWS, ROWS, FindingRow, Row
+from tests.jobs.faults.rows import FINDING_ROWS, NO_STALL, NODE_ROWS, ROWS, FindingRow, Row
 from tests.jobs.faults.simulated.healthy import ALL_ROUTINES, STEPS_OF_A_JOB, run_jobs, show
 from tests.jobs.faults.simulated.worlds import Score
 from tests.support.launch.nodes import Nodes, nodes, why_not
@@ -129,7 +129,7 @@ def _run(python: WarmPython, row: Row | FindingRow, two: Nodes | None = None) ->
             receiver,
             [row.name],
             ranks=usual.size if two is None else 4,
-            environ=usual.environ,
+            environ=NO_STALL | row.environ if isinstance(row, FindingRow) else row.environ,
             of_rank=usual.of_rank,
             nodes=two,
         )

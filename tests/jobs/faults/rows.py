@@ -67,13 +67,14 @@ ROWS: Final = (
     Row("stop", "SIGSTOP", "frozen", "2", "rank 2 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row("exception", "Python exception on one rank", "dead", "2", "rank 2 ended with ValueError"),
     Row(
-        "gil",
-        # A heartbeat is late after 3 s. With a shorter threshold, half a second would be left to fetch the stack.
+        # Blocked, so that the rank does not take one of the cores from the agent. A heartbeat is late after 3 s; with a
+        # shorter threshold, half a second would be left to fetch the stack.
+        "gil_blocked",
         "GIL held in native code, threshold of 4 s",
         "absent",
         "2",
         "stack taken by a signal",
-        "# in C from",
+        "# blocked in C",
         environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000"},
         due_s=6.0,
     ),
@@ -174,6 +175,8 @@ class FindingRow:
     environ: dict[str, str] = field(default_factory=dict[str, str])
 
 
+NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
+"""For jobs in which nothing stalls: on a loaded machine a rank may get no core for longer than the usual threshold."""
 ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
 FINDING_ROWS: Final = (
     FindingRow(

@@ -14,11 +14,11 @@ import pytest
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe, observe_finding
-from tests.jobs.faults.rows import DUE_S, NODE_ROWS, FindingRow, Row, why_not_here
+from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_ROWS, FindingRow, Row, why_not_here
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.nodes import Nodes, nodes, why_not
 from tests.support.launch.warm_python import WarmPython
-from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.tapes.memory import memory_directory
 from tests.support.waiting import until
 
@@ -60,7 +60,7 @@ def test_fault_on_the_other_node(row: Row, start: Callable[..., FaultyJob]) -> N
 def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> None:
     """One odd call among hundreds, on the other node, is reported once, with the field and the rank."""
     row = FindingRow("silent_reduce_op", "", "mismatched", "3", "rank 3 has reduce op max where ranks 0-2 have sum in")
-    job = start(row.name, environ={"SILENT_PAUSE_S": "0.02"})
+    job = start(row.name, environ={**NO_STALL, "SILENT_PAUSE_S": "0.02"})
     outcome = observe_finding(row, job)
     job.open_gate()
     assert [done.code for done in job.join()] == [0] * 4
@@ -72,7 +72,7 @@ def test_value_that_is_not_a_number(start: Callable[..., FaultyJob]) -> None:
     """It is brought by a rank of the other node, whose values are compared with those of all others."""
     said = "rank 3 is the first with values that are not numbers (NaN) in the inputs of all_reduce"
     row = FindingRow("nan", "", "non_finite", "3", said)
-    job = start(row.name, environ={"OTEL_PYTHON_TORCHDIST_NUMERICS": "all"})
+    job = start(row.name, environ={**NO_STALL, "OTEL_PYTHON_TORCHDIST_NUMERICS": "all"})
     outcome = observe_finding(row, job)
     job.open_gate()
     assert [done.code for done in job.join()] == [0] * 4
@@ -83,23 +83,29 @@ def test_value_that_is_not_a_number(start: Callable[..., FaultyJob]) -> None:
 
 def test_slow_line_on_the_other_node(start: Callable[..., FaultyJob]) -> None:
     """The agent that judges finds the line that makes all wait, though the rank runs on the other node."""
-    job = start("slow_line", timeout_s=200)
-    until(lambda: [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"], 180)
+    job = start("slow_line", environ=NO_STALL, timeout_s=200)
+
+    def slow() -> list[ReceivedSpan]:
+        return [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"]
+
+    found = until(slow, 180)[0]
     job.open_gate()
     assert [done.code for done in job.join()] == [0] * 4
-    [found] = [span for span in job.findings() if span.attributes[semconv.VERDICT] == "slow_rank"]
     [line] = [number for number, line in enumerate(WORKER.read_text().splitlines(), 1) if "# slow line" in line]
     assert found.attributes[semconv.CODE_LINE] == line
     assert found.attributes[semconv.VERDICT_COVERAGE] == "4/4"
     assert (found.error or "").startswith("rank 3 computes ")
-    assert found.attributes[semconv.VERDICT_RANKS] == "3"
+    # On a loaded machine the rank may be slow before another line, too.
+    reported = Counter((span.attributes[semconv.VERDICT_RANKS], span.attributes[semconv.CODE_LINE]) for span in slow())
+    assert max(reported.values()) == 1
+    assert {ranks for ranks, _ in reported} == {"3"}
     assert job.roots() == []
 
 
 @pytest.mark.parametrize("linger_ms", ["0", "60000"])
 def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], linger_ms: str) -> None:
     """An odd call on the other node, among the last of all, is compared before the agents leave, and only once."""
-    job = start("short_dtype", environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": linger_ms})
+    job = start("short_dtype", environ={**NO_STALL, "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": linger_ms})
     assert [done.code for done in job.join()] == [0] * 4
     until(job.findings)
     if linger_ms == "0":
@@ -132,12 +138,16 @@ def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
     assert {(root.trace_id, root.attributes[semconv.VERDICT_RANKS]) for root in job.roots()} == {(root.trace_id, "3")}
 
 
-def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> None:
+def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes, tmp_path: Path) -> None:
     """Each half reports that the other one's agent does not answer, in one trace; both report when it is over."""
     job = start("cut")
     until(job.agents_have_met)
     time.sleep(3)  # long enough for an exchange too, which agents without a stall make every 2 s
+    pause = tmp_path / "pause"
+    pause.touch()
+    until(lambda: len(list(tmp_path.glob("pids/paused-*"))) == 4)
     two.part()
+    pause.unlink()
     root, _ = job.first_verdict()
     assert root.attributes[semconv.VERDICT] == "unreachable", root.error
     # Agents try twice before they call one unreachable, and each try takes up to 0.7 s: beside others, 4 s are too few.

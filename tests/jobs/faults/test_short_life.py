@@ -42,7 +42,7 @@ def tapes(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> 
             "WORLD_SIZE": str(RANKS),
         }
         environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(RANKS)]
-        codes = [done.code for done in warm_python.run(WORKER, environs, folder)]
+        codes = [done.code for done in warm_python.run(WORKER, environs, folder, [str(folder)])]
         assert codes == [1, -signal.SIGKILL, 1]
         yield base
 

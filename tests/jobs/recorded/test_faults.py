@@ -22,7 +22,7 @@ FAULTS: Final = (
     RecordedFault("late", "absent", (2,), (2,)),
     RecordedFault("kill_with_child", "unknown", (), (2,), silent=(2,)),
     RecordedFault("stop", "unknown", (), (2,), silent=(2,)),
-    RecordedFault("gil", "unknown", (), (2,), silent=(2,)),
+    RecordedFault("gil_blocked", "unknown", (), (2,), silent=(2,)),
     RecordedFault("operation", "mismatched", (2,), (2,)),
     RecordedFault("skipped", "mismatched", (2,), (2,)),
     RecordedFault("loader", "absent", (2,), (2,)),

@@ -30,9 +30,8 @@ def test_nodes_wait_for_each_other(warm_python: WarmPython, tmp_path: Path) -> N
         base = stack.enter_context(memory_directory())
         two = stack.enter_context(nodes(2))
         receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
-        settings = {**ON_STALL, **RESCUE, "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "5000"}
         jobs = stack.enter_context(
-            launched(warm_python, two, receiver, base, *arguments, worker=SCRIPT, settings=settings, ranks=1)
+            launched(warm_python, two, receiver, base, *arguments, worker=SCRIPT, settings=ON_STALL | RESCUE, ranks=1)
         )
         done = [job.end() for job in jobs]
         all_logs = [path.read_text() for path in base.glob("*/job-*/agent.log")]

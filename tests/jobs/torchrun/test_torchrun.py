@@ -15,6 +15,7 @@ import pytest
 
 from deploy.native.ports import free_port
 from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.support.launch.forked_ranks import TOGETHER
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable
 from tests.support.launch.torchrun import Torchrun
@@ -143,7 +144,7 @@ def test_restart_of_two_nodes(
     options = ["--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--rdzv-backend=c10d"]
     script = [WORKERS / "restarts_elsewhere.py", backend, str(failing), tmp_path]
     command = [*options, f"--rdzv-endpoint=127.0.0.1:{free_port()}", *script]
-    variables = switched_on(tmp_path / "tapes") | environ
+    variables = switched_on(tmp_path / "tapes") | environ | {TOGETHER: str(tmp_path)}
     launchers = [Torchrun(warm_python, tmp_path / f"output-{node}", command, variables) for node in range(2)]
     nodes = [launcher.end() for launcher in launchers]
     assert [done.code for done in nodes] == [0, 0], nodes[0].err + nodes[1].err

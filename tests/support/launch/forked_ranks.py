@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import gc
 import importlib
+import itertools
 import os
 import runpy
 import signal
@@ -23,6 +24,7 @@ from subprocess import TimeoutExpired
 from typing import Any, Final, NoReturn
 
 from tests.support.repository import REPOSITORY
+from tests.support.waiting import until
 
 IMPORTED: Final = (
     "torch._dynamo",
@@ -41,6 +43,8 @@ PADDING: Final = "TEST_PADDING"
 ROOM: Final = "." * 16_384
 ORDINARY_END: Final = "TEST_ORDINARY_END"
 """A variable of a forked process that ends as every interpreter does, and takes all its objects apart."""
+TOGETHER: Final = "TEST_FORKED_TOGETHER"
+"""A variable with a folder, for torchruns of several nodes: ranks run only when those of all nodes have been forked."""
 _EXTRA: Final = "TEST_IMPORTED"
 _DEFAULTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -73,7 +77,7 @@ def _write(begin: int, end: int, texts: Sequence[str]) -> None:
 
 
 class Gate:
-    """Ranks run only when all of their node have been forked.
+    """Ranks run only when all of their node have been forked; those of all nodes, with `TOGETHER`.
 
     As soon as one connects to the store, a thread of torchrun looks up its name, for which glibc takes a lock of its
     resolver; a process that is forked meanwhile would wait for that lock for ever.
@@ -190,7 +194,7 @@ def fork_ranks() -> None:
     from torch.distributed.elastic.multiprocessing.api import SubprocessContext
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    start = SubprocessContext._start
+    start, attempts = SubprocessContext._start, itertools.count()
 
     def start_behind_gate(context: SubprocessContext) -> None:
         gate = Gate()
@@ -201,10 +205,17 @@ def fork_ranks() -> None:
         subprocess_handler.SubprocessHandler._popen = fork  # type: ignore[method-assign]
         try:
             start(context)
+            if TOGETHER in os.environ:
+                _wait_for_other_nodes(Path(os.environ[TOGETHER]), next(attempts), context.envs[0])
         finally:
             gate.open()
 
     SubprocessContext._start = start_behind_gate  # type: ignore[method-assign]
+
+
+def _wait_for_other_nodes(folder: Path, attempt: int, env: Mapping[str, str]) -> None:
+    (folder / f"forked-{attempt}-{env['GROUP_RANK']}").touch()
+    until(lambda: len(list(folder.glob(f"forked-{attempt}-*"))) == int(env["GROUP_WORLD_SIZE"]))
 
 
 def import_once(names: Iterable[str]) -> None:

@@ -136,7 +136,12 @@ class LaunchedJob:
             f"--local-addr={two.addresses[node]}",
         )
         tapes = self.base / f"node-{node}"
-        return options, {NAMESPACE_VARIABLE: two.path(node), "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes)}
+        return options, {
+            NAMESPACE_VARIABLE: two.path(node),
+            # Else ranks of one node may connect to the store of the other one's torchrun while it forks; see `Gate`.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
+        }
 
     @property
     def directories(self) -> list[Path]:
@@ -188,6 +193,8 @@ class LaunchedJob:
         """The reports of agents and `diagnose` after the job's end; `awaited` if the agents must report something."""
         with contextlib.suppress(AssertionError):
             until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in self.roots()), REPORTED_S * awaited)
+            # A node that has not seen the death learns of the verdict later.
+            until(lambda: all(document["verdict"] for document in self.documents()), REPORTED_S * awaited)
         time.sleep(1)  # to catch reports that should not come
         roots = self.roots()
         found = [root for root in roots if semconv.STALL_RESOLVED not in root.attributes]

@@ -190,7 +190,11 @@ def two() -> None:
     pairs = [dist.new_group([0, 1], group_desc="first"), dist.new_group([2, 3], group_desc="second")]
     if rank == 1 and not healthy:
         time.sleep(float(os.environ["LATE_S"]))
+    if rank == 0:
+        (pids / "first waits").touch()
     if rank == 2:
+        while not (pids / "first waits").exists():
+            time.sleep(0.01)
         time.sleep(0.5)
     if is_faulty:
         wait_for_gate()
@@ -217,9 +221,9 @@ def overwritten() -> None:
     values = torch.ones(1_000)
     work = dist.all_reduce(values, async_op=True)
     if is_faulty:
-        while values[0] < size:  # another rank may be late
+        while not bool((values == size).all()):  # another rank may be late
             time.sleep(0.01)
-        time.sleep(0.5)  # the rest of it is there, too
+        time.sleep(0.5)  # gloo has passed it on, too
         values[500] += 1
     assert work is not None
     work.wait()
@@ -264,13 +268,13 @@ def silent_reduce_op() -> None:
     go_on()
 
 
-def go_on(pause_s: float = 0.05) -> None:
-    """Keep training until the gate is removed, with a pause after each step."""
+def go_on(is_over: Callable[[], bool] = lambda: not gate.exists()) -> None:
+    """Keep training, with a pause after each step, until it is over for a rank: usually when the gate is removed."""
     stop = torch.zeros(1)
     while not healthy and not stop.item():
-        stop.fill_(float(not gate.exists()))
+        stop.fill_(float(is_over()))
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-        time.sleep(pause_s)
+        time.sleep(0.05)
 
 
 def exchange() -> None:
@@ -283,10 +287,13 @@ def exchange() -> None:
 
 
 def straggler() -> None:
-    """The last rank computes for a third longer in every step, until the gate is removed."""
+    """The last rank computes for 30 % longer in every step, until the gate is removed.
+
+    A window of 64 calls takes more than the 5 s for which stragglers are observed before they are judged.
+    """
     stop = torch.zeros(1)
     while not healthy and not stop.item():
-        time.sleep(0.026 if is_faulty else 0.02)
+        time.sleep(0.082 if is_faulty else 0.063)
         stop.fill_(float(not gate.exists()))
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
 
@@ -307,11 +314,16 @@ def slow_line() -> None:
 
 
 def cut() -> None:
-    """Nothing is wrong with these ranks; the test may cut the network between them.
+    """Nothing is wrong with these ranks; the test cuts the network between them while all of them pause.
 
-    Hardly ever in the middle of an operation, which some ranks would complete: they would wait in the next one.
+    In the middle of an operation, some ranks could complete it, and would wait in the next one.
     """
-    go_on(0.5)
+    pause = gate.with_name("pause")
+    go_on(pause.exists)
+    (pids / f"paused-{rank}").touch()
+    while pause.exists():
+        time.sleep(0.01)
+    go_on()
 
 
 FAULTS: dict[str, Callable[[], None]] = {

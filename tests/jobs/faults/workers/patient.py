@@ -74,12 +74,14 @@ CASES: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Run some steps, the case, and some more steps."""
+    """Run steps until the job is watched, the case, and some more steps."""
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
     dist.init_process_group(
         "gloo", init_method=os.environ["STORE"], rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
-    for _ in range(20):
+    unwatched = Path(os.environ["UNWATCHED"])
+    while gradient[0]:
+        gradient.fill_(float(unwatched.exists()))
         dist.all_reduce(gradient)
         time.sleep(0.05)
     CASES[case]()

@@ -9,9 +9,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from torch.distributed.checkpoint import _async_process_executor
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.distributed.fsdp import fully_shard
 
+from deploy.native.ports import free_port
 from tests.jobs.thirdparty.issued import counted, digest, exactly, report
 
 STEPS = 6
@@ -53,6 +55,8 @@ def main(folder: Path, how: AsyncCheckpointerType) -> list[str]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    # The process that writes listens on it seconds later: meanwhile others get the system's ports.
+    _async_process_executor.get_free_port = free_port
     dist.init_process_group("gloo")
     with counted() as issued:
         losses = main(Path(sys.argv[1]), AsyncCheckpointerType(sys.argv[2]))
