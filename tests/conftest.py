@@ -34,8 +34,8 @@ WAITING: Final = (
     *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
 )
 """What waits most of the time, for processes and their timeouts."""
-ALONE: Final = ("tests/servers/test_up",)
-"""What promises a time that the starts of its own processes nearly fill: it runs when no other test does."""
+ALONE: Final = ("tests/jobs/faults/test_spinning", "tests/servers/test_up")
+"""What promises a time that its own processes nearly fill: it runs when no other test does."""
 TIMEOUT: Final = pytest.StashKey[Any]()
 """Where a test keeps how its timer is set."""
 WARM_PYTHON: Final = "TEST_WARM_PYTHON"

@@ -17,7 +17,7 @@ from tests.support.commands.asking import ask
 from tests.support.launch.warm_python import WarmPython
 
 SILENT_S = HEARTBEAT_LATE_NS / 1e9 + 2.0
-FAULTS = [("stop", 3), ("gil", 3), ("late", 3)]
+FAULTS = [("stop", 3), ("gil_blocked", 3), ("late", 3)]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def verdict_on(job: HungJob) -> dict[str, Any]:
     return answer.document["verdict"]
 
 
-@pytest.mark.parametrize("fault", ["stop", "gil"])
+@pytest.mark.parametrize("fault", ["stop", "gil_blocked"])
 def test_silent_rank_is_named(jobs: Mapping[str, HungJob], fault: str) -> None:
     """Stopped or held by native code, which no tape tells apart from a death: the sentence has all three."""
     verdict = verdict_on(jobs[fault])

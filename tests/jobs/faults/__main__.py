@@ -16,7 +16,7 @@ from rich.table import Table
 from tests.jobs.faults.ends.endings import ENDINGS, observe_ending, observe_kill
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
 from tests.jobs.faults.outcome import Outcome, observe, observe_finding
-from tests.jobs.faults.rows import FINDING_ROWS, NO_STALL, NODE_ROWS, ROWS, FindingRow, Row
+from tests.jobs.faults.rows import FINDING_ROWS, NO_STALL, NODE_ROWS, ROWS, SPINNING, FindingRow, Row
 from tests.jobs.faults.simulated.healthy import ALL_ROUTINES, STEPS_OF_A_JOB, run_jobs, show
 from tests.jobs.faults.simulated.worlds import Score
 from tests.support.launch.nodes import Nodes, nodes, why_not
@@ -36,7 +36,7 @@ def main() -> int:
     python = WarmPython()
     table = Table("fault", "verdict", "ranks", "time to verdict", "what is said", title=f"threshold {THRESHOLD_S:g} s")
     wrong = 0
-    for row in ROWS:
+    for row in (*ROWS, SPINNING):
         console.print(f"{row.title} …")
         outcome = _run(python, row)
         wrong += bool(outcome.problems)
@@ -46,7 +46,7 @@ def main() -> int:
         outcome = _run(python, row)
         wrong += bool(outcome.problems)
         _add(table, f"{row.title}, without a stall", outcome)
-    rows = len(ROWS) + len(FINDING_ROWS)
+    rows = len(ROWS) + 1 + len(FINDING_ROWS)
     if why_not():
         console.print(f"faults between two nodes are left out: {why_not()}")
     else:

@@ -132,6 +132,17 @@ ROWS: Final = (
     ),
 )
 
+SPINNING: Final = Row(
+    "gil",
+    "GIL held by a loop in native code, threshold of 4 s",
+    "absent",
+    "2",
+    "stack taken by a signal",
+    "# in C from",
+    environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000"},
+    due_s=6.0,
+)
+"""It takes one of the cores, too, so it is tested when no other test runs."""
 _FIRST: Final = {"FAULTY_RANK": "0"}
 NODE_ROWS: Final = (
     Row("late", "late rank", "absent", "3", "rank 3 has not entered all_reduce", "# late"),

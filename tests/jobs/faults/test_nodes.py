@@ -145,7 +145,7 @@ def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes, tmp_p
     time.sleep(3)  # long enough for an exchange too, which agents without a stall make every 2 s
     pause = tmp_path / "pause"
     pause.touch()
-    until(lambda: len(list(tmp_path.glob("pids/paused-*"))) == 4)
+    until(lambda: len(list(tmp_path.glob("paused-*"))) == 4)
     two.part()
     pause.unlink()
     root, _ = job.first_verdict()

@@ -191,9 +191,9 @@ def two() -> None:
     if rank == 1 and not healthy:
         time.sleep(float(os.environ["LATE_S"]))
     if rank == 0:
-        (pids / "first waits").touch()
+        gate.with_name("first waits").touch()
     if rank == 2:
-        while not (pids / "first waits").exists():
+        while not gate.with_name("first waits").exists():
             time.sleep(0.01)
         time.sleep(0.5)
     if is_faulty:
@@ -320,7 +320,7 @@ def cut() -> None:
     """
     pause = gate.with_name("pause")
     go_on(pause.exists)
-    (pids / f"paused-{rank}").touch()
+    gate.with_name(f"paused-{rank}").touch()
     while pause.exists():
         time.sleep(0.01)
     go_on()
