@@ -108,7 +108,7 @@ def free_port(in_a_row: int = 1) -> int:
     Where what is called by others takes one of the system's, another program may get that port in the next moment, and
     calls meant for it: that of a launcher which has only looked for a free one, or one that takes no strangers.
 
-    It is this process's until it ends: whoever calls this function, here or in another process, gets other ports.
+    It stays reserved until this process ends: other calls, here or in another process, return other ports.
 
     Args:
         in_a_row: How many are free from there on.

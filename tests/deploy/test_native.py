@@ -55,7 +55,7 @@ def test_port_of_another_process_is_named() -> None:
 
 
 def test_free_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port is nobody else's until its process ends, however late that listens there."""
+    """A port is not given again until its process ends, however late that listens there."""
     given, choose = [free_port()], random.randrange
     monkeypatch.setattr(random, "randrange", lambda *ends: given.pop() if given else choose(*ends))
     [first] = given

@@ -196,7 +196,7 @@ def test_dump_on_request(recorded: Callable[[int], int], base: Path, tmp_path: P
 
 
 def test_dump_from_before_the_first_look(tmp_path: Path) -> None:
-    """A dump counts if it was written since the process began, also if nobody has looked at that before."""
+    """A dump counts if it was written since the process began, also if no program has read that before."""
     dump = tmp_path / "fr_rank_0"
     with subprocess.Popen(["sleep", "600"]) as process:
         variables = {"TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "fr_rank_")}
