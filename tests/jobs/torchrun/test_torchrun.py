@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 
 from deploy.native.ports import free_port
 from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.forked_ranks import TOGETHER
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable
@@ -28,22 +28,29 @@ WORKERS = Path(__file__).parent / "workers"
 DEADLINE_S = 170.0
 
 
-def started_anew(script: Path, environ: Mapping[str, str]) -> Done:
-    """Run a script as two ranks, as a user does; nothing of it is left after a timeout."""
+def started_anew(script: Path, folder: Path, environ: Mapping[str, str]) -> Done:
+    """Run a script as two ranks, as a user does; after a timeout its stacks are shown, and nothing of it is left.
+
+    Args:
+        script: The training.
+        folder: A directory of its own, by which its processes are found.
+        environ: Additions to the environment.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
-        env={**os.environ, **environ},
+        env={**os.environ, "OF_TEST": str(folder), **environ},
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
     try:
         out, err = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail(stacks_of(processes_of(folder)))
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill_processes_of(folder)  # torchrun starts each rank in a session of its own
             process.communicate()
     return Done(process.returncode, out, err)
 
@@ -64,8 +71,8 @@ class Pair:
     """The same training, without us and with us."""
 
     def __init__(self, folder: Path) -> None:
-        self.without_us = started_anew(WORKERS / "train.py", {})
-        self.with_us = started_anew(WORKERS / "train.py", switched_on(folder / "tapes"))
+        self.without_us = started_anew(WORKERS / "train.py", folder, {})
+        self.with_us = started_anew(WORKERS / "train.py", folder, switched_on(folder / "tapes"))
         self.tapes = read_tapes(folder / "tapes")
 
     def reports(self, done: Done) -> list[dict[str, Any]]:

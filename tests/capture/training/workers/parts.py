@@ -38,10 +38,11 @@ capture = start_capture()
 join()
 torch.set_num_threads(1)
 torch.manual_seed(0)
+# Forked before gloo's threads work, see `tests/jobs/torchrun/workers/train.py`.
+batches = iter(DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context="fork"))
 layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)]
 model = DistributedDataParallel(torch.nn.Sequential(*layers))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = iter(DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context="fork"))
 own_batches = iter([0.03] * STEPS)
 words = own_tape(capture).words
 

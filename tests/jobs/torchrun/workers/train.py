@@ -25,11 +25,11 @@ def digest(value: Any) -> str:
 
 
 def data() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches from a forked worker."""
+    """Batches from a worker that is forked now."""
     generator = torch.Generator().manual_seed(3)
     dataset = TensorDataset(torch.randn(48, 8, generator=generator), torch.randint(4, (48,), generator=generator))
     sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=5)
-    yield from DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)
+    return iter(DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1))
 
 
 def reduce_in_python(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -39,11 +39,11 @@ def reduce_in_python(state: None, bucket: dist.GradBucket) -> torch.futures.Futu
     return future.then(lambda done: done.value()[0])
 
 
-def train(model: DistributedDataParallel) -> float:
+def train(model: DistributedDataParallel, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> float:
     """An epoch, with two batches to a step."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     loss = torch.zeros(())
-    for number, (inputs, labels) in enumerate(data()):
+    for number, (inputs, labels) in enumerate(batches):
         inputs = inputs + float(numpy.random.normal()) * 0.01 + random.random() * 0.01
         if number % 2 == 0:
             with model.no_sync():
@@ -69,11 +69,14 @@ def main() -> None:
     dist.init_process_group("gloo")
     for seed in (random.seed, numpy.random.seed, torch.manual_seed):
         seed(11)
+    # Forked before gloo's threads run anything for the first time: `fork` leaves the lock of `__cxa_atexit`, which C++
+    # takes for each first use of a static, as it is, and the child would wait for it forever (pytorch#130610).
+    epochs = [data(), data()]
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         plain = DistributedDataParallel(network(), bucket_cap_mb=0.001, find_unused_parameters=True)
         hooked = DistributedDataParallel(network())
         hooked.register_comm_hook(None, reduce_in_python)
-        losses = [train(plain), train(hooked)]
+        losses = [train(plain, epochs[0]), train(hooked, epochs[1])]
     issued = Counter(event.name for event in profiler.events() if event.name.startswith("c10d::"))
     report = {
         "rank": dist.get_rank(),
