@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 import traceback
 from typing import Any
@@ -48,10 +49,26 @@ def later(to: str) -> Future[Any]:
     return rpc.rpc_async(to, time.sleep, (1.0,)).then(lambda _: 7)
 
 
+gate = threading.Event()
+
+
+def wait_at_gate() -> None:
+    """Answer when the gate is opened."""
+    assert gate.wait(60)
+
+
+def open_gate() -> None:
+    """Let those who wait go on."""
+    gate.set()
+
+
 @rpc.functions.async_execution
 def fails_later(to: str) -> Future[Any]:
     """The same, with an error."""
-    return rpc.rpc_async(to, add, (1, 2)).then(lambda _: fails("later"))
+    failing = rpc.rpc_async(to, wait_at_gate).then(lambda _: fails("later"))
+    # Only now: where the answer is there, `then` calls at once, and the error's text lists the stack of this thread.
+    rpc.rpc_async(to, open_gate)
+    return failing
 
 
 @torch.jit.script
