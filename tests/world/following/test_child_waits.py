@@ -27,11 +27,13 @@ def stuck_child(tmp_path: Path) -> Iterator[int]:
     os.mkfifo(shard)
     descriptor = os.open(shard, os.O_RDWR)
     with subprocess.Popen(["cat", str(shard)], stdout=subprocess.DEVNULL) as child:
-        # While it starts, it may be seen in a read of its libraries, which soon ends.
-        until(lambda: (view := look_at(child.pid)) is not None and view.is_stuck and view.file == str(shard))
-        yield child.pid
-        child.kill()
-    os.close(descriptor)
+        try:
+            # While it starts, it may be seen in a read of its libraries, which soon ends.
+            until(lambda: (view := look_at(child.pid)) is not None and view.is_stuck and view.file == str(shard))
+            yield child.pid
+        finally:
+            child.kill()
+            os.close(descriptor)
 
 
 @pytest.mark.process
