@@ -16,6 +16,7 @@ from otel_torchdist.actions.dump import dump
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.files.owned import create_anew
+from otel_torchdist.this_process.abandoned_calls import BACKGROUND_CALLS
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -47,7 +48,8 @@ def perform(action: Action, stall: StalledRun, dump_dir: Path, is_on: Callable[[
 
 def called(callback: Callback, stall: StalledRun) -> str:
     """Call a function; returns the outcome as text."""
-    callback(stall)
+    with BACKGROUND_CALLS:  # it may be in torch when this process ends
+        callback(stall)
     return "returned"
 
 

@@ -34,7 +34,7 @@ class Agreements:
         self._under_way: list[RunIdAgreement] = []
 
     def agree(self, recorder: Recorder, store: Any, key: str = "") -> None:
-        """Agree on the run id of a tape, with those who have its store; returns when that is set or may take longer."""
+        """Agree on the run id of a tape with all that have its store; rank 0 has set it when this returns."""
         groups, everybody = self._groups, self._groups.default
         agreement = RunIdAgreement(
             recorder,
@@ -45,7 +45,6 @@ class Agreements:
             key=key,
         )
         self._under_way.append(agreement)
-        agreement.wait_until_set()
 
     def set_for_others(self, recorder: Recorder, store: Any) -> None:
         """Set the run id of RPC's workers in no group, which this rank is not one of."""

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_torchdist import guard
+from otel_torchdist.capture.agreement.background_store import BackgroundStore, sets_at_once
 from otel_torchdist.tape.layout import RunIdState
 
 if TYPE_CHECKING:
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("otel_torchdist")
 
-SET_DEADLINE_S: Final = 2.0
-"""How long rank 0 waits for its `set` to be sent, while it creates the default group anyway."""
 FIRST_PAUSE_S: Final = 0.05
 READ_S: Final = 30e-6
 """Cost of a poll to the store (measured: 35,000 a second). All ranks poll at once, and the store has other work."""
@@ -38,6 +38,7 @@ DOUBT_S: Final = 2.0
 ANSWER_S: Final = 60.0
 """How long rank 0 polls for questions, unless a collective of all ranks has ended: that is as good as an answer."""
 STOP_S: Final = 1.0
+"""How long the end of a tape waits for a store that does not answer."""
 _attempts = itertools.count()
 """Number of default groups of this process so far; ranks that re-create theirs together agree on it."""
 
@@ -55,7 +56,11 @@ class _Published(NamedTuple):
 
 
 class RunIdAgreement:
-    """Agrees on the run id of one recorder, on its own thread and through a clone of the store."""
+    """Agrees on the run id of one recorder, on its own thread and through a clone of the store.
+
+    Rank 0 sets the id at once, through the program's own connection: that only sends. A clone connects first, and may
+    wait for that as long as the machine of the store looks up this one's name.
+    """
 
     def __init__(
         self,
@@ -67,7 +72,7 @@ class RunIdAgreement:
         key: str = "",
         for_others: bool = False,
     ) -> None:
-        """Start the agreement: rank 0 sets an id, the others poll for it.
+        """Start the agreement: rank 0 sets an id before this returns, the others poll for it.
 
         Args:
             recorder: The recorder that needs the id.
@@ -90,26 +95,23 @@ class RunIdAgreement:
         self._stopping = threading.Event()
         self._discovery = discover_peers(self._stopping) if discover_peers is not None else None
         self._met = 0
-        self._has_set = threading.Event()
         self._settling = threading.Lock()
         self._is_settled = for_others
         self._threads: list[threading.Thread] = []
         own_id = int.from_bytes(os.urandom(16), "little")
-        agree = self._set if self._sets else self._find
-        self._own_id = own_id
-        self._begin("otel-torchdist-run-id", agree, own_id)
-
-    def wait_until_set(self) -> None:
-        """On rank 0, wait briefly until the id is in the store; a signal handler may end the wait early."""
         if not self._sets:
+            self._begin("otel-torchdist-run-id", self._find, own_id)
             return
         try:
-            self._has_set.wait(SET_DEADLINE_S)
-        finally:
-            self._settle(self._own_id, RunIdState.UNAGREED)
+            is_set = self._set_at_once(own_id)
+            if not is_set or self._has_readers:
+                self._begin("otel-torchdist-run-id", self._set, own_id, is_set)
+        except BaseException:  # raised by a signal handler of the program's, which goes on with its group
+            self._settle(own_id, RunIdState.UNAGREED)
+            raise
 
     def stop(self) -> None:
-        """Poll one last time. A thread that is inside torch when the interpreter exits would abort the process."""
+        """Poll one last time, but do not wait long for a store that does not answer."""
         self._stopping.set()
         deadline = time.monotonic() + STOP_S
         for thread in self._threads:  # the first may start the second meanwhile
@@ -122,18 +124,30 @@ class RunIdAgreement:
 
     # --- rank 0 ---------------------------------------------------------------------------------------------------
 
-    def _set(self, run_id: int) -> None:
+    def _set_at_once(self, run_id: int) -> bool:
+        """Set the id on the program's thread, if its store does not wait for an answer; it answers no question yet."""
+        if not sets_at_once(self._store):
+            return False
         try:
-            store = self._store.clone()
             if self._discovery is not None:
+                self._discovery.prepare(self._store, run_id)
+            self._send(self._store, _Published(run_id, 0))
+        except RuntimeError as error:  # the store is gone
+            guard.pass_on(error)
+            return False
+        self._settle(run_id, RunIdState.AGREED)
+        return True
+
+    def _set(self, run_id: int, is_set: bool) -> None:
+        try:
+            store = BackgroundStore(self._store)
+            if self._discovery is not None and not is_set:
                 self._discovery.prepare(store, run_id)
             published = self._publish(store, run_id)
             self._settle(run_id, RunIdState.AGREED)
         except (RuntimeError, AttributeError, TypeError):  # fake, MPI and Python stores cannot be cloned
             self._settle(run_id, RunIdState.UNAGREED)
             return
-        finally:
-            self._has_set.set()
         self._meet(store, run_id)
         if self._has_readers:
             with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or our key holds something else
@@ -141,8 +155,11 @@ class RunIdAgreement:
 
     def _publish(self, store: Any, run_id: int) -> _Published:
         published = _Published(run_id, store.add(self._questions, 0))
-        store.set(self._key, f"{run_id:032x}/{published.answers}")
+        self._send(store, published)
         return published
+
+    def _send(self, store: Any, published: _Published) -> None:
+        store.set(self._key, f"{published.run_id:032x}/{published.answers}")
 
     def _answer(self, store: Any, published: _Published) -> None:
         """Publish the id again whenever a rank has asked, until another attempt has set its own."""
@@ -162,7 +179,7 @@ class RunIdAgreement:
 
     def _find(self, own_id: int) -> None:
         try:
-            store = self._store.clone()
+            store = BackgroundStore(self._store)
             self._read_published(store, store.add(self._questions, 1))
         except (RuntimeError, AttributeError, TypeError, ValueError):
             # The store cannot be cloned or is gone, or our key holds something else.

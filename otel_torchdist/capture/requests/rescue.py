@@ -23,6 +23,7 @@ from otel_torchdist.capture.training.optimizer_steps import is_within_step
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
 from otel_torchdist.job.requests.rescue import RescueRequest, requested_rescue
 from otel_torchdist.tape.rescue import Rescue, RescueState
+from otel_torchdist.this_process.abandoned_calls import BACKGROUND_CALLS
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
@@ -152,7 +153,8 @@ class _RunningRescue:
             return
         module, _, name = self._plan.target.partition(":")
         function: Callable[[StalledRank], object] = getattr(importlib.import_module(module), name)
-        returned = function(self._stalled_rank())
+        with BACKGROUND_CALLS:
+            returned = function(self._stalled_rank())
         if _is_in_optimizer() or self._recorder.step != self._step:
             _logger.error("the rescue of this rank does not count: it went on meanwhile")
             self._set(RescueState.WENT_ON)

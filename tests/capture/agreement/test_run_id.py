@@ -42,7 +42,6 @@ def agreeing(
         lambda: False,
         lambda stopping: PeerDiscovery(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
     )
-    agreement.wait_until_set()
     try:
         yield agreement, tape.path
     finally:
