@@ -19,6 +19,7 @@ from otel_torchdist.files.owned import create_anew
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.requests.abort import MAX_BYTES, abort_path
 from otel_torchdist.processes import pidfd
+from otel_torchdist.processes.users import can_signal
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -72,7 +73,7 @@ def _listed(tapes: list[TapeReader]) -> str:
 
 def _open(path: Path) -> TapeReader | None:
     try:
-        return TapeReader(path)
+        return TapeReader(path, os.geteuid())
     except TapeError:
         return None
 
@@ -83,7 +84,10 @@ def _request_end(tape: Path, text: str) -> None:
 
 
 def _kill(tape: MappedTape) -> bool:
-    """Kill the process that writes a tape, if it is identified beyond doubt."""
+    """Kill the process that writes a tape, if it is identified beyond doubt.
+
+    A tape only claims a pid. The kernel knows which process holds the tape's lock.
+    """
     identity = tape.identity
     if not shares_pids(identity) or identity.pid == os.getpid():
         return False
@@ -93,7 +97,9 @@ def _kill(tape: MappedTape) -> bool:
         return False
     try:
         # Checked after `target` was opened: if the pid is the rank's now, `target` is the rank too.
-        if not tape.is_alive() or process_start_ticks(identity.pid) != identity.pid_start_ticks:
+        if tape.holder() != identity.pid or process_start_ticks(identity.pid) != identity.pid_start_ticks:
+            return False
+        if not can_signal(tape.owner, identity.pid):
             return False
         pidfd.send(target, signal.SIGKILL)
     except OSError:

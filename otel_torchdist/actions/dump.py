@@ -15,6 +15,7 @@ from typing import Final
 
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.errors import TapeError
+from otel_torchdist.files.others import read_part
 from otel_torchdist.files.owned import create_anew
 from otel_torchdist.job.directory import private_directory
 
@@ -91,8 +92,7 @@ def _is_evidence(file: Path) -> bool:
 def _add_file(bundle: tarfile.TarFile, name: str, file: Path) -> None:
     """Add a file at its current length: ranks keep writing."""
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-            content = stream.read(MAX_FILE_BYTES)
+        content = read_part(file, 0, MAX_FILE_BYTES, os.geteuid())
     except OSError as error:
         _logger.warning("%s is missing from the bundle: %s", file, error)
         return

@@ -7,6 +7,7 @@ job, and launchers then end the ranks of the other nodes too.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from typing import Final
@@ -51,7 +52,7 @@ def _ask(stall: StalledRun) -> tuple[int, int]:
     request = RescueRequest(stall.run, stall.trace_id, stall.verdict, stall.ranks, stall.text)
     asked, world_size = 0, 0
     for path in tapes_in(stall.directory):
-        with contextlib.suppress(TapeError), contextlib.closing(TapeReader(path)) as tape:
+        with contextlib.suppress(TapeError), contextlib.closing(TapeReader(path, os.geteuid())) as tape:
             if tape.identity.nonce in stall.nonces and tape.is_alive():
                 request_rescue(path, request)
                 asked, world_size = asked + 1, tape.identity.world_size

@@ -95,7 +95,7 @@ class Agent:
     def add(self, job: Job) -> Agent:
         """Read one more job directory, from the next turn on; returns this agent."""
         self._jobs[job.directory] = job
-        if _is_own(job.directory):
+        if job.owner == os.geteuid():  # other users' data may be forged: it is read but not acted on
             self._own.add(job.directory)
         self._count()
         return self
@@ -242,7 +242,9 @@ class Agent:
     def _serve(self) -> None:
         """Listen as soon as possible, and publish the endpoint to the scrapers of every job."""
         if self._server is None:
-            last_ports = (ScrapeTarget(directory).last_port() for directory in self._jobs)
+            # Of other users only a port among those that are tried anyway: they do not choose where we listen.
+            asked = [job for job in self._jobs.values() if self._config.prometheus_port or job.directory in self._own]
+            last_ports = (ScrapeTarget(job.directory, job.owner).last_port() for job in asked)
             registry = CollectorRegistry()
             registry.register(TorchDistCollector(self._snapshot))
             host, port = self._config.prometheus_host, self._config.prometheus_port
@@ -254,7 +256,7 @@ class Agent:
         if is_new:
             self._peers.announce_page(page_address(self._config, self._server.port))
         for directory in self._jobs.keys() - self._targets.keys():
-            self._targets[directory] = ScrapeTarget(directory)
+            self._targets[directory] = ScrapeTarget(directory, self._jobs[directory].owner)
             self._targets[directory].publish(self._config.prometheus_host, self._server.port)
 
     def _snapshot(self) -> NodeSnapshot:
@@ -270,11 +272,3 @@ def _machine_watch() -> MachineWatch | None:
     except (OSError, RuntimeError) as error:
         _logger.warning("the machine is not read: %s", error)
         return None
-
-
-def _is_own(directory: Path) -> bool:
-    """Whether a job belongs to this process's user. Other users' data may be forged: it is read but not acted on."""
-    try:
-        return directory.stat().st_uid == os.geteuid()
-    except OSError:
-        return False

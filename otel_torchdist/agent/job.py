@@ -12,6 +12,7 @@ from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.files.others import reason
+from otel_torchdist.files.owned import directory_facts
 from otel_torchdist.job.runs.membership import Member, of_living_runs
 from otel_torchdist.job.runs.runs import member_of
 from otel_torchdist.job.tapes import ReaderLock
@@ -37,7 +38,9 @@ class Job:
 
     Attributes:
         directory: The job directory.
-        owner: Id of the user that it belongs to.
+        owner: Id of the user that it belonged to when it was opened. Its path may lead elsewhere at any later moment:
+            whatever is read, written or done for the job must be this user's.
+        identity: Device and inode of the directory.
         taken_up: Nonces of the tapes that a reader follows or has followed.
     """
 
@@ -52,10 +55,14 @@ class Job:
             AgentError: Another process reads there, there is no such directory, or we may not write to it.
         """
         self.directory = directory
-        self._election = _elected(directory)
         try:
-            self.owner = directory.stat().st_uid
-            before = Checkpoint() if again else checkpoint.load(directory)
+            facts = directory_facts(directory)
+        except OSError as error:
+            raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
+        self.owner, self.identity = facts.st_uid, (facts.st_dev, facts.st_ino)
+        self._election = _elected(directory, self.owner)
+        try:
+            before = Checkpoint() if again else checkpoint.load(directory, self.owner)
         except OSError as error:
             self._election.resign()
             raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
@@ -101,7 +108,7 @@ class Job:
         states = {nonce: state for nonce, state in reader.states().items() if nonce in self.taken_up}
         done = self._before.done | (self.taken_up - states.keys())
         try:
-            checkpoint.save(self.directory, Checkpoint(states, done))
+            checkpoint.save(self.directory, Checkpoint(states, done), self.owner)
             self._can_write = True
         except OSError as error:
             if self._can_write and not self.directory.exists():
@@ -119,9 +126,9 @@ class Job:
         self._election.resign()
 
 
-def _elected(directory: Path) -> ReaderLock:
+def _elected(directory: Path, owner: int) -> ReaderLock:
     try:
-        election = ReaderLock(directory)
+        election = ReaderLock(directory, owner)
     except OSError as error:
         raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
     if election.is_won:

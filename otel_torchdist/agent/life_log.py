@@ -73,7 +73,7 @@ class LifeLog:
 
 
 def _exit_code(tape: TapeReader) -> str:
-    death = read_death(tape.path)
+    death = read_death(tape.path, tape.owner)
     return f"exit code {death.exit_code}" if death is not None and death.exited_in_error else ""
 
 

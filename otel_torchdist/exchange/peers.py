@@ -11,7 +11,7 @@ from typing import Final
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
-from otel_torchdist.files.owned import replace_at_once
+from otel_torchdist.files.owned import remove, replace_at_once
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
@@ -109,7 +109,7 @@ class AgentPeers:
         """Stop the exchange with all agents."""
         for directory in self._runs_of:  # the port in it is no longer ours
             with contextlib.suppress(OSError):
-                (directory / PORT_FILE).unlink()
+                remove(directory / PORT_FILE)
         for server in self._servers.values():
             server.stop()
         for left in [self._leave(run) for run in list(self._runs)]:

@@ -44,9 +44,22 @@ def unlock(file: int) -> None:
 
 def is_locked_elsewhere(file: int) -> bool:
     """Whether another process holds a lock on an open file; does not touch the lock."""
+    return _conflicting(file)[0] != fcntl.F_UNLCK
+
+
+def holder_of(file: int) -> int:
+    """Return the pid of the other process that holds a lock on an open file; 0 if none, or none of this PID namespace.
+
+    The kernel names the process. Whatever the file's content claims is only a claim.
+    """
+    kind, pid = _conflicting(file)
+    return max(pid, 0) if kind != fcntl.F_UNLCK else 0
+
+
+def _conflicting(file: int) -> tuple[int, int]:
     query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
-    lock_type: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))[0]
-    return lock_type != fcntl.F_UNLCK
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))
+    return kind, pid
 
 
 def is_file_locked(path: Path) -> bool:

@@ -27,19 +27,21 @@ def open_regular(path: Path, owner: int | None = None, writable: bool = False) -
 
     Args:
         path: The file. A link is refused.
-        owner: The user who must own it, unless this process's user does; None for any.
+        owner: The user who must own it, or its directory if this process's user owns the file; None for any.
         writable: Whether to open it for writing too.
 
     Raises:
         OSError: The file cannot be opened, is not a regular file, or belongs to another user.
     """
-    file = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS)
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS
+    if owner is None:
+        return _checked(os.open(path, flags))
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _check(os.fstat(file), owner)
-    except OSError:
-        os.close(file)
-        raise
-    return file
+        holder = os.fstat(directory).st_uid
+        return _checked(os.open(path.name, flags, dir_fd=directory), owner, holder)
+    finally:
+        os.close(directory)
 
 
 def read_regular(path: Path, most: int, owner: int | None = None) -> bytes:
@@ -110,8 +112,19 @@ class _File:
         os.close(self.descriptor)
 
 
-def _check(facts: os.stat_result, owner: int | None) -> None:
+def _checked(file: int, owner: int | None = None, holder: int | None = None) -> int:
+    """Return a descriptor if it is that of a regular file, and of this owner; else close it.
+
+    A file of root's in a user's directory was made by a service without CAP_CHOWN. Root's files elsewhere are none of
+    that user's.
+    """
+    facts = os.fstat(file)
+    problem = None
     if not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    if owner is not None and facts.st_uid not in (owner, os.geteuid()):
-        raise OSError(errno.EPERM, f"it belongs to user {facts.st_uid} and not to user {owner}")
+        problem = OSError(errno.EINVAL, "not a regular file")
+    elif owner not in (None, facts.st_uid) and not (facts.st_uid == os.geteuid() and holder == owner):
+        problem = OSError(errno.EPERM, f"it belongs to user {facts.st_uid} and not to user {owner}")
+    if problem is None:
+        return file
+    os.close(file)
+    raise problem

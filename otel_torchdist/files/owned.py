@@ -2,12 +2,14 @@
 
 The files are then given to the owner of the directory, whose own processes use them next. No link is followed, neither
 in place of the file nor of the directory or its parent, which their owner may swap at any moment. Everything is
-therefore done relative to an open directory.
+therefore done relative to an open directory, which must belong to the user for whom the file is: this process's own
+user unless a caller names another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -17,13 +19,27 @@ _COMMON: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | _COMMON
 
 
-def open_or_create(path: Path) -> int:
+def directory_facts(directory: Path) -> os.stat_result:
+    """Return the owner, the device and the inode of a directory.
+
+    Raises:
+        OSError: There is no such directory, or it or its parent is a link.
+    """
+    with _opened(directory, None) as file:
+        return os.fstat(file)
+
+
+def open_or_create(path: Path, owner: int | None = None) -> int:
     """Open a file for reading and writing, created for its owner alone if missing; returns its descriptor.
+
+    Args:
+        path: The file.
+        owner: The user who must own the directory; None for this process's user.
 
     Raises:
         OSError: The file cannot be opened, or is a link.
     """
-    with _opened(path.parent) as directory:
+    with _opened(path.parent, _user(owner)) as directory:
         with contextlib.suppress(FileExistsError):
             return _create(path.name, os.O_RDWR, 0o600, directory)
         return os.open(path.name, os.O_RDWR | os.O_NONBLOCK | _COMMON, dir_fd=directory)
@@ -40,17 +56,27 @@ def create_anew(path: Path, mode: int = 0o600, below_links: bool = False) -> int
     Raises:
         OSError: There is no room, or we may not write to the directory.
     """
-    with _opened(path.parent, below_links) as directory:
+    with _opened(path.parent, os.geteuid(), below_links) as directory:
         return _create_anew(path.name, mode, directory)
 
 
-def replace_at_once(path: Path, hidden: Path, content: bytes, mode: int = 0o600) -> None:
+def replace_at_once(
+    path: Path, hidden: Path, content: bytes, mode: int = 0o600, owner: int | None = None, or_ours: bool = False
+) -> None:
     """Replace a file atomically through a hidden one beside it: readers see the old content or the new.
+
+    Args:
+        path: The file.
+        hidden: The hidden one.
+        content: The new content.
+        mode: Its mode.
+        owner: The user who must own the directory; None for this process's user.
+        or_ours: Whether the directory may be this process's user's too.
 
     Raises:
         OSError: There is no room, the directory is gone, or we may not write to it.
     """
-    with _opened(path.parent) as directory:
+    with _opened(path.parent, _user(owner), or_ours=or_ours) as directory:
         try:
             with open(_create_anew(hidden.name, mode, directory), "wb") as stream:
                 stream.write(content)
@@ -61,23 +87,36 @@ def replace_at_once(path: Path, hidden: Path, content: bytes, mode: int = 0o600)
             raise
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, owner: int | None = None, or_ours: bool = False) -> None:
     """Remove a file, or a link in its place; a missing file is not an error.
+
+    Args:
+        path: The file.
+        owner: See `replace_at_once`.
+        or_ours: See `replace_at_once`.
 
     Raises:
         OSError: We may not write to the directory.
     """
-    with contextlib.suppress(FileNotFoundError), _opened(path.parent) as directory:
+    with (
+        contextlib.suppress(FileNotFoundError),
+        _opened(path.parent, _user(owner), or_ours=or_ours) as directory,
+    ):
         os.unlink(path.name, dir_fd=directory)
 
 
-def make_directory(path: Path, mode: int) -> None:
+def make_directory(path: Path, mode: int, owner: int | None = None) -> None:
     """Create a directory in a base directory unless it exists, with this mode whatever the umask.
+
+    Args:
+        path: The directory.
+        mode: Its mode.
+        owner: The user who must own the base directory, unless it is this process's user's.
 
     Raises:
         OSError: The directory cannot be created, or something else is in its place.
     """
-    with _opened(path.parent, below_links=True) as parent:
+    with _opened(path.parent, _user(owner), below_links=True, or_ours=True) as parent:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path.name, mode, dir_fd=parent)
         file = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | _COMMON, dir_fd=parent)
@@ -89,15 +128,25 @@ def make_directory(path: Path, mode: int) -> None:
             os.close(file)
 
 
+def _user(owner: int | None) -> int:
+    return os.geteuid() if owner is None else owner
+
+
 @contextlib.contextmanager
-def _opened(directory: Path, below_links: bool = False) -> Generator[int]:
-    """Open a directory that is not a link, in a parent that is not one; above, only the administrator makes links."""
+def _opened(directory: Path, owner: int | None, below_links: bool = False, or_ours: bool = False) -> Generator[int]:
+    """Open a directory that is not a link, in a parent that is not one; above, only the administrator makes links.
+
+    It must belong to `owner`, unless that is None.
+    """
     holder = os.open(directory.parent, _DIRECTORY & ~os.O_NOFOLLOW if below_links else _DIRECTORY)
     try:
         file = os.open(directory.name or ".", _DIRECTORY, dir_fd=holder)
     finally:
         os.close(holder)
     try:
+        found = os.fstat(file).st_uid
+        if owner is not None and found != owner and not (or_ours and found == os.geteuid()):
+            raise OSError(errno.EPERM, f"its directory belongs to user {found} and not to user {owner}")
         yield file
     finally:
         os.close(file)

@@ -113,11 +113,16 @@ class ReaderLock:
         tapes: Its tapes.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Open the lock file of a job directory, without taking the lock."""
+    def __init__(self, directory: Path, owner: int | None = None) -> None:
+        """Open the lock file of a job directory, without taking the lock.
+
+        Args:
+            directory: The job directory.
+            owner: The user who must own it; None for this process's user.
+        """
         self.directory = directory
         self.tapes = LocalTapes(directory)
-        self._file = open_or_create(directory / LOCK_NAME)
+        self._file = open_or_create(directory / LOCK_NAME, owner)
         self._won = False
 
     @property

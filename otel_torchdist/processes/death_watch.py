@@ -21,12 +21,14 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.files.others import open_regular
 from otel_torchdist.job.runs.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.endings import LONGEST_NS, is_any_killed, is_launcher_awake
 from otel_torchdist.processes.error_file import error_file_of, error_in
 from otel_torchdist.processes.oom_kills import OomKills
 from otel_torchdist.processes.state import Stopped
+from otel_torchdist.processes.users import belongs_to
 from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_start_ticks, shares_pids
 
 IDLE_S: Final = 1.0
@@ -40,7 +42,6 @@ STATUS_SOON_NS: Final = 100_000_000
 child releases it."""
 STATUS_DUE_NS: Final = 5_000_000_000
 """A launcher that has not waited for a process by then never will."""
-_TAPE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGKILL: Final = 9
 
 _logger = logging.getLogger("otel_torchdist")
@@ -53,6 +54,7 @@ class _Watched:
     Attributes:
         tape: The path of its tape.
         identity: Its identity.
+        owner: Its owner, as seen on the open tape: its path may lead to another user's at any later moment.
         pidfd: A pidfd of the process; -1 if there is none.
         lock: Descriptor of its tape if there is no pidfd; -1 otherwise.
         counter: Counter of out-of-memory kills in its cgroup.
@@ -66,6 +68,7 @@ class _Watched:
 
     tape: Path
     identity: TapeIdentity
+    owner: int
     pidfd: int = -1
     lock: int = -1
     counter: Path | None = None
@@ -101,10 +104,16 @@ class DeathWatch:
         self._thread: threading.Thread | None = None
         self._is_stopping = False
 
-    def follow(self, tape: Path, identity: TapeIdentity) -> None:
-        """Watch the process that writes a tape."""
-        death = read_death(tape)
-        watched = _Watched(tape, identity, death=death, is_published=death is not None)
+    def follow(self, tape: Path, identity: TapeIdentity, owner: int) -> None:
+        """Watch the process that writes a tape.
+
+        Args:
+            tape: The tape.
+            identity: Its identity.
+            owner: Its owner, who must not learn how other users' processes end.
+        """
+        death = read_death(tape, owner)
+        watched = _Watched(tape, identity, owner, death=death, is_published=death is not None)
         with self._lock:
             self._watched[identity.nonce] = watched
             if watched.death is None:
@@ -175,7 +184,7 @@ class DeathWatch:
         if watched.pidfd >= 0 or watched.lock >= 0 or watched.was_gone:
             return
         with contextlib.suppress(OSError):
-            file = os.open(watched.tape, _TAPE_FLAGS)
+            file = open_regular(watched.tape, watched.owner)
             if is_locked_elsewhere(file):
                 watched.lock = file
             else:
@@ -188,7 +197,7 @@ class DeathWatch:
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, file)
             # Only now: from here on, what is read of this pid belongs to the process behind the pidfd.
-            if process_start_ticks(pid) != watched.identity.pid_start_ticks or not _is_of_owner(pid, watched.tape):
+            if process_start_ticks(pid) != watched.identity.pid_start_ticks or not belongs_to(pid, watched.owner):
                 return
             epoll.register(file, select.EPOLLIN)
             undo.pop_all()
@@ -356,7 +365,7 @@ class DeathWatch:
         if watched.death is None:
             return
         try:
-            write_death(watched.tape, watched.death)
+            write_death(watched.tape, watched.death, watched.owner)
         except OSError as error:
             _logger.debug("%s: the end of its process cannot be recorded: %s", watched.tape, error)
 
@@ -364,8 +373,3 @@ class DeathWatch:
         if self._wake >= 0:
             with contextlib.suppress(OSError):
                 os.eventfd_write(self._wake, 1)
-
-
-def _is_of_owner(pid: int, tape: Path) -> bool:
-    """Whether a process belongs to the tape's owner, who must not learn how other users' processes end."""
-    return os.stat(f"/proc/{pid}").st_uid == os.stat(tape, follow_symlinks=False).st_uid

@@ -80,4 +80,4 @@ class SilentEnds:
     def _death_of(self, tape: TapeReader) -> Death | None:
         if self._deaths is not None:
             return self._deaths.death_of(tape.identity.nonce)
-        return read_death(tape.path)
+        return read_death(tape.path, tape.owner)

@@ -20,6 +20,7 @@ from otel_torchdist.job.requests.fault_handler import SignalOffer, decode_offer,
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
+from otel_torchdist.processes.users import can_signal
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 
@@ -36,6 +37,7 @@ class AskedBySignal:
     Attributes:
         file: The file to which the stack is written.
         offset: Where in the file it starts.
+        owner: The user who must own the file.
         offer: The process's description of its handler.
         process: Its pid.
         thread: Native id of the thread.
@@ -43,6 +45,7 @@ class AskedBySignal:
 
     file: Path
     offset: int
+    owner: int
     offer: SignalOffer
     process: int
     thread: int
@@ -53,7 +56,7 @@ class AskedBySignal:
             # In this order: a handler that has begun to write and no longer runs has finished.
             if self.file.stat().st_size <= self.offset or not self._is_over():
                 return None
-            frames = parse_stack(read_part(self.file, self.offset, MAX_FILE_BYTES).decode(errors="replace"))
+            frames = parse_stack(read_part(self.file, self.offset, MAX_FILE_BYTES, self.owner).decode(errors="replace"))
         except OSError:
             return None
         return ThreadStack(self.thread, "", frames) if frames else None
@@ -113,7 +116,9 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
         OSError: Something cannot be checked.
     """
     pid, file = tape.identity.pid, offer_path(tape.path)
-    if not tape.is_alive() or process_start_ticks(pid) != tape.identity.pid_start_ticks:
+    if tape.holder() != pid or process_start_ticks(pid) != tape.identity.pid_start_ticks:
+        return None
+    if not can_signal(tape.owner, pid):
         return None
     with open(open_regular(file, tape.owner), "rb") as stream:
         facts = os.fstat(stream.fileno())
@@ -126,7 +131,7 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
     state = _thread_state(pid, thread)
     if state is None or not state.takes(offer.signal):
         return None
-    return AskedBySignal(file, facts.st_size, offer, pid, thread)
+    return AskedBySignal(file, facts.st_size, tape.owner, offer, pid, thread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,21 @@ class _Target:
 class ScrapeTarget:
     """The service discovery file of one job directory."""
 
-    def __init__(self, job_directory: Path) -> None:
+    def __init__(self, job_directory: Path, owner: int | None = None) -> None:
+        """Name the file.
+
+        Args:
+            job_directory: The job directory.
+            owner: The user who must own it and the base directory, unless this is our user's; None for our user.
+        """
+        self._owner = os.geteuid() if owner is None else owner
         self._job = job_directory.name
         self._path = job_directory.parent / FOLDER / f"{self._job}.json"
 
     def last_target(self) -> str:
         """Return host and port of the agent, or of one that died before it removed the file; '' if there is none."""
         try:
-            content = read_regular(self._path, MAX_BYTES, owner=self._path.parent.parent.stat().st_uid)
+            content = read_regular(self._path, MAX_BYTES, self._owner)
             return decode_json(content, tuple[_Target, ...])[0].targets[0]
         except (OSError, DecodingError, LookupError):
             return ""
@@ -65,15 +72,16 @@ class ScrapeTarget:
         target = {"targets": [f"{reachable(host)}:{port}"], "labels": {"torchdist_job": self._job}}
         hidden = self._path.with_name(f".{self._job}.new")
         try:
-            make_directory(self._path.parent, 0o755)
-            replace_at_once(self._path, hidden, json.dumps([target]).encode() + b"\n", 0o644)
+            make_directory(self._path.parent, 0o755, self._owner)
+            content = json.dumps([target]).encode() + b"\n"
+            replace_at_once(self._path, hidden, content, 0o644, self._owner, or_ours=True)
         except OSError as error:
             _logger.warning("%s: the address of /metrics cannot be published: %s", self._path, error)
 
     def withdraw(self) -> None:
         """Remove the file."""
         with contextlib.suppress(OSError):
-            remove(self._path)
+            remove(self._path, self._owner, or_ours=True)
 
 
 def reachable(host: str) -> str:

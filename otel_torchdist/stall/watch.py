@@ -58,7 +58,7 @@ class StallWatch:
     def follow(self, reader: TapeReader, is_new: bool = False) -> None:
         """Follow a tape, which no agent may have read before; every batch from its first poll on comes to `observe`."""
         if self._deaths is not None:
-            self._deaths.follow(reader.path, reader.identity)
+            self._deaths.follow(reader.path, reader.identity, reader.owner)
         self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths, is_new, self._machine)
 
     def forget(self, nonce: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files import others as others_files
-from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.files.locks import holder_of, is_locked_elsewhere
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
@@ -47,14 +47,18 @@ class MappedTape:
         words: Its bytes.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open the tape at `path`, which must not be a tape that this process writes (see `locks`).
+    def __init__(self, path: Path, owner: int | None = None) -> None:
+        """Open a tape.
+
+        Args:
+            path: Its file, which must not be a tape that this process writes (see `locks`).
+            owner: The user who must own it. If None, the owner of its directory or this process's user must.
 
         Raises:
             TapeError: The tape cannot be opened, or is truncated, damaged or of an unknown version.
         """
         self._writer: TapeWriter | None = None
-        self._file, readonly = _open(path)
+        self._file, readonly = _open(path, owner)
         self.owner = os.fstat(self._file).st_uid
         memory = FileMemory(self._file, readonly, str(path))
         try:
@@ -164,6 +168,10 @@ class MappedTape:
             return not self._writer.closed
         return is_locked_elsewhere(self._file)
 
+    def holder(self) -> int:
+        """Return the pid of the process that holds the writer's lock; 0 if no process of this PID namespace does."""
+        return os.getpid() if self._writer is not None else holder_of(self._file)
+
     def request_stacks(self) -> int:
         """Ask the writer's own thread for the stacks of its threads; returns the request's number.
 
@@ -254,15 +262,20 @@ def _live(words: tuple[int, ...], word: LiveWord) -> int:
     return words[word - _FIRST_LIVE_WORD]
 
 
-def _open(path: Path) -> tuple[int, bool]:
+def _open(path: Path, owner: int | None) -> tuple[int, bool]:
     """Open a tape's file, for writing too if permitted; returns the descriptor and whether it is read-only.
 
     Raises:
-        TapeError: The file cannot be opened.
+        TapeError: The file cannot be opened, or belongs to another user.
     """
     readonly = not os.access(path, os.W_OK)
     try:
-        owner = path.parent.stat().st_uid
-        return others_files.open_regular(path, owner, writable=not readonly), readonly
+        permitted = path.parent.stat().st_uid if owner is None else owner
+        file = others_files.open_regular(path, permitted, writable=not readonly)
     except OSError as error:
         raise TapeError(f"{path}: cannot be opened: {others_files.reason(error)}") from error
+    found = os.fstat(file).st_uid
+    if owner in (None, found):
+        return file, readonly
+    os.close(file)
+    raise TapeError(f"{path}: cannot be opened: it belongs to user {found} and not to user {owner}")

@@ -18,9 +18,15 @@ _OF_ANY_REQUEST: Final = 0
 class RecordedStacks:
     """The stacks that one rank last wrote, by itself or when a signal made it. Requests nothing."""
 
-    def __init__(self, tape: Path) -> None:
-        """Read the files beside this tape."""
+    def __init__(self, tape: Path, owner: int | None = None) -> None:
+        """Read the files beside a tape.
+
+        Args:
+            tape: The tape.
+            owner: The user who must own them; None for any.
+        """
         self._tape = tape
+        self._owner = owner
         self._of_threads = _File(stacks_path(tape))
         self._of_signal = _File(offer_path(tape))
         self._newest: Stacks | None = None
@@ -42,10 +48,10 @@ class RecordedStacks:
     def _read(self) -> Stacks | None:
         """The newer of the two kinds, with the wall-clock time at which it was written."""
         found: list[Stacks] = []
-        threads = read_stacks(self._tape, _OF_ANY_REQUEST)
+        threads = read_stacks(self._tape, _OF_ANY_REQUEST, self._owner)
         if threads is not None:
             found.append(Stacks(self._of_threads.written_ns, tuple(threads)))
-        frames = last_stack(offer_path(self._tape))
+        frames = last_stack(offer_path(self._tape), self._owner)
         if frames:
             found.append(Stacks(self._of_signal.written_ns, (ThreadStack(0, "", frames),), by_signal=True))
         return max(found, key=lambda stacks: stacks.asked_ns, default=None)

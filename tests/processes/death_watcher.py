@@ -28,7 +28,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, usual[1]))
     watch = DeathWatch()
     for tape in tapes:
-        watch.follow(tape.path, tape.identity)
+        watch.follow(tape.path, tape.identity, tape.owner)
     nonces = [tape.identity.nonce for tape in tapes]
     print(json.dumps([watch.holds(nonce) for nonce in nonces]), flush=True)
     if starved:

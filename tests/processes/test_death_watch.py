@@ -203,7 +203,7 @@ def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, monkeypatch: pytest
     tape, watch = TapeReader(ranks.tapes[0]), DeathWatch()
     nonce = tape.identity.nonce
     try:
-        watch.follow(tape.path, tape.identity)
+        watch.follow(tape.path, tape.identity, tape.owner)
         process.kill()
         until(lambda: asked)
         while (death := watch.death_of(nonce)) is None:

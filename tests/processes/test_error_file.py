@@ -47,7 +47,7 @@ def test_rank_that_has_left_its_error(ranks: DyingRanks, tmp_path: Path, code: i
     process = ranks.start(env=environ)
     tape, watch = TapeReader(ranks.tapes[0]), DeathWatch()
     try:
-        watch.follow(tape.path, tape.identity)
+        watch.follow(tape.path, tape.identity, tape.owner)
         assert process.stdin is not None
         process.stdin.write(f"exit {code}\n")
         process.stdin.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import logging
+import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,8 +81,13 @@ _decoder: Final = msgspec.msgpack.Decoder(Checkpoint, dec_hook=_from_plain)
 """Creates only the types above, with fields of their declared types: another user may have written the file."""
 
 
-def save(directory: Path, checkpoint: Checkpoint) -> None:
+def save(directory: Path, checkpoint: Checkpoint, owner: int | None = None) -> None:
     """Replace the checkpoint of a job directory.
+
+    Args:
+        directory: The job directory.
+        checkpoint: The new one.
+        owner: The user who must own the directory; None for this process's user.
 
     Raises:
         OSError: There is no room, the directory is gone, or a number is larger than any job can count to.
@@ -91,13 +97,17 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
     except (OverflowError, ValueError, TypeError) as error:
         raise OSError(errno.ERANGE, str(error)) from error
     sealed = zlib.crc32(content).to_bytes(4, "little") + content
-    replace_at_once(directory / CHECKPOINT_NAME, directory / f".{CHECKPOINT_NAME}.new", sealed)
+    replace_at_once(directory / CHECKPOINT_NAME, directory / f".{CHECKPOINT_NAME}.new", sealed, owner=owner)
 
 
-def load(directory: Path) -> Checkpoint | None:
+def load(directory: Path, owner: int | None = None) -> Checkpoint | None:
     """Return the checkpoint of a job directory: an empty one if no agent has read there, None if it is damaged.
 
     A damaged one is one warning.
+
+    Args:
+        directory: The job directory.
+        owner: The user who must own the checkpoint; None for this process's user.
 
     Raises:
         OSError: It cannot be read now, but may be readable later: continuing without it would send spans twice.
@@ -105,7 +115,7 @@ def load(directory: Path) -> Checkpoint | None:
     path = directory / CHECKPOINT_NAME
     try:
         most = MAX_BYTES + MAX_BYTES_OF_TAPE * min(len(list_tapes(directory)), MAX_TAPES)
-        found = read_regular(path, most, owner=directory.stat().st_uid)
+        found = read_regular(path, most, os.geteuid() if owner is None else owner)
     except FileNotFoundError:
         return Checkpoint()
     except OSError as error:

@@ -89,7 +89,7 @@ class PassiveWatch:
         """Read what is new and check all ranks; None if no rank has a tape that shows which run it belongs to."""
         for tape in self._local.new(only_alive=False):
             identity = tape.identity
-            meter, stacks = RateMeter(identity.monotonic_ns), RecordedStacks(tape.path)
+            meter, stacks = RateMeter(identity.monotonic_ns), RecordedStacks(tape.path, tape.owner)
             self._deaths.follow(identity.nonce, tape.path)
             follower = TapeFollower(tape, self._deaths)
             self._followed[identity.nonce] = _Followed(tape, follower, meter, stacks)

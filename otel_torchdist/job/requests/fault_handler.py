@@ -69,13 +69,17 @@ def parse_stack(text: str) -> tuple[CallSiteName, ...]:
     return tuple(frames)
 
 
-def last_stack(path: Path) -> tuple[CallSiteName, ...]:
+def last_stack(path: Path, owner: int | None = None) -> tuple[CallSiteName, ...]:
     """Return the frames of the last stack in an offer's file, innermost first; empty when there is none.
 
     A stack that is still being written may lack its outermost frames.
+
+    Args:
+        path: The file.
+        owner: The user who must own it; None for any.
     """
     try:
-        text = read_part(path, -_TAIL_BYTES, _TAIL_BYTES).decode(errors="replace")
+        text = read_part(path, -_TAIL_BYTES, _TAIL_BYTES, owner).decode(errors="replace")
     except OSError:
         return ()
     titles = [match.start() for match in _TITLE_IN_TEXT.finditer(text)]

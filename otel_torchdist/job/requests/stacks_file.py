@@ -54,9 +54,9 @@ class StacksFile:
         return stacks
 
 
-def read_stacks(tape: Path, request: int) -> list[ThreadStack] | None:
+def read_stacks(tape: Path, request: int, owner: int | None = None) -> list[ThreadStack] | None:
     """Read the stacks as `StacksFile.read` does, for callers that read once."""
-    return StacksFile(tape).read(request)
+    return StacksFile(tape, owner).read(request)
 
 
 @dataclass(frozen=True, slots=True)

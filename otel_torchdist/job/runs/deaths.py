@@ -92,20 +92,30 @@ def death_path(tape: Path) -> Path:
     return tape.with_suffix(".death")
 
 
-def write_death(tape: Path, death: Death) -> None:
+def write_death(tape: Path, death: Death, owner: int | None = None) -> None:
     """Write the death file, replacing what was known before.
+
+    Args:
+        tape: The tape.
+        death: The death of its writer.
+        owner: The user who must own the directory; None for this process's user.
 
     Raises:
         OSError: There is no room, or the directory is gone.
     """
     content = json.dumps({"nonce": tape.stem, **asdict(death)}).encode()
-    replace_at_once(death_path(tape), tape.with_name(f".{tape.stem}.death.new"), content)
+    replace_at_once(death_path(tape), tape.with_name(f".{tape.stem}.death.new"), content, owner=owner)
 
 
-def read_death(tape: Path) -> Death | None:
-    """Read the death file; None when there is none, or it holds something else."""
+def read_death(tape: Path, owner: int | None = None) -> Death | None:
+    """Read the death file; None when there is none, or it holds something else.
+
+    Args:
+        tape: The tape.
+        owner: The user who must own the file; None for any.
+    """
     try:
-        return _death_from(json.loads(read_regular(death_path(tape), MAX_FILE_BYTES)), tape.stem)
+        return _death_from(json.loads(read_regular(death_path(tape), MAX_FILE_BYTES, owner)), tape.stem)
     except (OSError, ValueError, RecursionError):
         return None
 

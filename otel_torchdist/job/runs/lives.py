@@ -51,7 +51,7 @@ def recorded_life_of(tape: TapeReader) -> RankLife:
     life = life_of(tape)
     if life in (RankLife.RUNNING, RankLife.FAILED):
         return life
-    death = read_death(tape.path)
+    death = read_death(tape.path, tape.owner)
     if life is RankLife.FINISHED:
         return life_after_exit(death)
     return RankLife.FINISHED if has_left(tape, death) else life

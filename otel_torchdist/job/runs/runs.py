@@ -82,7 +82,7 @@ class Run:
         life = life_of(tape)
         if life in (RankLife.RUNNING, RankLife.FAILED):
             return life
-        death = read_death(tape.path)
+        death = read_death(tape.path, tape.owner)
         if life is RankLife.FINISHED:
             return life_after_exit(death)
         is_in_order = has_left(tape, death) or self.has_ended_with_parent(tape)
@@ -185,7 +185,7 @@ def member_of(tape: TapeReader) -> Member:
         TapeError: The tape is damaged.
     """
     alive, identity, status = tape.is_alive(), tape.identity, tape.status()
-    death = None if alive else read_death(tape.path)
+    death = None if alive else read_death(tape.path, tape.owner)
     life = Lifetime(
         began_ns=identity.monotonic_ns,
         seen_ns=max(status.heartbeat_ns, death.at_ns if death is not None else 0),

@@ -155,10 +155,10 @@ def test_directory_that_cannot_be_taken_up(
     begin(1)
     is_broken = True
 
-    def fail(path: Path) -> int:
+    def fail(path: Path, owner: int) -> int:
         if is_broken:
             raise OSError(errno.EIO, "Input/output error")
-        return open_or_create(path)
+        return open_or_create(path, owner)
 
     monkeypatch.setattr(election, "open_or_create", fail)
     watch = NodeWatch(reading, base, 0.0)
