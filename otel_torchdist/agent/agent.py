@@ -124,6 +124,10 @@ class Agent:
         """Job directories that are being read."""
         return list(self._jobs)
 
+    def is_read(self, identity: tuple[int, int]) -> bool:
+        """Whether a job directory is being read, by whatever path; see `Job.identity`."""
+        return any(job.identity == identity for job in self._jobs.values())
+
     def is_live(self, directory: Path) -> bool:
         """Whether a rank of a job that is read is alive, judging by the open tapes, which takes no descriptor."""
         return any(tape.is_alive() for tape in self.reader.tapes if tape.path.parent == directory)

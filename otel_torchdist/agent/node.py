@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import re
-import stat
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from otel_torchdist.agent.allowance import raise_limit
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.life_log import LifeLog
 from otel_torchdist.files.others import is_passing, reason
+from otel_torchdist.files.owned import directory_facts
 from otel_torchdist.job.live_jobs import live_jobs
 from otel_torchdist.job.tapes import TOO_FEW
 from otel_torchdist.naming import readable
@@ -150,9 +150,8 @@ class NodeWatch:
             OSError: It cannot be read now, but may be readable a little later.
         """
         try:
-            facts, identity = directory.lstat(), _identity_of(directory)
-            if not stat.S_ISDIR(facts.st_mode) or identity in map(_identity_of, self._agent.directories):
-                return  # a link, or another path to what is already read
+            if self._is_read(directory):
+                return
             self._agent.add(Job(directory))
         except AgentError as error:
             cause = error.__cause__
@@ -167,6 +166,13 @@ class NodeWatch:
             self._give_up(directory, readable(repr(error), 200))
             return
         _logger.info("reading %s", directory)
+
+    def _is_read(self, directory: Path) -> bool:
+        """Whether this is another path to what is already read: a second `Job` would drop the lock of the first."""
+        with contextlib.suppress(OSError):
+            facts = directory_facts(directory)
+            return self._agent.is_read((facts.st_dev, facts.st_ino))
+        return False
 
     def _give_up(self, directory: Path, why: str) -> None:
         self._agent.given_up[directory] = time.monotonic()
@@ -187,14 +193,6 @@ class NodeWatch:
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False)
-
-
-def _identity_of(directory: Path) -> tuple[int, int] | None:
-    """Return a directory's identity, whatever path leads there."""
-    with contextlib.suppress(OSError):
-        facts = directory.stat()
-        return facts.st_dev, facts.st_ino
-    return None
 
 
 SLOW_S: Final = 0.5

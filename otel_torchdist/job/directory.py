@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import os
@@ -27,7 +28,8 @@ _TURNS: Final = 16
 BASE_MODE: Final = 0o711
 MAX_ENTRIES: Final = 16_384
 """Entries read from a directory: one that is filled without end must not hold up the others."""
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLLOWING: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FLAGS: Final = _FOLLOWING | os.O_NOFOLLOW
 
 
 def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
@@ -100,27 +102,47 @@ def list_jobs(base: Path) -> list[Path]:
     Raises:
         OSError: The directory cannot be read, for lack of descriptors, say. A missing directory counts as empty.
     """
-    return _listed(base, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False))
+    return _listed(
+        base, _FOLLOWING, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False)
+    )
 
 
-def list_tapes(directory: Path) -> list[Path]:
-    """List the tapes of a job directory by name; none if there is no such directory (any more).
+def list_tapes(directory: Path, owner: int | None = None) -> list[Path]:
+    """List the tapes of a job directory by name; none if there is no such directory (any more), or if it is a link.
+
+    Args:
+        directory: The job directory.
+        owner: The user who must own it; None for any.
 
     Raises:
-        OSError: As for `list_jobs`.
+        OSError: As for `list_jobs`, or the directory belongs to another user.
     """
-    return _listed(directory, lambda entry: is_tape_name(entry.name) and entry.is_file(follow_symlinks=False))
+    return _listed(
+        directory,
+        _OPEN_FLAGS,
+        lambda entry: is_tape_name(entry.name) and entry.is_file(follow_symlinks=False),
+        owner,
+    )
 
 
-def _listed(directory: Path, is_wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
+def _listed(
+    directory: Path, flags: int, is_wanted: Callable[[os.DirEntry[str]], bool], owner: int | None = None
+) -> list[Path]:
     try:
-        with os.scandir(directory) as entries:
-            names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES) if is_wanted(entry))
-            return [directory / name for name in names]
+        file = os.open(directory, flags)
     except OSError as error:
         if is_gone(error):
             return []
         raise
+    try:
+        found = os.fstat(file).st_uid
+        if owner not in (None, found):
+            raise OSError(errno.EPERM, f"it belongs to user {found} and not to user {owner}")
+        with os.scandir(file) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES) if is_wanted(entry))
+    finally:
+        os.close(file)
+    return [directory / name for name in names]
 
 
 def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:

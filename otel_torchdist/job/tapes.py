@@ -29,8 +29,15 @@ class LocalTapes:
     A process never opens its own tapes: closing a second descriptor would drop the lock that marks it as alive.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, owner: int | None = None) -> None:
+        """Know no tape yet.
+
+        Args:
+            directory: The job directory.
+            owner: The user who must own it and its tapes; if None, tapes may also be this process's user's.
+        """
         self._directory = directory
+        self._owner = owner
         self._seen: set[Path] = set()
         self._warnings = 0
         self._is_hindered = False
@@ -49,7 +56,7 @@ class LocalTapes:
             most: How many to open; None for all.
         """
         try:
-            there = list_tapes(self._directory)
+            there = list_tapes(self._directory, self._owner)
         except OSError as error:
             self._hindered(f"its tapes cannot be listed: {reason(error)}")
             return []
@@ -79,7 +86,7 @@ class LocalTapes:
 
     def _opened(self, path: Path, only_alive: bool) -> TapeReader | None:
         """Open a tape; None when it is to be left out."""
-        tape = TapeReader(path)
+        tape = TapeReader(path, self._owner)
         own_name = f"{tape.identity.nonce:016x}.tape"
         if path.name != own_name:  # its spans would appear twice, and its rank would seem to be dead
             self._warn("%s is ignored: it is a copy of %s", readable(str(path)), own_name)
@@ -118,10 +125,10 @@ class ReaderLock:
 
         Args:
             directory: The job directory.
-            owner: The user who must own it; None for this process's user.
+            owner: The user who must own it and its tapes; None for this process's user.
         """
         self.directory = directory
-        self.tapes = LocalTapes(directory)
+        self.tapes = LocalTapes(directory, os.geteuid() if owner is None else owner)
         self._file = open_or_create(directory / LOCK_NAME, owner)
         self._won = False
 

@@ -17,6 +17,7 @@ from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist.actions import abort
+from otel_torchdist.agent import node
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.node import NodeWatch
@@ -188,3 +189,53 @@ def write_peers_of(directory: Path, user: int) -> None:
     os.chown(directory, 0, 0)
     write_peers(directory, Peers(user << 64, bytes(32), 0, "127.0.0.1"))
     give_away(directory, user)
+
+
+def test_link_to_another_users_job(
+    base: Path,
+    begin_theirs: Callable[..., Ranks],
+    serve: Callable[..., tuple[Agent, NodeWatch]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job directory that is swapped for a link to another user's takes over none of that user's tapes."""
+    monkeypatch.setattr(node, "MEMORY", base.parent)
+    begin_theirs(STRANGER, size=1)
+    agent, watch = serve(None)
+    watch._search()
+    agent.turn()
+    [directory] = agent.directories
+    begin_theirs(VICTIM, JOB)
+    swap_for_link(directory, base.with_name(f"otel-torchdist-{VICTIM}") / JOB)
+    agent.turn()
+    watch._search()
+    agent.turn()
+    found = {(tape.owner, tape.path.parent.parent.name) for tape in agent.reader.tapes}
+    assert found == {(user, f"otel-torchdist-{user}") for user in (STRANGER, VICTIM)}
+    assert len(agent.reader.tapes) == 3
+
+
+def test_base_directory_that_leads_to_another_users(
+    base: Path,
+    begin_theirs: Callable[..., Ranks],
+    serve: Callable[..., tuple[Agent, NodeWatch]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The same holds for a link in place of the base directory: one warning names whose the job directory now is."""
+    monkeypatch.setattr(node, "MEMORY", base.parent)
+    begin_theirs(STRANGER, JOB, size=1)
+    agent, watch = serve(None)
+    watch._search()
+    agent.turn()
+    [directory] = agent.directories
+    begin_theirs(VICTIM, JOB)
+    swap_for_link(directory.parent, base.with_name(f"otel-torchdist-{VICTIM}"))
+    for _ in range(2):
+        agent.turn()
+    watch._search()
+    agent.turn()
+    found = {(tape.owner, tape.path.parent.parent.name) for tape in agent.reader.tapes}
+    assert found == {(user, f"otel-torchdist-{user}") for user in (STRANGER, VICTIM)}
+    assert [record.getMessage() for record in caplog.records if "listed" in record.getMessage()] == [
+        f"{directory}: its tapes cannot be listed: it belongs to user {VICTIM} and not to user {STRANGER}"
+    ]
