@@ -170,11 +170,11 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
         if view is None:
             warnings.append(f"{tape.path}: damaged")
             continue
-        view = RecordedStacks(tape.path).shown_in(view)
+        view = RecordedStacks(tape.path, tape.owner).shown_in(view)
         if view.alive:
-            view = dataclasses.replace(view, child=ChildWaits(tape.identity).check(view.stacks, now_ns))
+            view = dataclasses.replace(view, child=ChildWaits(tape.identity, tape.owner).check(view.stacks, now_ns))
         else:
-            view = dataclasses.replace(view, death=read_death(tape.path))
+            view = dataclasses.replace(view, death=read_death(tape.path, tape.owner))
         views.append(as_finished(view) if view.is_dead and run.has_ended_with_parent(tape) else view)
         if _has_holes(tape):
             warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")

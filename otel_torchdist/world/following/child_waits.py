@@ -6,12 +6,14 @@ which one; what the children are doing does. One that has nothing to do waits fo
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.processes.children import ChildView, children_of, look_at, on_processor_ns
-from otel_torchdist.tape.identity import TapeIdentity, shares_pids
+from otel_torchdist.processes.users import belongs_to
+from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
 from otel_torchdist.world.model import ChildWait, Stacks
 
 PAUSE_NS: Final = 500_000_000
@@ -39,9 +41,16 @@ class _Seen:
 class ChildWaits:
     """Watches the children of one rank while its stack shows that it waits for one."""
 
-    def __init__(self, identity: TapeIdentity) -> None:
-        """Watch the children of the process that writes a tape."""
+    def __init__(self, identity: TapeIdentity, owner: int) -> None:
+        """Watch the children of the process that writes a tape.
+
+        Args:
+            identity: Identity of the tape.
+            owner: Owner of the tape. Other users could forge the pid, to learn which files a process reads.
+        """
         self._pid = identity.pid if shares_pids(identity) else 0
+        self._start_ticks = identity.pid_start_ticks
+        self._owner = owner
         self._seen: dict[int, _Seen] = {}
         self._checked_ns = 0
         self._found: ChildWait | None = None
@@ -60,7 +69,9 @@ class ChildWaits:
 
     def _stuck_child(self, kind: str, now_ns: int) -> ChildWait | None:
         """The child that has been stuck longest."""
-        views = [view for view in map(look_at, children_of(self._pid)) if view is not None]
+        if not self._may_see(self._pid) or process_start_ticks(self._pid) != self._start_ticks:
+            return None
+        views = [view for view in map(look_at, filter(self._may_see, children_of(self._pid))) if view is not None]
         stuck = [(self._since_ns(view, now_ns), nth, view) for nth, view in enumerate(views) if view.is_stuck]
         self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
         if not stuck:
@@ -68,6 +79,9 @@ class ChildWaits:
         since_ns, nth, view = min(stuck, key=lambda one: one[:2])
         name = f"{kind} {nth}" if kind == _LOADER_WORKER and len(views) > 1 else kind
         return ChildWait(view.pid, name, view.doing, since_ns)
+
+    def _may_see(self, pid: int) -> bool:
+        return self._owner == os.geteuid() or belongs_to(pid, self._owner)
 
     def _since_ns(self, view: ChildView, now_ns: int) -> int:
         known = self._seen.get(view.pid)

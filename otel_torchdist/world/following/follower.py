@@ -84,7 +84,7 @@ class TapeFollower:
         self._checkpoints = CheckpointLog(reader.names)
         self._shared_groups = SharedGroups(self._resolved)
         self._process = ProcessState(reader.identity)
-        self._children = ChildWaits(reader.identity)
+        self._children = ChildWaits(reader.identity, reader.owner)
         self._request = 0
         self._stacks_file = StacksFile(reader.path, reader.owner)
         self._stacks: Stacks | None = None

@@ -39,7 +39,7 @@ def stuck_child(tmp_path: Path) -> Iterator[int]:
 @pytest.mark.process
 def test_child_is_found_again_at_once_after_stacks_were_asked_for_again(stuck_child: int) -> None:
     """A report may follow the new stack within milliseconds; the pause between two looks must not hide the child."""
-    waits = ChildWaits(identify(0, 0, 1, 64))
+    waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid())
     now_ns = 10 * PAUSE_NS
     waiting = Stacks(now_ns, (ThreadStack(1, "MainThread", (IN_LOADER,)),))
     first = waits.check(waiting, now_ns)
@@ -47,3 +47,13 @@ def test_child_is_found_again_at_once_after_stacks_were_asked_for_again(stuck_ch
     again = waits.check(waiting, now_ns + 2)
     assert first is not None and again is not None
     assert (first.pid, again.pid) == (stuck_child, stuck_child)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can read what processes of other users do")
+def test_nobody_learns_which_files_other_users_read(stuck_child: int) -> None:
+    """A service of root's tells no user what children of other users' processes do, whatever pid a tape claims."""
+    assert look_at(stuck_child) is not None
+    waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid() + 23456)
+    now_ns = 10 * PAUSE_NS
+    assert waits.check(Stacks(now_ns, (ThreadStack(1, "MainThread", (IN_LOADER,)),)), now_ns) is None
