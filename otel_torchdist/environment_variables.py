@@ -255,7 +255,8 @@ OTEL_PYTHON_TORCHDIST_TAPE_DIR = "OTEL_PYTHON_TORCHDIST_TAPE_DIR"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_TAPE_DIR
 
-The base directory of the tapes, an absolute path. It must belong to the user and be in memory (tmpfs).
+The base directory of the tapes, an absolute path. It must belong to the user and be in memory (tmpfs). If the default
+belongs to another user, a directory beside it is used, with one warning.
 Default: "/dev/shm/otel-torchdist-<uid>"
 """
 

@@ -18,6 +18,7 @@ from otel_torchdist.config import ActionKind, Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
 from otel_torchdist.job.directory import base_directory, clean_up, job_directory, job_key
+from otel_torchdist.job.usual_base import TAKEN
 from otel_torchdist.package import OLDEST_TORCH
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def _has_gil() -> bool:
 def _directory(config: Config) -> Path:
     """Return the job directory for a new tape; first removes leftovers of ended runs beyond the limits."""
     base = base_directory(config.tape_dir, config.tape_on_disk)
+    if base != config.tape_dir:
+        _logger.warning(TAKEN, config.tape_dir, base)
     with guard.guarded("clean-up"):
         clean_up(base, config.keep_runs, config.keep_bytes)
     with guard.guarded("the parent's job"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,15 +22,13 @@ from otel_torchdist.files.others import is_passing, reason
 from otel_torchdist.files.owned import directory_facts
 from otel_torchdist.job.live_jobs import live_jobs
 from otel_torchdist.job.tapes import TOO_FEW
+from otel_torchdist.job.usual_base import MEMORY, USUAL_BASES
 from otel_torchdist.naming import readable
 from otel_torchdist.this_process.stop_signals import StopSignals
 
-MEMORY: Final = Path("/dev/shm")
 SEARCH_S: Final = 1.0
 RETRY_S: Final = 600.0
 """Time after which an unusable directory is tried again."""
-USUAL_BASES: Final = re.compile("otel-torchdist-[0-9]{1,10}")
-"""Where tapes are in `/dev/shm`, one directory per user."""
 
 _logger = logging.getLogger("otel_torchdist")
 

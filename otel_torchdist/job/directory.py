@@ -17,6 +17,7 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_D
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import is_gone
 from otel_torchdist.job.leftovers import SHARE, find_leftovers, is_tape_name, remove
+from otel_torchdist.job.usual_base import is_taken, make_substitute, usual_base
 from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
@@ -36,15 +37,20 @@ def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
     """Return the directory of all this user's job directories; created if missing, but its parent is not.
 
     Args:
-        config_tape_dir: The configured directory; `/dev/shm/otel-torchdist-<uid>` when None.
+        config_tape_dir: The configured directory; `/dev/shm/otel-torchdist-<uid>` when None. If that is another user's,
+            a directory beside it is returned.
         on_disk: Whether it may be on a disk, whose write-back can hold up the training.
 
     Raises:
         TapeError: It cannot be created, is not a directory owned by this user, or is on a disk.
     """
-    usual = Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
-    path = config_tape_dir or usual
-    is_ours_to_open = path == usual or not os.path.lexists(path)
+    path = config_tape_dir or usual_base()
+    is_ours_to_open = path == usual_base() or not os.path.lexists(path)
+    if is_taken(path):
+        try:
+            path = make_substitute(path)
+        except OSError as error:
+            raise TapeError(f"{path}: belongs to another user, and nothing can replace it: {error}") from error
     file = _open_private(path)
     try:
         if is_ours_to_open:

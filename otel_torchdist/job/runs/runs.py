@@ -15,6 +15,7 @@ from otel_torchdist.job.directory import base_directory, job_directories, job_di
 from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_after_exit, life_of
 from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
+from otel_torchdist.job.usual_base import is_taken, substitute, usual_base
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -142,7 +143,9 @@ def tape_directory(config: Config) -> Path:
         TapeError: Something else is in its place, or it belongs to another user.
     """
     base = config.tape_dir
-    return base_directory(base, on_disk=True) if base.exists() else base
+    if is_taken(base) or base.exists():
+        return base_directory(base, on_disk=True)
+    return (substitute(base) if base == usual_base() else None) or base
 
 
 def index_of(directories: Iterable[Path]) -> RunIndex:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -129,7 +130,7 @@ def test_memory_that_cannot_be_listed(
 ) -> None:
     """Runs being read are kept when the place where users have their bases cannot be listed; one warning each."""
     monkeypatch.setattr(node, "MEMORY", base.parent)
-    monkeypatch.setattr(node, "USUAL_BASES", node.re.compile("tapes"))
+    monkeypatch.setattr(node, "USUAL_BASES", re.compile("tapes"))
     begin(1)
     watch = NodeWatch(reading, None, 0.0)
     watch._search()
