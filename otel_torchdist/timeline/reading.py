@@ -11,7 +11,7 @@ from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names.model import SignatureName
-from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS
+from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.timeline.model import (
     OPEN,

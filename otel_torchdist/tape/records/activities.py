@@ -24,16 +24,6 @@ _KIND: Final = 11
 _ACTIVITY: Final = int(RecordKind.ACTIVITY)
 
 
-CHECKPOINT_OPERATIONS: Final = {
-    ActivityKind.CHECKPOINT_SAVE: "save",
-    ActivityKind.CHECKPOINT_LOAD: "load",
-    ActivityKind.CHECKPOINT_ASYNC_SAVE: "async_save",
-    ActivityKind.TORCH_SAVE: "torch.save",
-    ActivityKind.TORCH_LOAD: "torch.load",
-}
-"""What a whole checkpoint is called; its stages have names of their own."""
-
-
 class Activity(msgspec.Struct, frozen=True, gc=False):
     """An interval of one thread that is no operation.
 

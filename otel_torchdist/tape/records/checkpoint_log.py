@@ -10,7 +10,8 @@ from typing import Final
 
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names.reader import Names
-from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
 from otel_torchdist.tape.records.checkpoints import (
     MEETINGS,
     NO_CHECKPOINTS,
@@ -24,8 +25,6 @@ MAX_HABITS: Final = 64
 MAX_FAILED: Final = 8
 REMEMBERED: Final = 16
 """Recent durations of a stage of which the median is usual."""
-_SAVES: Final = frozenset({ActivityKind.CHECKPOINT_SAVE, ActivityKind.CHECKPOINT_ASYNC_SAVE, ActivityKind.TORCH_SAVE})
-_FILES: Final = frozenset({ActivityKind.TORCH_SAVE, ActivityKind.TORCH_LOAD})
 _CONSEQUENCE: Final = "CheckpointException"
 """What all ranks get when one of them has failed."""
 
@@ -40,7 +39,7 @@ class CheckpointParts:
 
     def entered(self, activity: Activity) -> None:
         """Take an activity; called in the order of the tape."""
-        if activity.kind is ActivityKind.OPTIMIZER_STEP:
+        if activity.kind not in CHECKPOINTS:
             return
         self._operations[activity.number] = self.operation_of(activity)
         while len(self._operations) > MAX_KNOWN:
@@ -61,7 +60,7 @@ class CheckpointParts:
 
 def inner_first(activities: Iterable[Activity]) -> list[Activity]:
     """Checkpoints and their stages by the time of their end, those that are within others first."""
-    found = (one for one in activities if one.kind is not ActivityKind.OPTIMIZER_STEP)
+    found = (one for one in activities if one.kind in CHECKPOINTS)
     return sorted(found, key=lambda one: (one.completed_ns or 0, -one.number))
 
 
@@ -93,7 +92,7 @@ class CheckpointLog:
         """
         threads: dict[int, list[Activity]] = {}
         for activity in still_open:
-            if activity.kind is not ActivityKind.OPTIMIZER_STEP:
+            if activity.kind in CHECKPOINTS:
                 threads.setdefault(activity.thread, []).append(activity)
         if not threads and not self._failed:
             return NO_CHECKPOINTS
@@ -127,14 +126,15 @@ class CheckpointLog:
         return round(statistics.median(durations)) if durations else 0
 
     def _ended(self, activity: Activity, operation: str, stage: str) -> None:
-        is_own_work = activity.kind in _FILES or (stage and stage not in MEETINGS)
+        kind = CHECKPOINTS[activity.kind]
+        is_own_work = kind.is_file or (stage and stage not in MEETINGS)
         if activity.how is How.CALL and activity.completed_ns is not None and is_own_work:
             self._remember(operation, stage, activity.completed_ns - activity.entered_ns)
         cause = self._causes.pop(activity.number, None)
         if activity.how is not How.FAILED:
             return
         failure = cause or self._failure(activity, operation, stage)
-        if activity.kind in _SAVES:
+        if kind.saves:
             name = self._text(activity.detail)
             number, step = activity.number, activity.step
             self._failed.append(replace(failure, operation=operation, checkpoint=name, number=number, step=step))

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
 from otel_torchdist.tape.records.checkpoints import STAGES
 
@@ -18,8 +19,6 @@ WHOLE: Final = "whole"
 SHORTEST_INTERVAL_NS: Final = 60_000_000_000
 """Files that are saved in quicker succession belong to one checkpoint."""
 INTERVALS: Final = 8
-_SAVES: Final = (ActivityKind.CHECKPOINT_SAVE, ActivityKind.TORCH_SAVE)
-"""What has stored a checkpoint once it has ended; `async_save` has not."""
 
 
 @dataclass(slots=True)
@@ -115,7 +114,7 @@ class CheckpointMetrics:
             counts.message_bytes += activity.message_bytes
             counts.files += activity.files
         counts.failed += activity.how is How.FAILED
-        if activity.how is How.CALL and activity.kind in _SAVES:
+        if activity.how is How.CALL and CHECKPOINTS[activity.kind].has_stored:
             self.saves = self.saves.after(activity.completed_ns)
 
 

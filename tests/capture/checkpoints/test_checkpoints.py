@@ -27,7 +27,8 @@ from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
 from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import CHECKPOINT_OPERATIONS, Activity
+from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.tape.records.checkpoints import STAGES
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
