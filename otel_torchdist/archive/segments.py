@@ -29,14 +29,14 @@ from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encod
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, RecordKind, unpack_label
+from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, unpack_label
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 from otel_torchdist.tape.names.lines import decode_line
 from otel_torchdist.tape.names.model import MAX_TEXT, Name
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.names.written import encode_line
 from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.records.operations import OPERATION_KINDS, Operation, StepMark
 from otel_torchdist.tape.records.splits import Splits
 
 _LEVEL: Final = 5
@@ -59,7 +59,6 @@ _HALF_WIDE: Final = ("peer", "tag")
 _LATER: Final = OPERATION_COLUMNS[8:]
 _GROWING: Final = frozenset({"number", "entered_ns", "ended_ns", "step", "sequence"})
 _plan_of: Final = attrgetter(*PLAN)
-_KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
 _HOWS: Final = frozenset([None, *map(int, How)])
 _PHASES: Final = frozenset(map(int, Phase))
 
@@ -309,7 +308,7 @@ def _described_in(raw: bytes) -> tuple[_Described, dict[int, Name], int]:
     except DecodingError as error:
         raise DamagedSegmentError(f"its description: {readable(str(error), 200)}") from error
     if not all(
-        kind in _KINDS and how in _HOWS and started in _HOWS and phase in _PHASES
+        kind in OPERATION_KINDS and how in _HOWS and started in _HOWS and phase in _PHASES
         for kind, *_, how, started, phase in described.plans
     ):
         raise DamagedSegmentError("its description: a plan is not one of a tape")
@@ -326,7 +325,7 @@ def _maker(plan: _Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ..
     """Return what makes operations of a plan from their rows."""
     kind, flags, group, signature, call_site, label_word, thread, failure, how, started_how, phase = plan
     label, piece = unpack_label(label_word)
-    kind, flag, when = _KINDS[kind], Flag(flags), Phase(phase)
+    kind, flag, when = OPERATION_KINDS[kind], Flag(flags), Phase(phase)
     ended, started = (None if code is None else How(code) for code in (how, started_how))
 
     def operation(row: tuple[int, ...]) -> Operation:

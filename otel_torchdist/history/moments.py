@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.tape.layout import Flag, How, Phase
+from otel_torchdist.tape.ends import BLOCKING, EXACT
+from otel_torchdist.tape.layout import Flag, Phase
 from otel_torchdist.tape.records.operations import Operation
 
-EXACT: Final = (How.CALL, How.WAIT, How.CALLBACK, How.EVENT)
 _ASYNC: Final = int(Flag.ASYNC)
 _COALESCED: Final = int(Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
@@ -38,7 +38,7 @@ def hold_of(record: Operation) -> tuple[int, int] | None:
         end_ns = record.completed_ns if record.wait_returned_ns is None else record.wait_returned_ns
         return (record.wait_entered_ns, end_ns) if end_ns >= record.wait_entered_ns else None
     # A synchronous collective is one wait from the call to the end.
-    is_call = record.returned_ns is None and record.how in (How.CALL, How.WAIT, How.CALLBACK)
+    is_call = record.returned_ns is None and record.how in BLOCKING
     return (record.entered_ns, record.completed_ns) if is_call else None
 
 

@@ -11,7 +11,8 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.model.windows import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.ends import ASSUMED
+from otel_torchdist.tape.layout import ActivityKind
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.sentence import describe_frame
@@ -22,12 +23,33 @@ MOST_LANES: Final = 8
 OPEN: Final = -1
 UNKNOWN: Final = -1
 ACTIVITIES: Final = -1
+
+
+def _is_drawn(kind: ActivityKind) -> bool:
+    """Whether an activity has a bar: those that follow one another have."""
+    match kind:
+        case ActivityKind.OPTIMIZER_STEP | ActivityKind.DATA_WAIT | ActivityKind.BACKWARD:
+            return True
+        case (  # they overlap with these
+            ActivityKind.CHECKPOINT_SAVE
+            | ActivityKind.CHECKPOINT_LOAD
+            | ActivityKind.CHECKPOINT_ASYNC_SAVE
+            | ActivityKind.CHECKPOINT_STAGE
+            | ActivityKind.TORCH_SAVE
+            | ActivityKind.TORCH_LOAD
+            | ActivityKind.RPC_CLIENT
+            | ActivityKind.RPC_SERVER
+            | ActivityKind.RPC_JOIN
+            | ActivityKind.RPC_SHUTDOWN
+        ):
+            return False
+
+
 _ACTIVITIES: Final = {
     kind: BarKind(kind.name.lower().replace("_", " "), kind.name.lower(), "", 0)
-    for kind in (ActivityKind.OPTIMIZER_STEP, ActivityKind.DATA_WAIT, ActivityKind.BACKWARD)
+    for kind in ActivityKind
+    if _is_drawn(kind)
 }
-"""Those that follow one another; checkpoints overlap with them."""
-_NO_END: Final = (How.ABANDONED, How.UNTRACKED)
 
 
 class _Bar(NamedTuple):
@@ -105,7 +127,7 @@ class Lanes:
     def _bar(self, rank: int, view: OperationView, kind: int) -> _Bar:
         record = view.record
         begin_ns, end_ns = record.arrived_ns, record.completed_ns
-        if record.how in _NO_END:
+        if record.how in ASSUMED:
             end_ns = record.returned_ns if record.returned_ns is not None else begin_ns
         begin, length = self._placed(rank, begin_ns, end_ns)
         waited = self.arrivals.waited_ns(rank, view, length)

@@ -11,7 +11,8 @@ from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.statistics.intervals import union_ns
 from otel_torchdist.statistics.tally import KindTally
 from otel_torchdist.statistics.traffic import size_of
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.ends import EXACT, RAISED, UNMET
+from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationView
 
@@ -20,8 +21,6 @@ OPEN: Final = -2
 _COALESCED: Final = int(Flag.COALESCED)
 _SUBMITTED_LATER: Final = int(Flag.ON_DEVICE | Flag.COALESCED)
 """Their call only enqueues, and what is coalesced is not even enqueued before the others are there."""
-_NO_END: Final = (How.ABANDONED, How.UNTRACKED, How.FAILED)
-_EXACT: Final = (How.CALL, How.WAIT, How.CALLBACK, How.EVENT)
 
 
 class ChannelCalls:
@@ -148,9 +147,9 @@ class RankCalls:
             elif record.is_timed:
                 tally.durations.append(completed_ns - record.arrived_ns)
                 ended_ns = completed_ns
-            elif record.how is How.FAILED:
+            elif record.how in RAISED:
                 tally.failed += 1
-            if completed_ns is not None and record.how not in _NO_END and record.kind is RecordKind.OPERATION:
+            if completed_ns is not None and record.how not in UNMET and record.kind is RecordKind.OPERATION:
                 begun_ns = record.in_flight_since_ns
                 if begun_ns is not None:
                     in_flight.append((begun_ns, completed_ns))
@@ -187,6 +186,6 @@ def _arrived_ns(record: Operation) -> int:
     flags = int(record.flags)
     if not flags & _SUBMITTED_LATER:
         return record.entered_ns
-    if flags & _COALESCED or record.started_ns is None or record.started_how not in _EXACT:
+    if flags & _COALESCED or record.started_ns is None or record.started_how not in EXACT:
         return UNKNOWN
     return record.started_ns

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.ends import UNMET
 from otel_torchdist.timeline.model import OPEN, Incident, RankTimeline
 from otel_torchdist.world.calls import Channel, GroupView
 
 MAX_ALL: Final = 16
 """Members of a meeting up to which each has a flow; above, only the one that waited longest."""
-_NO_END: Final = (0, How.ABANDONED, How.UNTRACKED, How.FAILED)
+_UNMET: Final = (0, *UNMET)
+"""How calls end whose end shows no meeting, or that are open."""
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ def _join(
             meeting = meetings[sequence]
             begin_ns, last, last_place = meeting.last
             end_ns = slices.end[place]
-            is_end = end_ns != OPEN and slices.how[place] not in _NO_END and end_ns > begin_ns
+            is_end = end_ns != OPEN and slices.how[place] not in _UNMET and end_ns > begin_ns
             if meeting.calls != len(members) or nth == last or not is_end:
                 continue
             if len(members) <= MAX_ALL:

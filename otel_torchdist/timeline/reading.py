@@ -9,7 +9,8 @@ from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.ends import AWAITED
+from otel_torchdist.tape.layout import ActivityKind
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.tape.records.operations import Operation
@@ -26,12 +27,33 @@ from otel_torchdist.timeline.model import (
 from otel_torchdist.world.calls import Channel, OperationView
 
 _NO_GROUP: Final = "unknown group"
+
+
+def _activity_name(kind: ActivityKind) -> str | None:
+    """What an activity is called on the track of activities; None if it is not there."""
+    match kind:
+        case ActivityKind.OPTIMIZER_STEP:
+            return "optimizer step"
+        case ActivityKind.DATA_WAIT:
+            return "data wait"
+        case ActivityKind.BACKWARD:
+            return "backward"
+        case (
+            ActivityKind.CHECKPOINT_SAVE
+            | ActivityKind.CHECKPOINT_LOAD
+            | ActivityKind.CHECKPOINT_ASYNC_SAVE
+            | ActivityKind.TORCH_SAVE
+            | ActivityKind.TORCH_LOAD
+        ):
+            return None  # these have a track of their own
+        case ActivityKind.CHECKPOINT_STAGE:
+            return None  # the whole checkpoint is drawn
+        case ActivityKind.RPC_CLIENT | ActivityKind.RPC_SERVER | ActivityKind.RPC_JOIN | ActivityKind.RPC_SHUTDOWN:
+            return None  # calls of other workers overlap with what the rank itself does
+
+
+_ACTIVITIES: Final = {kind: name for kind in ActivityKind if (name := _activity_name(kind)) is not None}
 _CHECKPOINTS: Final = {kind: f"checkpoint {name}" for kind, name in CHECKPOINT_OPERATIONS.items()}
-_ACTIVITIES: Final = {
-    ActivityKind.OPTIMIZER_STEP: "optimizer step",
-    ActivityKind.DATA_WAIT: "data wait",
-    ActivityKind.BACKWARD: "backward",
-}
 
 
 def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> RankTimeline:
@@ -172,7 +194,7 @@ def _times(record: Operation, shift_ns: int) -> tuple[int, int]:
 
 def _wait_ns(record: Operation) -> int:
     """How long a wait lasted. A wait that ended the operation is recorded as its end alone."""
-    returned_ns = record.completed_ns if record.how in (How.WAIT, How.CALLBACK) else record.wait_returned_ns
+    returned_ns = record.completed_ns if record.how in AWAITED else record.wait_returned_ns
     if record.wait_entered_ns is None or returned_ns is None:
         return UNKNOWN
     return max(returned_ns - record.wait_entered_ns, 0)

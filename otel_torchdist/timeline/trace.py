@@ -14,18 +14,31 @@ from otel_torchdist.timeline.packets import TrackWriter, clock_packet, process_p
 
 MARK: Final = "written by otel_torchdist"
 """Stands in the first bytes of each file."""
-_ENDS: Final = {
-    0: "open; drawn up to the last sign of life",
-    How.CALL: "the call returned",
-    How.WAIT: "a wait returned",
-    How.CALLBACK: "its future was complete",
-    How.POLL: "polled",
-    How.EVENT: "device event",
-    How.WATCHDOG: "seen by the watchdog",
-    How.UNTRACKED: "not known: handed to a device",
-    How.ABANDONED: "not known: its Work was dropped",
-    How.FAILED: "raised",
-}
+
+
+def _end(how: How) -> str:
+    match how:
+        case How.CALL:
+            return "the call returned"
+        case How.WAIT:
+            return "a wait returned"
+        case How.CALLBACK:
+            return "its future was complete"
+        case How.POLL:
+            return "polled"
+        case How.EVENT:
+            return "device event"
+        case How.WATCHDOG:
+            return "seen by the watchdog"
+        case How.UNTRACKED:
+            return "not known: handed to a device"
+        case How.ABANDONED:
+            return "not known: its Work was dropped"
+        case How.FAILED:
+            return "raised"
+
+
+_ENDS: Final = {0: "open; drawn up to the last sign of life"} | {int(how): _end(how) for how in How}
 
 
 class TraceWriter:

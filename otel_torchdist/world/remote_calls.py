@@ -12,6 +12,7 @@ from typing import Final
 from otel_torchdist.tape.layout import ActivityKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.remote_calls import SIDES, Side
 from otel_torchdist.tape.status import TapeStatus
 
 MAX_CALLS: Final = 512
@@ -104,14 +105,14 @@ def worker_of(tape: TapeReader, status: TapeStatus) -> WorkerView | None:
     joins: int | None = None
     leaves: int | None = None
     for activity in tape.open_activities():
-        call = activity.call
+        call, side = activity.call, SIDES.get(activity.kind)
         if activity.kind is ActivityKind.RPC_JOIN:
             joins = activity.entered_ns
-        elif activity.kind is ActivityKind.RPC_SHUTDOWN:
+        if activity.kind is ActivityKind.RPC_SHUTDOWN:
             leaves = activity.entered_ns
-        if call is None:
+        if call is None or side is None:
             continue
-        is_served = activity.kind is ActivityKind.RPC_SERVER
+        is_served = side is Side.CALLEE
         holds = call.returned_ns is None if is_served else call.is_waited_for
         function, peer = names.text(activity.detail) or UNKNOWN_FUNCTION, names.text(call.worker_name) or ""
         site = names.call_site(call.call_site)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.ends import BLOCKING
+from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import OperationView
@@ -19,7 +20,6 @@ MAX_GROUPS: Final = 64
 CERTAIN: Final = 2
 """How often it must have happened: once may be the end of a thread that another one waits for."""
 _GLOO: Final = "gloo"
-_EXACT: Final = frozenset({How.CALL, How.WAIT, How.CALLBACK})
 _NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 
 
@@ -84,6 +84,8 @@ def _shared(group: str, first: OperationView, second: OperationView) -> SharedGr
 
 def _overlap(one: Operation, other: Operation) -> bool:
     """Whether two calls that block their threads were in progress at the same time; others' ends are less exact."""
-    if one.completed_ns is None or other.completed_ns is None or not {one.how, other.how} <= _EXACT:
+    if one.completed_ns is None or other.completed_ns is None:
+        return False
+    if one.how not in BLOCKING or other.how not in BLOCKING:
         return False
     return max(one.entered_ns, other.entered_ns) < min(one.completed_ns, other.completed_ns)

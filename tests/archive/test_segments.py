@@ -33,7 +33,7 @@ from otel_torchdist.tape.layout import (
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.operations import Operation, StepMark
-from otel_torchdist.tape.records.remote_calls import CALLS, RemoteCall
+from otel_torchdist.tape.records.remote_calls import SIDES, RemoteCall
 from tests.archive.made import NAMES, operations, origin, segment
 
 _names = Names(dict(enumerate(NAMES, 1)))
@@ -66,7 +66,7 @@ def _activities(draw: st.DrawFn) -> Activity:
     completed = None if took is None else entered + took
     kind = draw(st.sampled_from(ActivityKind))
     facts = [draw(one) for one in (_counts, _counts, _counts, _ids, _ids)] if draw(st.booleans()) else [0] * 5
-    call = draw(_calls(entered)) if kind in CALLS else None
+    call = draw(_calls(entered)) if kind in SIDES else None
     return Activity(
         draw(_counts), kind, entered, draw(_counts), draw(_ids), draw(_counts), completed, how, draw(_ids),
         *facts, call=call,

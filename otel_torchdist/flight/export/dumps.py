@@ -15,7 +15,8 @@ from otel_torchdist.flight.export.sizes import NOTHING, Sides, exchanged, sides_
 from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
 from otel_torchdist.flight.names import recorded_dtype
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.ends import RAISED, UNMET
+from otel_torchdist.tape.layout import Flag
 from otel_torchdist.units import item_bytes
 from otel_torchdist.world.calls import Channel, OperationId, OperationView
 
@@ -23,7 +24,6 @@ VERSION: Final = (2, 10)
 """That of torch 2.13 to 2.15."""
 _EXCHANGE: Final = "all_to_all_single"
 """Of lists of tensors, analyses compare the first one alone, which uneven lists do not have in common."""
-_END_UNKNOWN: Final = (How.UNTRACKED, How.ABANDONED, How.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _RankWriter:
             enqueued[number] = max(enqueued[number], sequence)
             if has_ended or record.started_ns is not None:
                 started[number] = max(started[number], sequence)
-            if has_ended and record.how is not How.FAILED:
+            if has_ended and record.how not in RAISED:
                 completed[number] = max(completed[number], sequence)
         return {number: GroupStatus(enqueued[number], started[number], completed[number]) for number in enqueued}
 
@@ -128,7 +128,7 @@ class _RankWriter:
         record, group = operation.record, self._groups[operation.operation_id.channel]
         offset_ns = self._history.wall_offset_ns
         is_open = self._is_open(operation)
-        is_end_known = not is_open and record.how not in _END_UNKNOWN
+        is_end_known = not is_open and record.how not in UNMET
         started_ns = record.started_ns
         is_p2p = operation.operation_id.channel.is_point_to_point
         sides, dtypes = self._tensors(operation, len(group.group.ranks))
@@ -162,7 +162,7 @@ class _RankWriter:
         record = operation.record
         if record.completed_ns is None:
             return True
-        return record.how is How.FAILED and record.number == self._history.operations[-1].record.number
+        return record.how in RAISED and record.number == self._history.operations[-1].record.number
 
     def _tensors(self, operation: OperationView, members: int) -> tuple[Sides, tuple[str, ...]]:
         """The sizes on both sides, and a dtype for each tensor."""

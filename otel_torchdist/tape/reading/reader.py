@@ -291,26 +291,22 @@ class TapeReader(MappedTape):
 
     def _take(self, number: int, data: bytes, batch: Batch) -> None:
         fields = layout.PAYLOAD.unpack_from(data, layout.PAYLOAD_OFFSET)
-        kind = RecordKind(fields[11])
-        if kind is RecordKind.STEP:
-            scale = layout.float_of(fields[_SCALE_FIELD]) if fields[_SCALE_FIELD] else None
-            batch.steps.append(StepMark(number, fields[0], fields[1], fields[2], bool(fields[_FLAGS_FIELD]), scale))
-            return
-        if kind is RecordKind.LATE_COMPLETION:
-            self._open.end_late(fields, data, batch)
-            return
-        if kind is RecordKind.SPLITS:
-            self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
-            batch.companions.append(number)
-            return
-        if kind is RecordKind.NUMERICS:
-            self._values.add(number, fields)
-            batch.companions.append(number)
-            return
-        if kind is RecordKind.OPERATION:
-            is_uneven = fields[_FLAGS_FIELD] & _UNEVEN
-            splits = self._splits.take(thread=fields[10], entered_ns=fields[0]) if is_uneven else None
-            interval = operation_of(number, fields, splits, self._values.take(self, fields, batch))
-        else:
-            interval = interval_of(number, fields)
-        self._open.enter(interval, words_of(data), batch)
+        match RecordKind(fields[11]):
+            case RecordKind.OPERATION:
+                is_uneven = fields[_FLAGS_FIELD] & _UNEVEN
+                splits = self._splits.take(thread=fields[10], entered_ns=fields[0]) if is_uneven else None
+                operation = operation_of(number, fields, splits, self._values.take(self, fields, batch))
+                self._open.enter(operation, words_of(data), batch)
+            case RecordKind.RENDEZVOUS | RecordKind.ACTIVITY:
+                self._open.enter(interval_of(number, fields), words_of(data), batch)
+            case RecordKind.STEP:
+                scale = layout.float_of(fields[_SCALE_FIELD]) if fields[_SCALE_FIELD] else None
+                batch.steps.append(StepMark(number, fields[0], fields[1], fields[2], bool(fields[_FLAGS_FIELD]), scale))
+            case RecordKind.LATE_COMPLETION:
+                self._open.end_late(fields, data, batch)
+            case RecordKind.SPLITS:
+                self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
+                batch.companions.append(number)
+            case RecordKind.NUMERICS:
+                self._values.add(number, fields)
+                batch.companions.append(number)

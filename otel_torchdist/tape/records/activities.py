@@ -17,7 +17,7 @@ import msgspec
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How, RecordKind, Word
 from otel_torchdist.tape.records.operations import Operation, operation_of, renewed
-from otel_torchdist.tape.records.remote_calls import CALLS, RemoteCall, call_of, renewed_call
+from otel_torchdist.tape.records.remote_calls import SIDES, RemoteCall, call_of, renewed_call
 
 _KIND: Final = 11
 """Position of the record's kind among a payload's fields."""
@@ -75,7 +75,7 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
     """
     entered, step, parent, message_bytes, _, kind, _, detail, _, _, thread = fields[:11]
     known = ActivityKind(kind)
-    if known in CALLS:
+    if known in SIDES:
         return Activity(number, known, entered, step, detail, thread, call=call_of(fields))
     return Activity(number, known, entered, step, detail, thread, parent=parent, message_bytes=message_bytes)
 

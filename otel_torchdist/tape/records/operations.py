@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.tape import seals
+from otel_torchdist.tape.ends import COARSE, EXACT
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, pack_label
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.splits import Splits
@@ -19,8 +20,6 @@ from otel_torchdist.tape.records.splits import Splits
 # Operators of IntFlag run in Python and are several times slower than those of int.
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_EXACT: Final = (How.CALL, How.WAIT, How.CALLBACK, How.EVENT)
-_COARSE: Final = (How.POLL, How.WATCHDOG)
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +108,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_timed(self) -> bool:
         """Whether it has ended, and begin and end are known well enough for a duration, from `arrived_ns` on."""
-        return self.how in _EXACT and self.started_how not in _COARSE
+        return self.how in EXACT and self.started_how not in COARSE
 
     @property
     def in_flight_since_ns(self) -> int | None:
@@ -172,7 +171,17 @@ class StepMark:
     scale: float | None = None
 
 
-_KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
+def _is_operation(kind: RecordKind) -> bool:
+    match kind:
+        case RecordKind.OPERATION | RecordKind.RENDEZVOUS:
+            return True
+        case (
+            RecordKind.STEP | RecordKind.LATE_COMPLETION | RecordKind.ACTIVITY | RecordKind.SPLITS | RecordKind.NUMERICS
+        ):
+            return False
+
+
+OPERATION_KINDS: Final = {int(kind): kind for kind in RecordKind if _is_operation(kind)}
 """The records that are operations. No other becomes an `Operation`, and judging sees nothing else."""
 _PHASES: Final = {int(phase): phase for phase in Phase}
 _LABEL: Final = 0xFFFF
@@ -231,7 +240,7 @@ def operation_of(
         ValueError: The record is not an operation's, or of a kind or phase unknown to this version.
     """
     entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, _ = fields
-    known_kind, known_phase = _KINDS.get(kind), _PHASES.get(phase)
+    known_kind, known_phase = OPERATION_KINDS.get(kind), _PHASES.get(phase)
     if known_kind is None:
         raise ValueError(f"record {number} is of kind {kind}, which is no operation")
     if known_phase is None:

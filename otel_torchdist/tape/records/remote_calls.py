@@ -11,6 +11,7 @@ caller's step, and the flags for the mode.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,7 +22,39 @@ from otel_torchdist.tape.layout import ActivityKind, CallMode, RecordKind, Word
 
 NO_WORKER: Final = -1
 _MAX_STEP: Final = layout.MAX_COUNT
-CALLS: Final = (ActivityKind.RPC_CLIENT, ActivityKind.RPC_SERVER)
+
+
+class Side(enum.Enum):
+    """One side of a remote procedure call."""
+
+    CALLER = enum.auto()
+    CALLEE = enum.auto()
+
+
+def _side_of(kind: ActivityKind) -> Side | None:
+    match kind:
+        case ActivityKind.RPC_CLIENT:
+            return Side.CALLER
+        case ActivityKind.RPC_SERVER:
+            return Side.CALLEE
+        case (
+            ActivityKind.OPTIMIZER_STEP
+            | ActivityKind.CHECKPOINT_SAVE
+            | ActivityKind.CHECKPOINT_LOAD
+            | ActivityKind.CHECKPOINT_ASYNC_SAVE
+            | ActivityKind.CHECKPOINT_STAGE
+            | ActivityKind.TORCH_SAVE
+            | ActivityKind.TORCH_LOAD
+            | ActivityKind.DATA_WAIT
+            | ActivityKind.BACKWARD
+            | ActivityKind.RPC_JOIN
+            | ActivityKind.RPC_SHUTDOWN
+        ):
+            return None
+
+
+SIDES: Final = {kind: side for kind in ActivityKind if (side := _side_of(kind)) is not None}
+"""The activities that are calls. Their records, and no others, hold a `RemoteCall`."""
 
 
 class RemoteCall(msgspec.Struct, frozen=True, gc=False):

@@ -141,9 +141,6 @@ class ActivitySpans:
         )
 
 
-_ENDED_WELL: Final = (How.CALL,)
-
-
 def _shown_as(kind: ActivityKind, detail: str) -> tuple[str, str]:
     """Return the name of the span, and the attribute that holds the activity's detail."""
     match kind:

@@ -13,17 +13,23 @@ from otel_torchdist.tape.names.model import ROOT_UNIT, CallSiteName, GroupName, 
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import Operation
 
-_RESOLUTION_S: Final = {
-    How.CALL: 0.0,
-    How.WAIT: 0.0,
-    How.CALLBACK: 0.0,
-    How.FAILED: 0.0,
-    How.POLL: 0.06,
-    How.EVENT: 0.001,
-    How.WATCHDOG: 0.12,
-}
-"""An event's time is accurate to a microsecond on the device's clock; the rest is that clock against the host's. The
-watchdog runs every 100 ms, and is polled every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
+
+def _resolution_s(how: How) -> float | None:
+    """By how much an end may be earlier than recorded; None if that is not known."""
+    match how:
+        case How.CALL | How.WAIT | How.CALLBACK | How.FAILED:
+            return 0.0
+        case How.EVENT:  # to a microsecond on the device's clock; the rest is that clock against the host's
+            return 0.001
+        case How.POLL:  # by `capture/rank_thread.py`, every 20 to 60 ms
+            return 0.06
+        case How.WATCHDOG:  # it runs every 100 ms, and is polled every 20 ms
+            return 0.12
+        case How.UNTRACKED | How.ABANDONED:
+            return None
+
+
+_RESOLUTION_S: Final = {how: found for how in How if (found := _resolution_s(how)) is not None}
 _PHASES: Final = {phase: phase.name.lower() for phase in Phase if phase is not Phase.UNKNOWN}
 _HOW: Final = {None: "unknown"} | {how: how.name.lower() for how in How}
 # Operators of IntFlag and names of members run in Python, and every operation needs some.

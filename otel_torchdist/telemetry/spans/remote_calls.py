@@ -14,10 +14,10 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import activity_span_id, anchor_span_id, trace_id_of_step
-from otel_torchdist.tape.layout import ActivityKind, CallMode
+from otel_torchdist.tape.layout import CallMode
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.remote_calls import RemoteCall
+from otel_torchdist.tape.records.remote_calls import SIDES, RemoteCall, Side
 from otel_torchdist.telemetry.spans.model import LinkTarget
 
 SYSTEM: Final = "torch"
@@ -25,9 +25,13 @@ SYSTEM: Final = "torch"
 
 def kind_of(activity: Activity) -> SpanKind:
     """The kind of an activity's span."""
-    if activity.call is None:
-        return SpanKind.INTERNAL
-    return SpanKind.CLIENT if activity.kind is ActivityKind.RPC_CLIENT else SpanKind.SERVER
+    match SIDES.get(activity.kind) if activity.call is not None else None:
+        case None:
+            return SpanKind.INTERNAL
+        case Side.CALLER:
+            return SpanKind.CLIENT
+        case Side.CALLEE:
+            return SpanKind.SERVER
 
 
 def parent_of(
@@ -43,9 +47,10 @@ def parent_of(
         run_of: Returns the run of the tape with a nonce, if that is known here. Workers in no group are a run of their
             own, and their callers may be in another one.
     """
-    if activity.kind is ActivityKind.RPC_CLIENT and call.caller_number:
+    is_caller = SIDES.get(activity.kind) is Side.CALLER
+    if is_caller and call.caller_number:
         return LinkTarget(trace_id_of_step(run_id, call.caller_step), activity_span_id(nonce, call.caller_number))
-    if activity.kind is ActivityKind.RPC_CLIENT:  # it may have ended in a later step
+    if is_caller:  # it may have ended in a later step
         return LinkTarget(trace_id_of_step(run_id, activity.step), anchor_span_id(nonce, activity.step, 0))
     if not call.caller_nonce:
         return None

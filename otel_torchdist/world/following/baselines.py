@@ -9,7 +9,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.ends import EXACT
+from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.records.operations import Operation
 
 LONG_NS: Final = 20_000_000
@@ -28,7 +29,6 @@ SIMILAR: Final = 2
 """A wait has occurred more than once if another one lasted at least 1/`SIMILAR` of it."""
 
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
-_KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.CALLBACK, How.EVENT})
 
 BaselineKey: TypeAlias = tuple[int, int, int]
 
@@ -109,7 +109,7 @@ def _key(operation: Operation) -> BaselineKey:
 
 def _duration_ns(operation: Operation) -> int:
     """Duration from the point at which its age would have started to count; 0 if its end is not known precisely."""
-    if operation.how not in _KNOWN_ENDS or operation.completed_ns is None:
+    if operation.how not in EXACT or operation.completed_ns is None:
         return 0
     if operation.completed_ns - operation.entered_ns < LONG_NS:
         return 0  # whatever the point is, it is not before the call

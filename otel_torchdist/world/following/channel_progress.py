@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.ends import ASSUMED
+from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress
 
 MAX_CHANNELS: Final = 65_536
 """Tags create channels without bound; beyond this the oldest quarter is forgotten."""
 
-_ASSUMED: Final = (How.ABANDONED, How.UNTRACKED, None)
+_UNSEEN: Final = (*ASSUMED, None)
 """How an end is recorded that was only assumed."""
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
@@ -60,7 +61,7 @@ class ChannelProgress:
         state.completed = max(state.completed, sequence)
         if state.failed == sequence:
             state.failed = 0
-        if operation.how not in _ASSUMED:
+        if operation.how not in _UNSEEN:
             state.seen_out = max(state.seen_out, sequence)
             state.seen_out_ns = max(state.seen_out_ns, operation.completed_ns or 0)
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.ends import BLOCKING, RAISED
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.remote_calls import SIDES, Side
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels
 from otel_torchdist.telemetry.metrics.snapshots import Duration
 from otel_torchdist.telemetry.spans.operation import UNKNOWN_ERROR
 from otel_torchdist.telemetry.spans.remote_calls import SYSTEM
 
-_METRICS = {
-    ActivityKind.RPC_CLIENT: semconv.RPC_CLIENT_DURATION,
-    ActivityKind.RPC_SERVER: semconv.RPC_SERVER_DURATION,
-}
+_COUNTED: Final = (*BLOCKING, *RAISED)
+
+
+def _metric_of(side: Side) -> str:
+    match side:
+        case Side.CALLER:
+            return semconv.RPC_CLIENT_DURATION
+        case Side.CALLEE:
+            return semconv.RPC_SERVER_DURATION
+
+
+_METRICS: Final = {kind: _metric_of(side) for kind, side in SIDES.items()}
 
 
 class CallSeries(NamedTuple):
@@ -54,9 +63,9 @@ class CallDurations:
     def count(self, activity: Activity) -> Duration | None:
         """Count an activity that has ended; returns its duration if it is such a call."""
         metric = _METRICS.get(activity.kind)
-        if metric is None or activity.completed_ns is None or activity.how not in (How.CALL, How.WAIT, How.FAILED):
+        if metric is None or activity.completed_ns is None or activity.how not in _COUNTED:
             return None
-        error = self._names.text(activity.failure) or UNKNOWN_ERROR if activity.how is How.FAILED else ""
+        error = self._names.text(activity.failure) or UNKNOWN_ERROR if activity.how in RAISED else ""
         method = self._names.text(activity.detail) or semconv.OTHER_METHOD
         series = CallSeries(metric, (SYSTEM, *self._labels.call(method, error)))
         seconds = (activity.completed_ns - activity.entered_ns) / 1e9

@@ -9,8 +9,9 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import run_label
+from otel_torchdist.tape.ends import SUCCEEDED
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
-from otel_torchdist.tape.layout import Flag, How, TapeState
+from otel_torchdist.tape.layout import Flag, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.numerics import Numerics
@@ -41,7 +42,6 @@ MAX_AWAITED: Final = 512
 # Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_ENDS_WELL: Final = (How.CALL, How.WAIT, How.EVENT, How.CALLBACK, How.POLL, How.WATCHDOG)
 
 
 class RankMetrics:
@@ -275,7 +275,7 @@ class RankMetrics:
         if operation.started_ns is not None:
             self._count_begun(operation)
         self._totals.count_ended(operation)
-        if operation.completed_ns is None or operation.how not in _ENDS_WELL:
+        if operation.completed_ns is None or operation.how not in SUCCEEDED:
             return
         series, group = self._series.target(operation)
         if group is not None and not int(operation.flags) & _POINT_TO_POINT:

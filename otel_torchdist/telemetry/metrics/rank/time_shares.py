@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
-from otel_torchdist.tape.layout import How, RecordKind
+from otel_torchdist.tape.ends import UNMET
+from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records.operations import Operation
 
 
@@ -47,9 +47,6 @@ class BusyTime:
         self.total_ns, self.until_ns = total, until
 
 
-_NO_END: Final = (How.ABANDONED, How.UNTRACKED, How.FAILED)
-
-
 @dataclass(slots=True)
 class TimeShares:
     """Communication time and blocked time of one rank.
@@ -82,7 +79,7 @@ class TimeShares:
             if wait_ns is not None:
                 blocked.append((wait_ns, operation.wait_returned_ns or end_ns))
             begin_ns = operation.in_flight_since_ns
-            if begin_ns is not None and operation.how not in _NO_END:
+            if begin_ns is not None and operation.how not in UNMET:
                 in_flight.append((begin_ns, end_ns))
         waited_for = [one for one in still_open if one.kind is RecordKind.OPERATION]
         since = (one.waiting_since_ns for one in waited_for)
