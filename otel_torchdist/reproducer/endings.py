@@ -37,11 +37,26 @@ def end_of(verdict: Verdict, rank: int, remarks: tuple[str, ...]) -> End:
         rank: The rank.
         remarks: Where it was, as lines of text.
     """
-    if rank in verdict.ranks and verdict.kind is VerdictKind.FROZEN:
-        return End(Ending.STOPS, remarks=remarks)
-    if rank in verdict.ranks and verdict.kind is VerdictKind.DEAD:
-        return replace(_death(verdict, rank), remarks=remarks)
-    return End(Ending.STAYS_AWAY, remarks=remarks)
+    if rank not in verdict.ranks:
+        return End(Ending.STAYS_AWAY, remarks=remarks)
+    match verdict.kind:
+        case VerdictKind.FROZEN:
+            return End(Ending.STOPS, remarks=remarks)
+        case VerdictKind.DEAD:
+            return replace(_death(verdict, rank), remarks=remarks)
+        case (
+            VerdictKind.MISMATCHED
+            | VerdictKind.CIRCULAR
+            | VerdictKind.UNMATCHED
+            | VerdictKind.ABSENT
+            | VerdictKind.RENDEZVOUS
+            | VerdictKind.DEVICE
+            | VerdictKind.STUCK
+            | VerdictKind.TRANSPORT
+            | VerdictKind.UNREACHABLE
+            | VerdictKind.UNKNOWN
+        ):
+            return End(Ending.STAYS_AWAY, remarks=remarks)
 
 
 def is_assumed(verdict: Verdict) -> bool:

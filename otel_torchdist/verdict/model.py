@@ -52,18 +52,47 @@ class VerdictKind(enum.Enum):
     @property
     def is_final(self) -> bool:
         """Whether waiting longer cannot help, so that neither a threshold nor an excuse counts."""
-        return self in (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+        return _TRAITS[self].is_final
 
     @property
     def names_the_missing(self) -> bool:
         """Whether the ranks that it names live, and are elsewhere than the operation that waits for them."""
-        return self in (
-            VerdictKind.ABSENT,
-            VerdictKind.DEVICE,
-            VerdictKind.FROZEN,
-            VerdictKind.RENDEZVOUS,
-            VerdictKind.UNMATCHED,
-        )
+        return _TRAITS[self].names_the_missing
+
+    @property
+    def is_of_transfer(self) -> bool:
+        """Whether all members have entered the operation, and its transfer does not come to an end."""
+        return _TRAITS[self].is_of_transfer
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """As the properties of `VerdictKind`."""
+
+    is_final: bool = False
+    names_the_missing: bool = False
+    is_of_transfer: bool = False
+
+
+def _traits(kind: VerdictKind) -> _Traits:
+    match kind:
+        case VerdictKind.MISMATCHED | VerdictKind.DEAD:
+            return _Traits(is_final=True)
+        case (
+            VerdictKind.FROZEN
+            | VerdictKind.UNMATCHED
+            | VerdictKind.ABSENT
+            | VerdictKind.RENDEZVOUS
+            | VerdictKind.DEVICE
+        ):
+            return _Traits(names_the_missing=True)
+        case VerdictKind.STUCK | VerdictKind.TRANSPORT:
+            return _Traits(is_of_transfer=True)
+        case VerdictKind.CIRCULAR | VerdictKind.UNREACHABLE | VerdictKind.UNKNOWN:
+            return _Traits()
+
+
+_TRAITS: Final = {kind: _traits(kind) for kind in VerdictKind}
 
 
 class Doubt(enum.Enum):

@@ -21,8 +21,6 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import describe_frame, sentence
 from otel_torchdist.world.model import Stacks, WorldSnapshot
 
-_SHOWN: Final = (VerdictKind.MISMATCHED, VerdictKind.ABSENT)
-"""Verdicts that rest on what ranks have written. All others also rest on ranks that have written nothing."""
 _FAILURES: Final = frozenset({Kind.TIMED_OUT, Kind.NOT_REACHED, Kind.WATCHDOG_STUCK, Kind.CRASHED, Kind.ENDED})
 MAX_SHOWN: Final = 200
 """Findings that a report shows."""
@@ -69,7 +67,7 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
     """
     world = snapshot_of(statements)
     found = stalled_verdict(world, rules) if world is not None else None
-    verdict = locate(world, found) if world is not None and found is not None and found.kind in _SHOWN else None
+    verdict = locate(world, found) if world is not None and found is not None and _is_shown(found.kind) else None
     group = found.group if found is not None else None
     silent = () if group is None or world is None else tuple(sorted(group.members - world.ranks.keys()))
     outside, inside = outside_of_collectives(statements)
@@ -81,6 +79,26 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
         outside=outside if inside else (),
         inside=inside if outside else (),
     )
+
+
+def _is_shown(kind: VerdictKind) -> bool:
+    """Whether a verdict rests on what ranks have written, and not also on ranks that have written nothing."""
+    match kind:
+        case VerdictKind.MISMATCHED | VerdictKind.ABSENT:
+            return True
+        case (
+            VerdictKind.DEAD
+            | VerdictKind.FROZEN
+            | VerdictKind.CIRCULAR
+            | VerdictKind.UNMATCHED
+            | VerdictKind.RENDEZVOUS
+            | VerdictKind.DEVICE
+            | VerdictKind.STUCK
+            | VerdictKind.TRANSPORT
+            | VerdictKind.UNREACHABLE
+            | VerdictKind.UNKNOWN
+        ):
+            return False
 
 
 def section_of(evidence: Evidence, rules: StallRules) -> Section | None:

@@ -18,9 +18,6 @@ from otel_torchdist.verdict.wording.sentence import describe_frame
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.following.baselines import LONG_NS
 
-_INSIDE_THE_BACKEND = (VerdictKind.DEVICE, VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN)
-"""Kinds on which NCCL's own record may say more."""
-
 
 def timeout_hints(verdict: Verdict) -> list[str]:
     """One sentence for each setting that matters to the operation of a verdict."""
@@ -81,13 +78,31 @@ def _of_nccl(name: GroupName, verdict: Verdict) -> Iterator[str]:
             "NCCL's watchdog may be stuck as well; its monitor ends the process after that time, unless "
             "TORCH_NCCL_ENABLE_MONITORING is 0"
         )
-    if ends and verdict.kind in _INSIDE_THE_BACKEND:
+    if ends and _is_inside_backend(verdict.kind):
         yield (
             "TORCH_NCCL_DUMP_ON_TIMEOUT (1), TORCH_FR_BUFFER_SIZE (2000), TORCH_FR_DUMP_TEMP_FILE: at the timeout "
             "PyTorch writes its flight recorder there, which otel-torchdist diagnose reads"
         )
     if verdict.kind is VerdictKind.UNKNOWN:
         yield "TORCH_NCCL_DESYNC_DEBUG=1 makes NCCL report ranks that are out of step, in a rerun and not in production"
+
+
+def _is_inside_backend(kind: VerdictKind) -> bool:
+    """Whether NCCL's own record may say more about a verdict."""
+    match kind:
+        case VerdictKind.DEVICE | VerdictKind.STUCK | VerdictKind.TRANSPORT | VerdictKind.UNKNOWN:
+            return True
+        case (
+            VerdictKind.MISMATCHED
+            | VerdictKind.DEAD
+            | VerdictKind.FROZEN
+            | VerdictKind.CIRCULAR
+            | VerdictKind.UNMATCHED
+            | VerdictKind.ABSENT
+            | VerdictKind.RENDEZVOUS
+            | VerdictKind.UNREACHABLE
+        ):
+            return False
 
 
 def _holds_up_watchdog(verdict: Verdict) -> bool:

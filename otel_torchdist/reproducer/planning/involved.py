@@ -14,13 +14,6 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.calls import Channel, OperationId
 
-_NOT_BY_A_SCRIPT: Final[Mapping[VerdictKind, str]] = {
-    VerdictKind.DEVICE: "a device did not reach the operation, which gloo on a CPU cannot show",
-    VerdictKind.STUCK: "a device or a connection did not finish the operation, which no call can cause",
-    VerdictKind.TRANSPORT: "all ranks have made the same calls, so the cause is below torch.distributed",
-    VerdictKind.UNREACHABLE: "what the ranks on a node that does not answer were doing is not known",
-    VerdictKind.UNKNOWN: "the records do not show which rank held the others up",
-}
 _TAKES_PART: Final = (Standing.WAITING, Standing.FAILED, Standing.OUT, Standing.RAISED)
 
 
@@ -49,14 +42,40 @@ def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Invol
     Raises:
         NotReproducibleError: No script can show it.
     """
-    if verdict.kind in _NOT_BY_A_SCRIPT:
-        raise NotReproducibleError(f"the verdict is `{verdict.kind.value}`: {_NOT_BY_A_SCRIPT[verdict.kind]}")
+    reason = _not_by_a_script(verdict.kind)
+    if reason:
+        raise NotReproducibleError(f"the verdict is `{verdict.kind.value}`: {reason}")
     if any(link.remote is not None for link in verdict.circle):
         raise NotReproducibleError("a rank of the circle waits in a remote procedure call, which no script makes")
     focus: dict[Channel, int] = {}
     for channel, sequence in _positions(verdict, histories):
         focus[channel] = min(sequence, focus.get(channel, sequence))
     return Involved(verdict, _ranks(verdict), focus)
+
+
+def _not_by_a_script(kind: VerdictKind) -> str:
+    """Why no script can show a verdict; '' if one can."""
+    match kind:
+        case VerdictKind.DEVICE:
+            return "a device did not reach the operation, which gloo on a CPU cannot show"
+        case VerdictKind.STUCK:
+            return "a device or a connection did not finish the operation, which no call can cause"
+        case VerdictKind.TRANSPORT:
+            return "all ranks have made the same calls, so the cause is below torch.distributed"
+        case VerdictKind.UNREACHABLE:
+            return "what the ranks on a node that does not answer were doing is not known"
+        case VerdictKind.UNKNOWN:
+            return "the records do not show which rank held the others up"
+        case (
+            VerdictKind.MISMATCHED
+            | VerdictKind.DEAD
+            | VerdictKind.FROZEN
+            | VerdictKind.CIRCULAR
+            | VerdictKind.UNMATCHED
+            | VerdictKind.ABSENT
+            | VerdictKind.RENDEZVOUS
+        ):
+            return ""
 
 
 def _ranks(verdict: Verdict) -> tuple[int, ...]:

@@ -30,8 +30,6 @@ from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.calls import Channel, GroupView, OperationId
 from otel_torchdist.world.model import WorldSnapshot
 
-_DO_NOT_COME: Final = (VerdictKind.ABSENT, VerdictKind.DEAD, VerdictKind.FROZEN, VerdictKind.RENDEZVOUS)
-"""Verdicts whose ranks do not come to the operation."""
 MOST_RANKS: Final = 1_024
 """More processes than this on one machine are of no use to anybody."""
 
@@ -86,12 +84,29 @@ def _as_judged(history: RankHistory, world: WorldSnapshot) -> RankHistory:
 
 def _cut(verdict: Verdict, rank: int, tail: Sequence[Event]) -> tuple[Event, ...]:
     """Leave out what a rank that does not come has done about the operation since: failed in it, or been killed."""
-    if rank not in verdict.ranks or verdict.kind not in _DO_NOT_COME:
+    if rank not in verdict.ranks or not _stays_away(verdict.kind):
         return tuple(tail)
     count = next(
         (place for place, event in enumerate(tail) if event.operation.operation_id == verdict.operation_id), len(tail)
     )
     return tuple(tail[:count])
+
+
+def _stays_away(kind: VerdictKind) -> bool:
+    """Whether the ranks that a verdict names do not come to the operation."""
+    match kind:
+        case VerdictKind.ABSENT | VerdictKind.DEAD | VerdictKind.FROZEN | VerdictKind.RENDEZVOUS:
+            return True
+        case VerdictKind.MISMATCHED | VerdictKind.CIRCULAR | VerdictKind.UNMATCHED:
+            return False  # they come to another one, which belongs to the picture
+        case (
+            VerdictKind.DEVICE
+            | VerdictKind.STUCK
+            | VerdictKind.TRANSPORT
+            | VerdictKind.UNREACHABLE
+            | VerdictKind.UNKNOWN
+        ):
+            return False  # no script shows them
 
 
 def _groups_in(verdict: Verdict, tails: Mapping[int, Sequence[Event]]) -> list[GroupView]:
@@ -128,7 +143,7 @@ def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[
 
 def _steps(verdict: Verdict, rank: int, tail: Sequence[Event], writer: StepWriter) -> list[Step]:
     is_named = rank in verdict.ranks
-    steps, hangs = writer.steps(rank, tail, waits=not (is_named and verdict.kind in _DO_NOT_COME))
+    steps, hangs = writer.steps(rank, tail, waits=not (is_named and _stays_away(verdict.kind)))
     if hangs:
         return steps
     remarks = tuple(remarks_on(verdict, rank))

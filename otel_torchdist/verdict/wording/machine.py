@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
@@ -17,16 +17,25 @@ MAX_DETAIL: Final = 64
 
 _GPU: Final = (SymptomKind.GPU_LOST, SymptomKind.XID, SymptomKind.ECC)
 _MEMORY: Final = (SymptomKind.CGROUP_MEMORY, SymptomKind.NODE_MEMORY)
-_MENTIONED: Final[Mapping[VerdictKind, Collection[SymptomKind]]] = {
-    VerdictKind.DEAD: (*_GPU, *_MEMORY),
-    VerdictKind.FROZEN: (*_GPU, *_MEMORY, SymptomKind.STORAGE),
-    VerdictKind.ABSENT: (*_GPU, *_MEMORY, SymptomKind.STORAGE),
-    VerdictKind.RENDEZVOUS: (*_GPU, *_MEMORY, SymptomKind.STORAGE),
-    VerdictKind.DEVICE: _GPU,
-    VerdictKind.STUCK: (*_GPU, SymptomKind.LINK_DOWN),
-    VerdictKind.TRANSPORT: (*_GPU, SymptomKind.LINK_DOWN),
-}
-"""What can explain which verdict. Clocks that are held down make a rank slow, and never hold it up."""
+
+
+def _explaining(verdict: VerdictKind) -> Collection[SymptomKind]:
+    """What can explain a verdict. Clocks that are held down make a rank slow, and never hold it up."""
+    match verdict:
+        case VerdictKind.DEAD:
+            return (*_GPU, *_MEMORY)
+        case VerdictKind.FROZEN | VerdictKind.ABSENT | VerdictKind.RENDEZVOUS:
+            return (*_GPU, *_MEMORY, SymptomKind.STORAGE)
+        case VerdictKind.DEVICE:
+            return _GPU
+        case VerdictKind.STUCK | VerdictKind.TRANSPORT:
+            return (*_GPU, SymptomKind.LINK_DOWN)
+        case VerdictKind.MISMATCHED | VerdictKind.CIRCULAR | VerdictKind.UNMATCHED:
+            return ()  # the program's own calls explain them
+        case VerdictKind.UNREACHABLE | VerdictKind.UNKNOWN:
+            return ()  # a symptom would suggest more than is known
+
+
 _OF_SLOW: Final = (SymptomKind.THROTTLED, *_MEMORY, SymptomKind.STORAGE)
 _HAPPENS: Final = frozenset({SymptomKind.XID, SymptomKind.ECC, SymptomKind.LINK_DOWN})
 _XIDS: Final = {
@@ -57,7 +66,7 @@ def describe_machine(verdict: Verdict) -> list[str]:
 
 def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
     """The most telling recent symptom, and the rank that has it; None if there is none."""
-    kinds = _MENTIONED.get(verdict.kind, ())
+    kinds = _explaining(verdict.kind)
     ranks: Iterable[int] = verdict.ranks or sorted(verdict.symptoms)
     found = [
         (rank, symptom)

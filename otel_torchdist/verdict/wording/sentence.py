@@ -6,7 +6,8 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks, readable
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.ends import RAISED
+from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
@@ -65,7 +66,7 @@ def _crowd(verdict: Verdict) -> list[str]:
     if parts and meeting:
         parts = [f"{parts[0]} in stage {meeting} of the checkpoint"]
     out = verdict.roll.ranks(Standing.OUT)
-    if out and verdict.kind in (VerdictKind.STUCK, VerdictKind.TRANSPORT):
+    if out and verdict.kind.is_of_transfer:
         parts.append(f"{name_ranks(out)} {have(out)} left it")
     return parts
 
@@ -179,7 +180,7 @@ def _their_side(verdict: Verdict) -> str:
 
 
 def _dead(verdict: Verdict, age: str) -> str:
-    if all(operation.record.how not in (None, How.FAILED) for operation in verdict.roll.waits.values()):
+    if all(operation.record.how not in (None, *RAISED) for operation in verdict.roll.waits.values()):
         return f"{describe_deaths(verdict)}, after {_operation_id(verdict)}"
     return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has been blocked for {age}"
 
