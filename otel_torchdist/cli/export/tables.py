@@ -86,7 +86,8 @@ OPERATIONS: Final = (
     Column(
         "ended_how",
         "VARCHAR",
-        "How the end is known: `call`, `wait`, `callback`, `poll`, `event`, `watchdog`, `failed`, …",
+        "How the end is known: `call`, `wait`, `callback`, `event` (exact), `poll`, `watchdog` (coarse), `untracked`, "
+        "`abandoned` (not known), `failed`; null while it is open.",
     ),
     Column("returned_after_ns", "BIGINT", "Until the call returned, if it was not the end.", _after("returned_ns")),
     Column("wait_entered_after_ns", "BIGINT", "Until a wait for it began.", _after("wait_entered_ns")),
