@@ -19,6 +19,7 @@ from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import Columns
 from otel_torchdist.cli.export.tables import OPERATIONS, PLAN, ROW, STORED, TABLES, Column
 from otel_torchdist.errors import TorchDistError
+from otel_torchdist.tape.ends import COARSE, EXACT
 from otel_torchdist.tape.layout import How, Phase, RecordKind, TapeState, unpack_label
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.names.reader import Names
@@ -261,6 +262,7 @@ def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
     yield None if how is None else How(how).name.lower()
     yield None if started_how is None else How(started_how).name.lower()
     yield None if phase == Phase.UNKNOWN else Phase(phase).name.lower()
+    yield how in EXACT and started_how not in COARSE  # as `Operation.is_timed`
 
 
 def _group(key: str, name: GroupName) -> tuple[Any, ...]:

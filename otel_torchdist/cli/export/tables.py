@@ -50,7 +50,7 @@ PLAN: Final = {
     "plan": "BIGINT", "kind": "VARCHAR", "flags": "INTEGER", "operation": "VARCHAR", "reduce_op": "VARCHAR",
     "dtypes": "VARCHAR", "shapes": "VARCHAR", "device": "VARCHAR", "group_key": "VARCHAR", "function": "VARCHAR",
     "file": "VARCHAR", "line": "INTEGER", "label": "VARCHAR", "thread": "BIGINT", "failure": "VARCHAR",
-    "ended_how": "VARCHAR", "started_how": "VARCHAR", "phase": "VARCHAR",
+    "ended_how": "VARCHAR", "started_how": "VARCHAR", "phase": "VARCHAR", "is_timed": "BOOLEAN",
 }  # fmt: skip
 
 _P2P: Final = _flag(Flag.POINT_TO_POINT)
@@ -82,12 +82,23 @@ OPERATIONS: Final = (
         "BIGINT",
         "The same by the monotonic clock of the node, in nanoseconds: compare it only between ranks of one `clock`.",
     ),
-    Column("duration_ns", "BIGINT", "From then to its end; null while it is open.", _after("completed_ns")),
+    Column(
+        "duration_ns",
+        "BIGINT",
+        "From the call to its end, as far as `ended_how` knows that; null while it is open.",
+        _after("completed_ns"),
+    ),
     Column(
         "ended_how",
         "VARCHAR",
         "How the end is known: `call`, `wait`, `callback`, `event` (exact), `poll`, `watchdog` (coarse), `untracked`, "
         "`abandoned` (not known), `failed`; null while it is open.",
+    ),
+    Column(
+        "is_timed",
+        "BOOLEAN",
+        "Whether its end, and its start on a device, are known exactly, whatever `ended_how` is: then it has a "
+        "duration, as in `stats`.",
     ),
     Column("returned_after_ns", "BIGINT", "Until the call returned, if it was not the end.", _after("returned_ns")),
     Column("wait_entered_after_ns", "BIGINT", "Until a wait for it began.", _after("wait_entered_ns")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ import pytest
 
 from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.asking import ask
-from tests.support.commands.running import processes_of
+from tests.support.commands.running import kill_processes_of, processes_of
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.tapes.memory import memory_directory
 from tests.support.waiting import until
 
 COUNTING = Path(__file__).parents[1] / "workers" / "counting.py"
@@ -27,17 +30,24 @@ class Archived:
         spans: Its spans, as lines of OTLP JSON.
         tapes: Base directory of its tapes.
         tables: Its archive as tables of Parquet.
+        kernel: What has recorded it: `python` or `native`.
     """
 
     archive: Path
     spans: Path
     tapes: Path
     tables: Path
+    kernel: str
 
 
-@pytest.fixture(scope="module")
-def archived(gloo: Callable[..., GlooJobs], module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Archived:
-    """A job whose archive and spans an agent of its own has written, and which was killed with all of its ranks."""
+@pytest.fixture(scope="module", params=KERNELS)
+def archived(
+    request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Archived]:
+    """A job whose archive and spans an agent of its own has written, and which was killed with all of its ranks.
+
+    It is recorded in Python and natively.
+    """
     folder = tmp_path_factory.mktemp("archived")
     archive, spans, tables = folder / "archive", folder / "spans.json", folder / "tables"
     environ = {
@@ -46,14 +56,20 @@ def archived(gloo: Callable[..., GlooJobs], module_base: Path, tmp_path_factory:
         "OTEL_PYTHON_TORCHDIST_OTLP_FILE": str(spans),
         "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "60000",
+        **environ_of(request.param),
     }
-    job = gloo("misses one", reader="agent", worker=COUNTING, environ=environ)
-    until(lambda: job.all_are_there() and _open_calls(module_base) == 3, 60)
-    job.kill()
-    until(lambda: not processes_of(module_base), 60)
-    answer = ask(module_base, archive, "--parquet", tables, command="export")
-    assert (answer.code, answer.err) == (0, ""), answer.err
-    return Archived(archive, spans, module_base, tables)
+    with memory_directory() as base:
+        job = GlooJobs(warm_python, base, folder, "misses one", reader="agent", worker=COUNTING, environ=environ)
+        try:
+            until(lambda: job.all_are_there() and _open_calls(base) == 3, 60)
+            job.kill()
+            until(lambda: not processes_of(base), 60)
+            answer = ask(base, archive, "--parquet", tables, command="export")
+            assert (answer.code, answer.err) == (0, ""), answer.err
+            yield Archived(archive, spans, base, tables, request.param)
+        finally:
+            job.close()
+            kill_processes_of(base)
 
 
 def asked(query: str) -> list[tuple[Any, ...]]:

@@ -1,6 +1,6 @@
 """The queries of the page on the archive, on a real job: by DuckDB on its Parquet files, by ClickHouse on its spans.
 
-The job is that of `counting.py`: what each query has to find is known.
+The job is that of `counting.py`: what each query has to find is known, whatever has recorded it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def by_clickhouse(archived: Archived, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(params=["by_duckdb", "by_clickhouse"])
-def answers(request: pytest.FixtureRequest) -> list[Rows]:
+def answers(request: pytest.FixtureRequest, archived: Archived) -> list[Rows]:
     """The answers of one of them."""
     return request.getfixturevalue(request.param)
 
@@ -79,8 +79,30 @@ def _stats(archived: Archived) -> dict[str, Any]:
 
 
 def test_there_are_six() -> None:
-    """The page has a view or views and six queries for each of the two."""
+    """The page has a view or views and six queries for each of the two, and no other page has any."""
     assert (len(FOR_DUCKDB), len(FOR_CLICKHOUSE)) == (7, 7)
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "deploy").rglob("*.md")]
+    assert [page.name for page in pages if "```sql" in page.read_text()] == ["archive.md"]
+
+
+def test_kernel(archived: Archived) -> None:
+    """The job was recorded as it should be: how ends are known differs, and nothing else may."""
+    ends = asked(f"SELECT DISTINCT ended_how FROM '{archived.tables}/operations.parquet' WHERE kind = 'operation'")
+    found = {how for (how,) in ends}
+    assert ("callback" in found) == (archived.kernel == "native")
+
+
+def test_no_query_loses_calls(answers: list[Rows]) -> None:
+    """Each query that counts calls counts all that the ranks have made and ended."""
+    collectives, messages = STEPS * (4 * 4 + 2), STEPS * 2
+    unended = 3
+    assert sum(int(row["calls"]) for row in answers[0]) == collectives + messages + unended
+    assert sum(int(row["timed"]) for row in answers[0]) == collectives + messages
+    assert sum(int(row["meetings"]) for row in answers[1]) == collectives
+    assert sum(int(row["calls"]) for row in answers[3]) == collectives + messages
+    assert sum(int(row["calls"]) for row in answers[4]) == collectives
+    ended = {int(row["rank"]): int(row["ended"]) for row in answers[5]}
+    assert sum(ended.values()) >= collectives + messages  # with the creation of groups
 
 
 def test_totals(archived: Archived, answers: list[Rows]) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import itertools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from otel_torchdist.archive.writer import ArchiveWriter
+from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.records.operations import Operation
 from tests.archive.made import names_beside, operations, segment
 from tests.cli.export.conftest import asked
 from tests.support.commands.asking import Answer, ask
@@ -84,6 +88,25 @@ def test_a_report_on_an_archive(base: Path, archive: Path, tmp_path: Path) -> No
     """An archive has no state of a hang: a report on it judges nothing, and takes its files for nothing else."""
     answer = ask(base, tmp_path / "report.html", archive, "1234", command="report")
     assert (answer.code, answer.err) == (0, "")
+
+
+def test_is_timed(base: Path, tmp_path: Path) -> None:
+    """A call has a duration where its record has one, however its end and its start on a device are known."""
+    ways = list(itertools.product([None, *How], [None, *How]))
+    ended: list[Operation] = []
+    for one, (how, started_how) in zip(operations(1, len(ways)), ways, strict=True):
+        started_ns = None if started_how is None else one.entered_ns + 70_000
+        completed_ns = None if how is None else one.completed_ns
+        known = {"how": how, "started_how": started_how, "started_ns": started_ns, "completed_ns": completed_ns}
+        ended.append(msgspec.structs.replace(one, **known))
+    archive = tmp_path / "archive"
+    writer = ArchiveWriter(archive, 1 << 30)
+    writer.put(segment(ended, len(ended) + 1), names_beside(tmp_path))
+    writer.close(20.0)
+    assert export(base, archive, "--parquet", tmp_path / "out").code == 0
+    rows = asked(f"SELECT number, is_timed, ended_how FROM '{tmp_path}/out/operations.parquet' ORDER BY number")
+    assert rows == [(one.number, one.is_timed, one.how.name.lower() if one.how else None) for one in ended]
+    assert 0 < sum(one.is_timed for one in ended) < len(ended)
 
 
 def test_damaged(base: Path, archive: Path, tmp_path: Path) -> None:
