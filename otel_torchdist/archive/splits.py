@@ -9,7 +9,8 @@ from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.model import Segment
-from otel_torchdist.tape.records.splits import MAX_BYTES, Splits
+from otel_torchdist.tape.records.bounds import MAX_NUMBER
+from otel_torchdist.tape.records.splits import Splits
 
 SPLIT_COLUMNS: Final = ("number", "largest", "received", "members")
 """By the number of their operation; what is sent to each member follows in one column."""
@@ -56,7 +57,7 @@ def unpack_splits(view: memoryview, offset: int, rows: int, count: int) -> tuple
         column, offset = unpack(view, offset, rows)
         columns.append(column)
     parts, offset = unpack(view, offset, count)
-    if any(not 0 <= value <= MAX_BYTES for column in (*columns, parts) for value in column):
+    if any(not 0 <= value <= MAX_NUMBER for column in (*columns, parts) for value in column):
         raise DamagedSegmentError("splits of an impossible size")
     if sum(columns[3]) != len(parts):
         raise DamagedSegmentError("splits of other members than they have")

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.records.splits import MAX_BYTES
+from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.world.calls import OperationView
 
 MAX_COMPARED: Final = 1_024
@@ -54,7 +54,7 @@ class _Sizes:
     def add(self, sequence: int, sent: int, received: int) -> None:
         columns = self.sequences, self.sent, self.received
         for column, value in zip(columns, (sequence, sent, received), strict=True):
-            column.append(min(value, MAX_BYTES))
+            column.append(min(value, MAX_NUMBER))
             if len(column) >= 2 * MAX_COMPARED:
                 del column[:MAX_COMPARED]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.memory import TapeMemory
+from otel_torchdist.tape.records.bounds import clipped
 
 _MASK_64: Final = (1 << 64) - 1
 _FLOAT: Final = struct.Struct("=d")
@@ -117,5 +118,5 @@ def read_figures(memory: TapeMemory) -> StepFigures:
     words = _WORDS.unpack(memory.read(_FIRST << 3, _WORDS.size))
     values = [int(word) for word in words]
     flops = _FLOAT.unpack(_WORD.pack(values[FigureWord.FLOPS - _FIRST]))[0]
-    found = {word.name.lower(): values[word - _FIRST] for word in FigureWord if word is not FigureWord.FLOPS}
+    found = {word.name.lower(): clipped(values[word - _FIRST]) for word in FigureWord if word is not FigureWord.FLOPS}
     return StepFigures(**found, flops=flops if flops == flops and 0 <= flops < float("inf") else 0.0)

@@ -18,6 +18,7 @@ from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
 from otel_torchdist.tape.live_words import ProfileRequest
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
 from otel_torchdist.tape.names.reader import NamesReader
+from otel_torchdist.tape.records.bounds import MAX_NUMBER, clipped
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.tape.status import TapeStatus
 
@@ -121,10 +122,10 @@ class MappedTape:
             heartbeat_ns=heartbeat_ns,
             monotonic_ns=heartbeat_ns,
             realtime_ns=heartbeat_ns + self._sealed(words, LiveWord.CLOCK_OFFSET_US) * 1000,
-            records_dropped=_live(words, LiveWord.RECORDS_DROPPED),
-            names_dropped=_live(words, LiveWord.NAMES_DROPPED),
-            overhead_ns=_live(words, LiveWord.OVERHEAD_NS),
-            overhead_calls=_live(words, LiveWord.OVERHEAD_CALLS),
+            records_dropped=clipped(_live(words, LiveWord.RECORDS_DROPPED)),
+            names_dropped=clipped(_live(words, LiveWord.NAMES_DROPPED)),
+            overhead_ns=clipped(_live(words, LiveWord.OVERHEAD_NS)),
+            overhead_calls=clipped(_live(words, LiveWord.OVERHEAD_CALLS)),
             state=self._enum(TapeState, _live(words, LiveWord.STATE)),
             failure=self._sealed(words, LiveWord.FAILURE),
             request=_live(words, LiveWord.REQUEST),
@@ -255,7 +256,7 @@ def is_whole(record: bytes, number: int) -> bool:
     """
     found, checksum = _RECORD_HEAD.unpack_from(record)
     payload = record[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET]
-    return found == number and checksum == seals.payload_checksum(number, payload)
+    return found == number <= MAX_NUMBER and checksum == seals.payload_checksum(number, payload)
 
 
 def _live(words: tuple[int, ...], word: LiveWord) -> int:

@@ -16,6 +16,7 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.agent.reading.followed_rank import FollowedRank, RankState
+from otel_torchdist.agent.reading.losses import LossLog
 from otel_torchdist.agent.reading.stall_metrics import show
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
@@ -32,7 +33,6 @@ from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.job_attributes import described_beyond
 from otel_torchdist.telemetry.export.outputs import Outputs
@@ -50,14 +50,6 @@ SLOW_S: Final = 1.0
 """A turn that reads for longer than this delays verdicts: from then on tapes that are far behind are not read whole."""
 ENDING_S: Final = 1.0
 """How long a process may take to end after the kernel has released its lock."""
-
-MANY_LOST: Final = 64
-"""Records of one turn that are worth a warning: damage, or a thread that died, loses single ones."""
-LOST: Final = (
-    "rank %d records operations faster than they can be read: %d records were not read, and later ones will not be "
-    "either. Their operations have no spans, and are missing in counters of operations, bytes and durations; they are "
-    "counted in torchdist_records_lost_total. Operations that do not end, and so stalls, are seen all the same"
-)
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -114,7 +106,7 @@ class Reader:
         self.failed: dict[int, Exception] = {}
         self._is_behind = False
         self._has_cut = False
-        self._has_warned = False
+        self._losses = LossLog()
 
     @property
     def serves_metrics(self) -> bool:
@@ -278,7 +270,7 @@ class Reader:
             self._forget(nonce)
             return
         self._has_cut |= batch.is_cut
-        self._note_losses(rank, batch)
+        self._losses.note(rank, batch)
         self._watch.observe(nonce, batch)
         if self._live is not None and self._live.is_watched:
             self._live.observe(rank.tape, batch)
@@ -289,13 +281,6 @@ class Reader:
         if is_over and batch.is_empty:
             rank.ended_at = time.monotonic()
             rank.end(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
-
-    def _note_losses(self, rank: FollowedRank, batch: Batch) -> None:
-        """Warn once if records are lost while a tape is read; what was overwritten before that is no surprise."""
-        if batch.lost >= MANY_LOST and rank.has_been_read and not self._has_warned:
-            self._has_warned = True
-            _logger.warning(LOST, rank.tape.identity.rank, batch.lost)
-        rank.has_been_read = True
 
     def _may_be_ending(self, rank: FollowedRank, state: TapeState) -> bool:
         if state is not TapeState.RUNNING or not self._silent_ends.is_ending(rank.tape):

@@ -11,6 +11,7 @@ from msgspec import Meta
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
 from otel_torchdist.tape.names.model import (
+    BESIDE,
     MAX_DIMENSIONS,
     MAX_FRAMES,
     MAX_NAMES,
@@ -40,7 +41,7 @@ class _Group:
     nth: _Number
     backend: str
     aligned: bool
-    epoch: int = -1
+    epoch: Annotated[int, Meta(ge=BESIDE, le=1 << 53)] = -1
     device: str = ""
     timeout_ms: _Number = 0
     at_timeout: AtTimeout = AtTimeout.UNKNOWN

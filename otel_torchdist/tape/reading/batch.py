@@ -25,6 +25,7 @@ class Batch:
             values its tensors have.
         numerics: Values of operations seen for the first time, and again when their outputs are known.
         lost: Records that were overwritten, passed over, damaged or never committed, and ends that were missed.
+        refused: Lost records that are undamaged, but of a kind unknown to this version or with an impossible number.
         is_cut: Whether records were passed over, because the reader could not keep up.
     """
 
@@ -36,6 +37,7 @@ class Batch:
     companions: list[int] = field(default_factory=list[int])
     numerics: list[Numerics] = field(default_factory=list[Numerics])
     lost: int = 0
+    refused: int = 0
     is_cut: bool = False
 
     @property

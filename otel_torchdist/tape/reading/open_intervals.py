@@ -12,6 +12,7 @@ from otel_torchdist.tape.mapped import MappedTape, words_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.activities import Interval, renewed_interval
+from otel_torchdist.tape.records.bounds import check_position
 from otel_torchdist.tape.records.operations import Operation
 
 _COMPLETED: Final = int(Word.COMPLETED)
@@ -51,16 +52,22 @@ class OpenIntervals:
         if isinstance(interval, Operation):
             self._abandoned.entered(interval)
 
-    def end_late(self, fields: Sequence[int], data: bytes, batch: Batch) -> None:
-        """Take a record of kind `LATE_COMPLETION`: the end of what its own record no longer shows."""
+    def end_late(self, number: int, fields: Sequence[int], data: bytes, batch: Batch) -> None:
+        """Take a record of kind `LATE_COMPLETION`: the end of what its own record no longer shows.
+
+        Raises:
+            ValueError: Its end is known in a way unknown to this version, or at an impossible time.
+        """
         entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
+        check_position(number, entered, elapsed, original)
+        known_how = How(how)
         interval = self._open.pop(original, None)
         self._missing.discard(original)
         if interval is None:
             batch.lost += 1
             return
         known = renewed_interval(interval, words_of(data)) or interval
-        batch.add_ended(msgspec.structs.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure))
+        batch.add_ended(msgspec.structs.replace(known, completed_ns=entered + elapsed, how=known_how, failure=failure))
 
     def read_again(self, tape: MappedTape, batch: Batch, caught_up: bool) -> None:
         """Add to the batch what has ended since the last poll; `caught_up` says that no record is unread."""

@@ -17,7 +17,7 @@ from otel_torchdist.tape.reading.open_intervals import OpenIntervals
 from otel_torchdist.tape.reading.scans import NewestWhole, unfinished
 from otel_torchdist.tape.reading.values import Values
 from otel_torchdist.tape.records.activities import Activity, decoded, interval_of
-from otel_torchdist.tape.records.operations import Operation, StepMark, operation_of
+from otel_torchdist.tape.records.operations import Operation, operation_of, step_of
 from otel_torchdist.tape.records.splits import PendingSplits
 
 UNCOMMITTED_BOUND_S: Final = 1.0
@@ -31,8 +31,6 @@ _KIND: Final = 13
 _FLAGS: Final = 14
 """Positions in a whole record."""
 _FLAGS_FIELD: Final = 12
-_SCALE_FIELD: Final = 4
-"""Of the end of a step; a group in other records."""
 """Position in a payload."""
 _UNEVEN: Final = int(Flag.UNEVEN)
 _OPERATION: Final = int(RecordKind.OPERATION)
@@ -180,7 +178,7 @@ class TapeReader(MappedTape):
                 break
             try:
                 operation = operation_of(number, record[2 : -layout.WORDS])
-            except ValueError:  # of a phase unknown to this version
+            except ValueError:  # of a phase unknown to this version, or with an impossible number
                 break
             self._open.enter(operation, record[-layout.WORDS :], batch)
             number += 1
@@ -259,7 +257,7 @@ class TapeReader(MappedTape):
             try:
                 self._take(number, data, batch)
                 lost -= 1
-            except ValueError:  # a kind unknown to this version
+            except ValueError:  # a kind unknown to this version, or an impossible number
                 continue
         batch.lost += lost
         batch.is_cut = True
@@ -285,8 +283,9 @@ class TapeReader(MappedTape):
             return True
         try:
             self._take(number, data, batch)
-        except ValueError:  # a kind unknown to this version
+        except ValueError:  # a kind unknown to this version, or an impossible number
             batch.lost += 1
+            batch.refused += 1
         return True
 
     def _take(self, number: int, data: bytes, batch: Batch) -> None:
@@ -300,10 +299,9 @@ class TapeReader(MappedTape):
             case RecordKind.RENDEZVOUS | RecordKind.ACTIVITY:
                 self._open.enter(interval_of(number, fields), words_of(data), batch)
             case RecordKind.STEP:
-                scale = layout.float_of(fields[_SCALE_FIELD]) if fields[_SCALE_FIELD] else None
-                batch.steps.append(StepMark(number, fields[0], fields[1], fields[2], bool(fields[_FLAGS_FIELD]), scale))
+                batch.steps.append(step_of(number, fields))
             case RecordKind.LATE_COMPLETION:
-                self._open.end_late(fields, data, batch)
+                self._open.end_late(number, fields, data, batch)
             case RecordKind.SPLITS:
                 self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
                 batch.companions.append(number)

@@ -9,6 +9,7 @@ import msgspec
 
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.records.bounds import check_position
 from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag, numerics_of, with_words
 from otel_torchdist.tape.records.operations import Operation
 
@@ -32,7 +33,12 @@ class Values:
         return bool(self._by_thread)
 
     def add(self, number: int, fields: tuple[int, ...]) -> None:
-        """Add a record; it replaces one of the same thread whose operation was not recorded."""
+        """Add a record; it replaces one of the same thread whose operation was not recorded.
+
+        Raises:
+            ValueError: It was taken at an impossible time or position.
+        """
+        check_position(number, *fields[:3])
         if fields[12] & _PARAMETERS:
             self._await(numerics_of(number, fields, ()))
             return

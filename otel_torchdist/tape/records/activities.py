@@ -16,6 +16,7 @@ import msgspec
 
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How, RecordKind, Word
+from otel_torchdist.tape.records.bounds import check_position, clipped
 from otel_torchdist.tape.records.operations import Operation, operation_of, renewed
 from otel_torchdist.tape.records.remote_calls import SIDES, RemoteCall, call_of, renewed_call
 
@@ -71,13 +72,14 @@ def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
     """Build the activity from a payload's fields.
 
     Raises:
-        ValueError: What the thread is busy with is unknown to this version.
+        ValueError: What the thread is busy with is unknown to this version, or it is at an impossible time or position.
     """
     entered, step, parent, message_bytes, _, kind, _, detail, _, _, thread = fields[:11]
     known = ActivityKind(kind)
+    check_position(number, entered, step, parent)
     if known in SIDES:
         return Activity(number, known, entered, step, detail, thread, call=call_of(fields))
-    return Activity(number, known, entered, step, detail, thread, parent=parent, message_bytes=message_bytes)
+    return Activity(number, known, entered, step, detail, thread, parent=parent, message_bytes=clipped(message_bytes))
 
 
 def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:

@@ -27,6 +27,7 @@ import msgspec
 
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.number_formats import headroom
 from otel_torchdist.tape.records.parameters import WORDS, Parameters
 
@@ -257,7 +258,7 @@ def numerics_of(number: int, fields: Sequence[int], words: Sequence[int]) -> Num
         peer=peer,
         tag=tag,
         thread=thread,
-        elements=elements,
+        elements=clipped(elements),
         flags=NumericsFlag(flags & _ALL_FLAGS),
         unseen=_UNSEEN.get(unseen),
         number_format=number_format,

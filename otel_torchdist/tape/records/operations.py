@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape import seals
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.ends import COARSE, EXACT
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, pack_label
+from otel_torchdist.tape.records.bounds import MAX_NUMBER, check_position
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.splits import Splits
 
@@ -187,8 +188,22 @@ _PHASES: Final = {int(phase): phase for phase in Phase}
 _LABEL: Final = 0xFFFF
 _PIECE: Final = 16
 """As in `layout.unpack_label`, for which each operation would pay a call."""
+_FLAGS_FIELD: Final = 12
+"""Position in a payload."""
 _FLAGS: Final = [Flag(flags) for flags in range(256)]
 """By their byte: a call of `Flag` runs in Python."""
+
+
+def step_of(number: int, fields: Sequence[int]) -> StepMark:
+    """Build the end of a step from a payload's fields.
+
+    Raises:
+        ValueError: It is at an impossible time or position.
+    """
+    ended_ns, step, sequence, _, scale = fields[:5]
+    check_position(number, ended_ns, step, sequence)
+    known = layout.float_of(scale) if scale else None
+    return StepMark(number, ended_ns, step, sequence, bool(fields[_FLAGS_FIELD]), known)
 
 
 def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
@@ -237,7 +252,8 @@ def operation_of(
     """Build the operation from a payload's fields.
 
     Raises:
-        ValueError: The record is not an operation's, or of a kind or phase unknown to this version.
+        ValueError: The record is not an operation's, of a kind or phase unknown to this version, or at an impossible
+            time or position.
     """
     entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, _ = fields
     known_kind, known_phase = OPERATION_KINDS.get(kind), _PHASES.get(phase)
@@ -245,6 +261,8 @@ def operation_of(
         raise ValueError(f"record {number} is of kind {kind}, which is no operation")
     if known_phase is None:
         raise ValueError(f"record {number} is of phase {phase}, which is unknown")
+    check_position(number, entered, step, sequence)
+    size = size if size <= MAX_NUMBER else MAX_NUMBER
     return Operation(
         number, known_kind, entered, step, sequence, size, group, signature, call_site, label & _LABEL, peer, tag,
         thread,

@@ -14,10 +14,10 @@ from typing import Final
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.records.bounds import MAX_NUMBER
 
 MAX_LISTED: Final = 64
 """Members whose parts are listed: at most four records, of parts below 65,536 units."""
-MAX_BYTES: Final = (1 << 62) - 1
 MAX_THREADS: Final = 4_096
 
 _MAX_UNIT: Final = (1 << 32) - 1
@@ -97,12 +97,12 @@ class PendingSplits:
         received, entered_ns, unit, thread, members, first, listed, _, width, _ = layout.SPLITS.unpack(payload)
         count = members or 1
         letter = _LETTERS.get(width)
-        if letter is None or members > MAX_LISTED or first >= count or received > MAX_BYTES:
+        if letter is None or members > MAX_LISTED or first >= count or received > MAX_NUMBER:
             raise ValueError("splits of an unknown form")
         parts = [
             part * unit for part in struct.unpack_from(f"={min(count - first, len(listed) // width)}{letter}", listed)
         ]
-        if max(parts) > MAX_BYTES:
+        if max(parts) > MAX_NUMBER:
             raise ValueError("parts of an impossible size")
         if not first:
             if len(self._by_thread) >= MAX_THREADS:

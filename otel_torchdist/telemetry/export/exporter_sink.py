@@ -65,6 +65,7 @@ class ExporterDestination:
         self._batch = _batches(exporter, resource)
         self._answer = _answer_to(exporter)
         self._warned_at: float | None = None
+        self._complained_at: float | None = None
         self._limit = limiter(environment_limits())
         self._log = LogCapture(exporter)
 
@@ -79,6 +80,8 @@ class ExporterDestination:
             result = self._exporter.export(self._batch(spans))
         if result is SpanExportResult.FAILURE:
             raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
+        if log.complaints:
+            self._complain(log.complaints)
         if answer is None or not (answer.rejected or answer.message):
             return 0
         self._warn(min(answer.rejected, len(spans)), len(spans), answer.message)
@@ -97,6 +100,18 @@ class ExporterDestination:
             "the receiver of spans (%s) has rejected %d of %d spans of a request that it accepted: %.500r. They are "
             "lost; these and all later ones are counted as dropped",
             self.name, rejected, sent, message,
+        )  # fmt: skip
+
+    def _complain(self, complaints: Sequence[str]) -> None:
+        """Warn at most once an hour: a forged tape can have any number of attributes that cannot be encoded."""
+        now = time.monotonic()
+        if self._complained_at is not None and now - self._complained_at < WARNING_INTERVAL_S:
+            return
+        self._complained_at = now
+        _logger.warning(
+            "spans are exported (%s) without %d of their attributes, the first because: %.500r. Further ones are not "
+            "logged for an hour",
+            self.name, len(complaints), complaints[0],
         )  # fmt: skip
 
     def flush(self, timeout_s: float) -> bool:

@@ -91,6 +91,9 @@ def without_fork_handlers() -> Generator[None, None, None]:
         yield
 
 
+_PREFIX: Final = "opentelemetry.exporter."
+
+
 class LogCapture(logging.Filter):
     """While entered, keeps what this thread logs to the loggers of an exporter's modules out of the log.
 
@@ -98,22 +101,26 @@ class LogCapture(logging.Filter):
     every repetition of a message for 20 s: the reason for a failure may be one, after a failure of another exporter.
 
     Attributes:
-        messages: Messages kept out since it was entered.
+        messages: Messages of the exporter, kept out since it was entered.
+        complaints: Messages of modules that exporters share, which encode attributes and log each one that they cannot
+            encode. The export succeeds all the same.
     """
 
     def __init__(self, exporter: object) -> None:
         """Capture the logs of `exporter`."""
         super().__init__()
         # By convention a module's logger has the module's name; base classes log from their own modules.
-        names = {cls.__module__ for cls in type(exporter).__mro__ if cls is not object}
-        self._loggers = [logging.getLogger(name) for name in sorted(names)]
+        self._own = {cls.__module__ for cls in type(exporter).__mro__ if cls is not object}
+        shared = {name for name in sys.modules if name.startswith(_PREFIX)}
+        self._loggers = [logging.getLogger(name) for name in sorted(self._own | shared)]
         self._thread = 0
         self.messages: list[str] = []
+        self.complaints: list[str] = []
 
     def __enter__(self) -> LogCapture:
         """Start capturing."""
         self._thread = threading.get_ident()
-        self.messages = []
+        self.messages, self.complaints = [], []
         for logger in self._loggers:
             logger.filters.insert(0, self)
         return self
@@ -129,11 +136,8 @@ class LogCapture(logging.Filter):
         """Return whether a record goes to the log; keep its message if not."""
         if threading.get_ident() != self._thread:
             return True
-        self.messages.append(record.getMessage())
+        (self.messages if record.name in self._own else self.complaints).append(record.getMessage())
         return False
-
-
-_PREFIX: Final = "opentelemetry.exporter."
 
 
 def give_exporters_private_random() -> None:

@@ -10,6 +10,7 @@ from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.activities import Activity
+from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
 from otel_torchdist.tape.records.checkpoints import STAGES
@@ -108,11 +109,11 @@ class CheckpointMetrics:
             return
         labels = _labels(self._parts.operation_of(activity), self._parts.stage_of(activity) or WHOLE)
         counts = self._counts.setdefault(labels, CheckpointCounts(*labels))
-        counts.duration_ns += max(activity.completed_ns - activity.entered_ns, 0)
+        counts.duration_ns = clipped(counts.duration_ns + max(activity.completed_ns - activity.entered_ns, 0))
         if activity.how is How.CALL:
             counts.ended += 1
-            counts.message_bytes += activity.message_bytes
-            counts.files += activity.files
+            counts.message_bytes = clipped(counts.message_bytes + activity.message_bytes)
+            counts.files = clipped(counts.files + activity.files)
         counts.failed += activity.how is How.FAILED
         if activity.how is How.CALL and CHECKPOINTS[activity.kind].has_stored:
             self.saves = self.saves.after(activity.completed_ns)

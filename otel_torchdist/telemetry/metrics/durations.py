@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.tape.records.bounds import clipped
+
 BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005,
     0.001, 0.0025, 0.005,
@@ -80,12 +82,12 @@ class TimedMessages:
     def observe(self, seconds: float, message_bytes: int) -> None:
         """Count one operation."""
         self.durations.observe(seconds)
-        self.message_bytes += message_bytes
+        self.message_bytes = clipped(self.message_bytes + message_bytes)
 
     def add(self, other: TimedMessages) -> None:
         """Add all operations of another object."""
         self.durations.add(other.durations)
-        self.message_bytes += other.message_bytes
+        self.message_bytes = clipped(self.message_bytes + other.message_bytes)
 
     def copy(self) -> TimedMessages:
         """Return an independent copy."""

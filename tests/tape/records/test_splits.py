@@ -15,8 +15,9 @@ from otel_torchdist.job.runs.lives import waits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.records.operations import operation_of
-from otel_torchdist.tape.records.splits import MAX_BYTES, MAX_LISTED, PendingSplits, Splits, pack_splits
+from otel_torchdist.tape.records.splits import MAX_LISTED, PendingSplits, Splits, pack_splits
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import WriterProcess, begin, new_writer
 
@@ -51,10 +52,10 @@ def test_payload_is_that_of_any_record() -> None:
         operation_of(1, fields)
 
 
-@given(PARTS, st.integers(1, 1 << 33), st.integers(0, MAX_BYTES))
+@given(PARTS, st.integers(1, 1 << 33), st.integers(0, MAX_NUMBER))
 def test_any_sizes(parts: list[int], unit: int, received: int) -> None:
     """Any sizes in any unit are read as they were written: all of them, or the largest in a group of many."""
-    assume(max(parts) * unit <= MAX_BYTES)
+    assume(max(parts) * unit <= MAX_NUMBER)
     pending = PendingSplits()
     for payload in pack_splits(1_000, 7, parts, unit, received):
         pending.add(payload)
@@ -205,13 +206,14 @@ def test_any_payload(memory: Path, content: bytes) -> None:
     reader = TapeReader.of_writer(writer)
     writer.write_splits([bytes(payload)])
     received, entered_ns, _, thread, *_ = layout.SPLITS.unpack(payload)
+    entered_ns = min(entered_ns, MAX_NUMBER)
     step = writer.begin(entered_ns, 3, 1, 12, 0, 0, 0, 0, -1, 0, thread, RecordKind.OPERATION, Flag.UNEVEN)
     batch = reader.poll()
     assert [one.number for one in batch.entered] == [step]
     splits = batch.entered[0].splits
     if splits is not None:
         assert (batch.lost, splits.received) == (0, received)
-        assert 0 <= splits.largest <= MAX_BYTES and len(splits.sent) <= MAX_LISTED
+        assert 0 <= splits.largest <= MAX_NUMBER and len(splits.sent) <= MAX_LISTED
     writer.close()
 
 

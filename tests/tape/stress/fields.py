@@ -22,9 +22,9 @@ def fields_of(seed: int) -> tuple[int, ...]:
     low = mixed & _LOW_32
     return (
         mixed % 2**60,
-        -seed,
+        seed * 3,
         seed,
-        mixed % 2**64,
+        mixed % 2**62,
         low,
         low ^ _LOW_32,
         low >> 1,
@@ -40,7 +40,7 @@ def fields_of(seed: int) -> tuple[int, ...]:
 
 def step_of(seed: int) -> tuple[int, int, int]:
     """Arguments of `step_ended`; the sequence is the seed."""
-    return seed, seed * 3, seed * 0x9E3779B97F4A7C15 % 2**64
+    return seed, seed * 3, seed * 0x9E3779B97F4A7C15 % 2**62
 
 
 def is_whole(operation: Operation) -> bool:

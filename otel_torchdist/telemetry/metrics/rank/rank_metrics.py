@@ -14,6 +14,7 @@ from otel_torchdist.tape.figures import NO_FIGURES, read_figures
 from otel_torchdist.tape.layout import Flag, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.status import TapeStatus
@@ -246,7 +247,7 @@ class RankMetrics:
     def _count_entered(self, operation: Operation) -> None:
         series, _ = self._series.target(operation)
         series.entered += 1
-        series.message_bytes += operation.message_bytes
+        series.message_bytes = clipped(series.message_bytes + operation.message_bytes)
         if operation.numerics is not None:
             self._totals.count_looked_at(operation.numerics)
             self._count_values(series, operation.numerics)
