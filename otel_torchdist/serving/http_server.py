@@ -19,10 +19,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from otel_torchdist.serving.clients import ScrapeClients
+from otel_torchdist.serving.request_head import BoundedHead, HeadTooLargeError, discard_input
 
 CLIENT_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 2.0
@@ -134,6 +136,21 @@ class _Handler(WSGIRequestHandler):
     """Answers one request, and gives up on a client that does not read or write for a while."""
 
     timeout = CLIENT_TIMEOUT_S
+    requestline = request_version = command = ""  # until the request line was read, for `send_error`
+
+    def setup(self) -> None:
+        """Prepare to read the request."""
+        super().setup()
+        self.rfile = BoundedHead(self.rfile)
+
+    def handle(self) -> None:
+        """Answer the request."""
+        try:
+            super().handle()
+        except HeadTooLargeError as error:
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, explain=str(error))
+            self.wfile.flush()
+            discard_input(self.connection)
 
     def get_environ(self) -> dict[str, Any]:
         """Return what an application learns of the request; both ends together show whose connection it is."""

@@ -119,6 +119,20 @@ def test_pods_are_confined(template: dict[str, Any]) -> None:
 
 
 @each_pod
+def test_memory_is_limited(template: dict[str, Any]) -> None:
+    """Each container states the memory that it needs and the most that it may take."""
+    for container in containers(template):
+        needed, most = (container["resources"][which]["memory"] for which in ("requests", "limits"))
+        assert bytes_of(needed) < bytes_of(most), container["name"]
+
+
+def bytes_of(quantity: str) -> int:
+    """The bytes of a Kubernetes quantity, such as `128Mi`."""
+    number, unit = quantity[:-2], quantity[-2:]
+    return int(number) << {"Mi": 20, "Gi": 30}[unit]
+
+
+@each_pod
 def test_references_to_variables(template: dict[str, Any]) -> None:
     """`$(NAME)` is replaced only if the variable is defined before it."""
     for container in containers(template):
