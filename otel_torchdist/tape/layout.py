@@ -75,7 +75,7 @@ MAX_RANKS: Final = 1 << 20
 """Upper bound of ranks and world sizes: readers list the ranks of a job that are not there."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
 ASKED_TIME_BITS: Final = 45
-"""Of a request to end: microseconds of more than a year. The signal's number is above them."""
+"""Of a request to end: microseconds, which wrap after 407 days. The signal's number is above them."""
 
 
 class LiveWord(enum.IntEnum):

@@ -38,6 +38,27 @@ class ProfileRequest:
         return cls(value >> 24, (value >> 8 & 0xFFFF) / 10, value & 0xFF)
 
 
+_ASKED_WRAP_US: Final = 1 << layout.ASKED_TIME_BITS
+
+
+def asked_at_ns(asked: int, heartbeat_ns: int) -> int:
+    """Return when a request to end came; 0 if there was none.
+
+    The word has that time modulo 407 days of the machine's uptime. A process ends soon after it was asked to, so of the
+    times that the word may mean it is the one nearest to the last heartbeat.
+
+    Args:
+        asked: Value of the word ASKED.
+        heartbeat_ns: The last heartbeat.
+    """
+    if not asked >> layout.ASKED_TIME_BITS:
+        return 0
+    heartbeat_us = heartbeat_ns // 1000
+    since_us = (asked - heartbeat_us + _ASKED_WRAP_US // 2) % _ASKED_WRAP_US - _ASKED_WRAP_US // 2
+    at_us = heartbeat_us + since_us
+    return (at_us if at_us >= 0 else at_us + _ASKED_WRAP_US) * 1000
+
+
 class LiveWords:
     """Writes the live words of a tape.
 

@@ -15,7 +15,7 @@ from otel_torchdist.files.locks import holder_of, is_locked_elsewhere
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
-from otel_torchdist.tape.live_words import ProfileRequest
+from otel_torchdist.tape.live_words import ProfileRequest, asked_at_ns
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER, clipped
@@ -134,7 +134,7 @@ class MappedTape:
             exported_by_rank=bool(self._sealed(words, LiveWord.EXPORTED_BY_RANK)),
             rescue=Rescue.decode(self._sealed(words, LiveWord.RESCUE)),
             asked_signal=asked >> layout.ASKED_TIME_BITS,
-            asked_ns=(asked & ((1 << layout.ASKED_TIME_BITS) - 1)) * 1000,
+            asked_ns=asked_at_ns(asked, heartbeat_ns),
             rpc_worker=self._sealed(words, LiveWord.RPC_WORKER),
             rpc_threads=self._sealed(words, LiveWord.RPC_THREADS),
         )
