@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.files.kept import KeptFile, identity_of
 from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
 
 LOG_NAME: Final = "agent.log"
@@ -25,8 +26,8 @@ LEVELS: Final = {" WARNING ": logging.WARNING, " ERROR ": logging.ERROR, " CRITI
 MAX_BYTES: Final = 65_536
 """Most that is read at once; the rest can be found in the file."""
 
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-_TAIL_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+_TAIL_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -40,7 +41,8 @@ class LogTail:
     def __init__(self, path: Path) -> None:
         """Begin at the current end of the file, which need not exist yet."""
         self.path = path
-        self._file: int | None = None
+        self._file: KeptFile | None = None
+        self._identity = (0, 0)
         self._read: int = 0
         self.pass_over()
 
@@ -51,7 +53,7 @@ class LogTail:
             return []
         with contextlib.suppress(OSError):
             first = max(begin, size - MAX_BYTES)
-            text = os.pread(self._file, size - first, first)
+            text = os.pread(self._file.fileno(), size - first, first)
             whole = text[: text.rfind(b"\n") + 1]
             self._read -= len(text) - len(whole)
             return whole.decode(errors="replace").splitlines()
@@ -65,24 +67,29 @@ class LogTail:
         """Close the file."""
         file, self._file = self._file, None
         if file is not None:
-            os.close(file)
+            file.close()
 
     def _advance(self) -> tuple[int, int]:
         self._open_newest()
-        size = os.fstat(self._file).st_size if self._file is not None else 0
-        begin, self._read = self._read, size
-        return begin, size
+        begin = self._read
+        if self._file is not None and self._file.is_open:
+            self._read = os.fstat(self._file.fileno()).st_size
+        return begin, self._read
 
     def _open_newest(self) -> None:
         """Open the file unless it is open, and open the new one after a rotation."""
         try:
-            if self._file is not None and os.path.samestat(os.stat(self.path), os.fstat(self._file)):
+            facts = os.stat(self.path)
+            is_same = (facts.st_dev, facts.st_ino) == self._identity
+            if is_same and self._file is not None and self._file.is_open:
                 return
-            newest = os.open(self.path, _TAIL_FLAGS)
+            newest = KeptFile(self.path, _TAIL_FLAGS)
         except OSError:
             return
         self.close()
-        self._file, self._read = newest, 0
+        self._file, self._identity = newest, identity_of(newest.fileno())
+        if not is_same:
+            self._read = 0
 
 
 class LogRelay:
@@ -92,8 +99,8 @@ class LogRelay:
         """Follow the log in a job directory from its current end."""
         self.path = directory / LOG_NAME
         self._tail = LogTail(self.path)
-        self._lock = os.open(directory / LOCK_NAME, _FLAGS, 0o600)
-        self._stand_in_lock = os.open(directory / STAND_IN_LOCK_NAME, _FLAGS, 0o600)
+        self._lock = KeptFile(directory / LOCK_NAME, _FLAGS)
+        self._stand_in_lock = KeptFile(directory / STAND_IN_LOCK_NAME, _FLAGS)
         self._is_ours = False
         self._stands_in = False
         self._sign = 0
@@ -101,14 +108,15 @@ class LogRelay:
 
     def pass_on(self) -> None:
         """Log what has been added since the last call, if this process is responsible."""
-        self._is_ours = self._is_ours or try_lock(self._lock)
+        self._reopen_locks()
+        self._is_ours = self._is_ours or try_lock(self._lock.fileno())
         if self._is_ours:
             self._do_our_part()
         elif self._has_new_sign():
             self._relay_new() if self._stands_in else self._tail.pass_over()
             self._stop_standing_in()
         elif self._checks_without_sign >= SILENT_CHECKS:
-            self._stands_in = self._stands_in or try_lock(self._stand_in_lock)
+            self._stands_in = self._stands_in or try_lock(self._stand_in_lock.fileno())
             if self._stands_in:
                 self._relay_new()
 
@@ -116,25 +124,34 @@ class LogRelay:
         """Relay what is new, and leave the rest to another rank."""
         self.pass_on()
         self._tail.close()
-        os.close(self._lock)
-        os.close(self._stand_in_lock)
+        self._lock.close()
+        self._stand_in_lock.close()
+
+    def _reopen_locks(self) -> None:
+        """Open the files again that the program has closed, which has released the locks."""
+        if not self._lock.is_open:
+            self._is_ours = False
+            self._lock.reopen()
+        if not self._stand_in_lock.is_open:
+            self._stands_in = False
+            self._stand_in_lock.reopen()
 
     def _do_our_part(self) -> None:
-        os.utime(self._lock)  # the sign that we still check
+        os.utime(self._lock.fileno())  # the sign that we still check
         self._stop_standing_in()
-        if is_locked_elsewhere(self._stand_in_lock):
+        if is_locked_elsewhere(self._stand_in_lock.fileno()):
             self._tail.pass_over()  # relayed by the rank that stands in for us until it sees the sign
         else:
             self._relay_new()
 
     def _has_new_sign(self) -> bool:
-        before, self._sign = self._sign, os.fstat(self._lock).st_mtime_ns
+        before, self._sign = self._sign, os.fstat(self._lock.fileno()).st_mtime_ns
         self._checks_without_sign = 0 if self._sign != before else self._checks_without_sign + 1
         return self._checks_without_sign == 0
 
     def _stop_standing_in(self) -> None:
         if self._stands_in:
-            unlock(self._stand_in_lock)
+            unlock(self._stand_in_lock.fileno())
         self._stands_in = False
 
     def _relay_new(self) -> None:

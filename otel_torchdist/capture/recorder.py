@@ -93,7 +93,7 @@ class Recorder:
         self.call_sites = CallSites(self.tape.names, self.native)
         self.call_paths = CallPaths(self.tape.names)
         self.step = 0
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_loss = False
         self._labels: dict[str | LabelName, int] = {}
         self._group_counts: Counter[tuple[int, ...]] = Counter()
 
@@ -130,7 +130,14 @@ class Recorder:
         self.step += 1
 
     def warn_of_names(self) -> None:
-        """Warn once that the name dictionary is nearly full, and how that limits what is recorded."""
+        """Warn once that the name dictionary is nearly full or lost, and how that limits what is recorded."""
+        if self.tape.names.is_lost and not self._has_warned_of_loss:
+            self._has_warned_of_loss = True
+            _logger.warning(
+                "the program has closed the file of names of rank %d, a descriptor that it did not open, and %s cannot "
+                "be opened again: new groups, call sites and shapes are shown as `other`",
+                self.tape.identity.rank, self.tape.path.with_suffix(".names"),
+            )  # fmt: skip
         if self.tape.names.is_scarce and not self._has_warned:
             self._has_warned = True
             _logger.warning(

@@ -314,6 +314,7 @@ class Capture:
         if recorder is None:
             return
         recorder.tape.beat()
+        recorder.tape.keep_files()
         recorder.warn_of_names()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()

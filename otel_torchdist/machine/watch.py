@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist import guard
+from otel_torchdist.files.kept import move_up
 from otel_torchdist.machine.gpu_log import GpuLog
 from otel_torchdist.machine.gpus import GpuProcess
 from otel_torchdist.machine.model import MachineReading
@@ -47,7 +48,7 @@ class MachineWatch:
         self._interval_s = interval_s
         self._ranks: Sequence[WatchedRank] = ()
         self._is_stopping = self._is_due = False
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = move_up(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._thread = threading.Thread(target=self._run, name="torchdist-machine", daemon=True)
 
     def start(self) -> MachineWatch:

@@ -37,7 +37,7 @@ class NativeTapeWriter(TapeWriter):
         """
         super().__init__(directory, identity, names_bytes)
         self.library = library
-        self.session: int = library.open(self._file, identity.capacity) or 0
+        self.session: int = library.open(self._lock.fileno(), identity.capacity) or 0
         if not self.session:
             self.close()
             for path in (self.path, self.path.with_suffix(".names")):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
+from otel_torchdist.files.kept import move_up, open_epoll
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.files.others import open_regular
 from otel_torchdist.job.runs.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
@@ -164,9 +165,9 @@ class DeathWatch:
         """Open what the thread needs; without free descriptors only the thread starts, and retries."""
         if self._epoll is None:
             with contextlib.suppress(OSError):
-                wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                wake = move_up(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
                 try:
-                    epoll = select.epoll()
+                    epoll = open_epoll()
                 except OSError:
                     os.close(wake)
                     raise
@@ -184,7 +185,7 @@ class DeathWatch:
         if watched.pidfd >= 0 or watched.lock >= 0 or watched.was_gone:
             return
         with contextlib.suppress(OSError):
-            file = open_regular(watched.tape, watched.owner)
+            file = move_up(open_regular(watched.tape, watched.owner))
             if is_locked_elsewhere(file):
                 watched.lock = file
             else:
@@ -193,7 +194,7 @@ class DeathWatch:
 
     def _hold_by_pid(self, watched: _Watched, epoll: select.epoll) -> None:
         pid = watched.identity.pid
-        file = pidfd.open_process(pid)
+        file = move_up(pidfd.open_process(pid))
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, file)
             # Only now: from here on, what is read of this pid belongs to the process behind the pidfd.

@@ -23,6 +23,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from otel_torchdist.files.kept import move_up
 from otel_torchdist.serving.clients import ScrapeClients
 from otel_torchdist.serving.request_head import BoundedHead, HeadTooLargeError, discard_input
 
@@ -181,6 +182,7 @@ class _Server(WSGIServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
+        self.socket = socket.socket(fileno=move_up(self.socket.detach()))
         # As in WSGIServer, but without the DNS query.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files import others as others_files
+from otel_torchdist.files.kept import move_up
 from otel_torchdist.files.locks import holder_of, is_locked_elsewhere
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import decode_identity
@@ -272,7 +273,7 @@ def _open(path: Path, owner: int | None) -> tuple[int, bool]:
     readonly = not os.access(path, os.W_OK)
     try:
         permitted = path.parent.stat().st_uid if owner is None else owner
-        file = others_files.open_regular(path, permitted, writable=not readonly)
+        file = move_up(others_files.open_regular(path, permitted, writable=not readonly))
     except OSError as error:
         raise TapeError(f"{path}: cannot be opened: {others_files.reason(error)}") from error
     found = os.fstat(file).st_uid

@@ -8,6 +8,7 @@ import weakref
 from typing import Protocol
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.files.kept import close_if, identity_of, refers_to
 from otel_torchdist.tape import layout
 
 _WORD = struct.Struct("=Q")
@@ -61,7 +62,9 @@ class FileMemory:
         self.readonly = readonly
         self._file = file
         self._where = where
-        self._given_back = weakref.finalize(self, os.close, file)  # for readers dropped without `close`
+        self._identity = identity_of(file)
+        # For readers dropped without `close`. A reader in a rank may find that the program has closed its files.
+        self._given_back = weakref.finalize(self, close_if, file, self._identity)
         self._given_back.atexit = False
 
     def __getitem__(self, word: int) -> int:
@@ -79,6 +82,8 @@ class FileMemory:
         Raises:
             TapeError: The file cannot be written to.
         """
+        if not refers_to(self._file, self._identity):
+            raise TapeError(f"{self._where}: cannot be written to: its descriptor was closed by other code")
         try:
             os.pwrite(self._file, _WORD.pack(value), word << 3)
         except OSError as error:

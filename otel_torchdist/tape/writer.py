@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
-import mmap
 import os
 import struct
 import zlib
@@ -19,10 +17,12 @@ from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWords
 from otel_torchdist.tape.identity import TapeIdentity, encode_identity
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
+from otel_torchdist.tape.life_lock import LifeLock
 from otel_torchdist.tape.live_words import LiveWords
 from otel_torchdist.tape.names.model import MAX_BYTES
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.refuge import Refuge
+from otel_torchdist.tape.shared_map import map_shared
 
 _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
 _RING_WORD: Final = layout.RING_OFFSET // 8
@@ -81,19 +81,19 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         with contextlib.ExitStack() as undo:
             try:
                 header = encode_identity(self.identity)
-                self._file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                undo.callback(os.close, self._file)
+                self._lock = LifeLock(hidden, self.path)
+                undo.callback(self._lock.close)
                 undo.callback(hidden.unlink)
                 # With ftruncate alone, the first store to a page that a full /dev/shm lacks would raise SIGBUS.
-                os.posix_fallocate(self._file, 0, size)
-                self._bytes = memoryview(mmap.mmap(self._file, size))
+                os.posix_fallocate(self._lock.fileno(), 0, size)
+                self._bytes = memoryview(map_shared(self._lock.fileno(), size))
                 self.names = NamesWriter(names_path, names_bytes)
                 undo.callback(self.names.close)
                 undo.callback(names_path.unlink)
                 self._bytes[: layout.IDENTITY_SIZE] = header
                 self._words = self._bytes.cast("Q")
                 self.begin_live_words()
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock.take()
                 hidden.rename(self.path)
             except (OSError, struct.error) as error:
                 raise TapeError(f"cannot create a tape of {size} bytes in {self.path.parent}: {error}") from error
@@ -340,10 +340,14 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         """Return the numbers of the operations that have not ended."""
         return list(self._open)
 
+    def keep_files(self) -> None:
+        """Open files again that the program has closed, and take the lock again; called once a second."""
+        self._lock.hold()
+
     def close(self) -> None:
         """Release the lock. The mapping stays until the last reference to it is gone, so late callers cannot crash."""
         if self.closed:
             return
         self.closed = True
         self.names.close()
-        os.close(self._file)
+        self._lock.close()

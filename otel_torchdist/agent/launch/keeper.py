@@ -19,6 +19,7 @@ from otel_torchdist import guard
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child
 from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
 from otel_torchdist.agent.log_relay import LogRelay
+from otel_torchdist.files.kept import KeptFile
 from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import START_LOCK_NAME
@@ -33,7 +34,7 @@ FIRST_PAUSE_S: Final = 1.0
 PUT_OFF_WARNING_S: Final = 30.0
 """How long a program may wait for its children before we warn that this keeps the agent from being started."""
 
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -94,8 +95,8 @@ class _Post:
         self.directory = directory
         self._since_ns = time.monotonic_ns()
         # Closing a descriptor drops the locks that this process has on the file, so each is opened once and kept open.
-        self._watch_lock = os.open(directory / LOCK_NAME, _FLAGS, 0o600)
-        self._start_lock = os.open(directory / START_LOCK_NAME, _FLAGS, 0o600)
+        self._watch_lock = KeptFile(directory / LOCK_NAME, _FLAGS)
+        self._start_lock = KeptFile(directory / START_LOCK_NAME, _FLAGS)
         self._starting_since: float | None = None
         self._starting: threading.Thread | None = None
         self._detached = threading.Event()
@@ -108,17 +109,19 @@ class _Post:
 
     def check(self) -> None:
         self._relay.pass_on()
-        is_read = is_locked_elsewhere(self._watch_lock)
+        for lock in (self._watch_lock, self._start_lock):
+            lock.reopen()
+        is_read = is_locked_elsewhere(self._watch_lock.fileno())
         self._was_read |= is_read
         if self._starting_since is not None:
             if is_read or time.monotonic() - self._starting_since > START_TIMEOUT_S:
                 self._starting_since = None
-                unlock(self._start_lock)
+                unlock(self._start_lock.fileno())
             return
-        if is_read or self._has_given_up or self._must_put_off() or not try_lock(self._start_lock):
+        if is_read or self._has_given_up or self._must_put_off() or not try_lock(self._start_lock.fileno()):
             return
-        if is_locked_elsewhere(self._watch_lock) or not self._may_start():
-            unlock(self._start_lock)
+        if is_locked_elsewhere(self._watch_lock.fileno()) or not self._may_start():
+            unlock(self._start_lock.fileno())
             return
         self._starting_since = time.monotonic()
         self._detached.clear()
@@ -136,8 +139,8 @@ class _Post:
         if self._starting is not None:
             self._detached.wait(FORK_TIMEOUT_S)  # or it would end halfway, with this process
         self._relay.close()
-        os.close(self._watch_lock)
-        os.close(self._start_lock)
+        self._watch_lock.close()
+        self._start_lock.close()
 
     def _must_put_off(self) -> bool:
         """Whether the program is in an `os.wait()`, which would return a child of ours that it does not know."""
@@ -169,7 +172,7 @@ class _Post:
     def _may_start(self) -> bool:
         """Whether it is time for another start; all ranks record the times of starts in the file that they lock."""
         now_ns = time.monotonic_ns()
-        words = os.pread(self._start_lock, 4096, 0).split()
+        words = os.pread(self._start_lock.fileno(), 4096, 0).split()
         starts = [int(word) for word in words if word.isdigit()]
         since_ns = max(self._since_ns, now_ns - round(STARTS_WITHIN_S * 1e9))
         recent = [start for start in starts if since_ns <= start <= now_ns]
@@ -186,6 +189,6 @@ class _Post:
         if recent and now_ns - recent[-1] < pause_s * 1e9:
             return False
         content = b"".join(b"%d\n" % start for start in [*recent, now_ns])
-        os.ftruncate(self._start_lock, 0)
-        os.pwrite(self._start_lock, content, 0)
+        os.ftruncate(self._start_lock.fileno(), 0)
+        os.pwrite(self._start_lock.fileno(), content, 0)
         return True

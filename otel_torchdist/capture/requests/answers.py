@@ -12,6 +12,7 @@ from otel_torchdist.capture.requests.profile import Profiler
 from otel_torchdist.capture.requests.stacks import (
     answer_stack_request,
     offer_stacks,
+    renew_offer,
     still_offers_stacks,
     withdraw_offer,
     write_no_stacks,
@@ -37,6 +38,7 @@ class RequestAnswers:
         """Answer what has been requested since the last call."""
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
+        renew_offer(recorder.tape.path)
         with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
             answer_stack_request(recorder.tape)
         self._profiler.start_if_requested(recorder.tape)

@@ -7,6 +7,7 @@ process: what it had before gets everything too, and code that sets one later (a
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_torchdist import guard
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS
+from otel_torchdist.files.kept import KeptDescriptor
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
@@ -40,7 +42,10 @@ class PreemptionWatch:
         """
         self._signals = signals
         self._recorder = recorder
-        self._read = self._write = self._before = _NONE
+        self._read: KeptDescriptor | None = None
+        self._write: KeptDescriptor | None = None
+        self._before = self._wakeup = _NONE
+        self._replacing = threading.Lock()
 
     def start(self) -> None:
         """Begin; only the main thread can."""
@@ -50,37 +55,73 @@ class PreemptionWatch:
                 OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS,
             )
             return
-        self._read, self._write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._write, False)
-        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._read, self._write = map(KeptDescriptor, os.pipe2(os.O_CLOEXEC))
+        self._wakeup = self._write.fileno()
+        os.set_blocking(self._wakeup, False)
+        self._before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: (watch := this()) and watch.leave_in_child())
         threading.Thread(target=self._run, name="otel-torchdist-signals", daemon=True).start()
 
     def stop(self) -> None:
         """End, and put back the descriptor that was there before, unless somebody has replaced ours."""
-        if self._write == _NONE or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
+            return
+        with self._replacing:
+            write, self._write = self._write, None
+        if write is None:
             return
         current = signal.set_wakeup_fd(self._before)
-        if current != self._write:
+        if current != self._wakeup:
             signal.set_wakeup_fd(current)
-        write, self._write = self._write, _NONE
-        os.close(write)  # ends the thread
+        write.close()  # ends the thread
 
     def leave_in_child(self) -> None:
         """Have a forked child's signals not end up in its parent."""
-        if self._write != _NONE:
+        self._replacing = threading.Lock()
+        if self._write is not None and self._read is not None:
             self.stop()
-            os.close(self._read)
+            self._read.close()
 
     def _run(self) -> None:
-        read = self._read
         with guard.guarded("signals"):
-            while numbers := os.read(read, 64):
+            while (read := self._read) is not None and self._write is not None:
+                self._follow(read)
+                read.close()
+                if not self._replace():
+                    break
+
+    def _follow(self, read: KeptDescriptor) -> None:
+        """Mark what comes through a pipe until either end of it is closed."""
+        with guard.guarded("signals"):
+            while read.is_open and (numbers := os.read(read.fileno(), 64)):
                 self._pass_on(numbers)
                 if self._signals.intersection(numbers):
                     self._mark(next(number for number in numbers if number in self._signals))
-        os.close(read)
+
+    def _replace(self) -> bool:
+        """Replace a pipe that the program has closed; return whether there is a new one.
+
+        Only the main thread can give the interpreter another descriptor. So the new pipe must get the old number.
+        """
+        with self._replacing:
+            if self._write is None:
+                return False  # `stop` has closed it
+            self._write.close()
+            read, write = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(write, False)
+            place = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, self._wakeup)  # or the next one that is free
+            os.close(write)
+            self._read, self._write = KeptDescriptor(read), KeptDescriptor(place, moves=False)
+            if place == self._wakeup:
+                return True
+            self._read.close()
+            self._write.close()
+        _logger.warning(
+            "%s: the program has closed a descriptor that it did not open, so signals are not marked any more",
+            OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS,
+        )
+        return False
 
     def _pass_on(self, numbers: bytes) -> None:
         if self._before == _NONE:

@@ -13,7 +13,6 @@ import fcntl
 import itertools
 import operator
 import os
-import resource
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.call_sites import site_of
 from otel_torchdist.capture.thread_frames import frames_by_thread
+from otel_torchdist.files.kept import high_descriptor, identity_of, refers_to
 from otel_torchdist.job.requests.fault_handler import SignalOffer, offer_path
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
 
@@ -97,9 +97,6 @@ def frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
 
 
 SIGNAL: Final = signal.SIGRTMIN + 5
-_HIGH: Final = 4096
-"""A process's descriptor table grows to its highest descriptor."""
-_BELOW_LIMIT: Final = 64
 _LONG_TURN_S: Final = 0.5
 """A thread that may run Python for longer than this without releasing the GIL would be mistaken for native code."""
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -126,21 +123,18 @@ class _Handler:
         Raises:
             OSError: There is no free descriptor.
         """
-        if self._is_ours():
+        if self.descriptor >= 0 and not self.is_lost:
             os.dup2(file, self.descriptor, inheritable=False)
         else:
-            self.descriptor = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _high_descriptor())
+            self.descriptor = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, high_descriptor())
             # all_threads=True reads the stacks of running threads, and crashes.
             faulthandler.register(SIGNAL, file=self.descriptor, all_threads=False, chain=False)
-        self._file = _identity(self.descriptor)
+        self._file = identity_of(self.descriptor)
 
-    def _is_ours(self) -> bool:
-        """Whether our descriptor still refers to our file: user code may close descriptors that it did not open."""
-        if self.descriptor < 0:
-            return False
-        with contextlib.suppress(OSError):
-            return _identity(self.descriptor) == self._file
-        return False
+    @property
+    def is_lost(self) -> bool:
+        """Whether the program has closed our descriptor, although it did not open it."""
+        return self.descriptor >= 0 and not refers_to(self.descriptor, self._file)
 
 
 _handler: Final = _Handler()
@@ -172,6 +166,13 @@ def offer_stacks(tape: Path) -> bool:
     return True
 
 
+def renew_offer(tape: Path) -> None:
+    """Offer stacks by a signal again if the program has closed the descriptor to which the handler writes."""
+    if _handler.is_lost:
+        withdraw_offer(tape)
+        offer_stacks(tape)
+
+
 def still_offers_stacks() -> bool:
     """Whether the signal is still harmless, as far as Python itself can check immediately.
 
@@ -194,18 +195,6 @@ def write_no_stacks() -> None:
         return
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         _handler.write_to(nowhere.fileno())
-
-
-def _high_descriptor() -> int:
-    """A descriptor out of the way of programs that close low ones or pass them to `select`."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    ceiling = _HIGH if limit == resource.RLIM_INFINITY else min(limit, _HIGH)
-    return max(ceiling - _BELOW_LIMIT, 3)
-
-
-def _identity(file: int) -> tuple[int, int]:
-    facts = os.fstat(file)
-    return facts.st_dev, facts.st_ino
 
 
 def _has_bit(mask: str) -> bool:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from otel_torchdist import guard
+from otel_torchdist.files.kept import KeptFile
 from otel_torchdist.tape.names.model import (
     MAX_BYTES,
     MAX_NAMES,
@@ -23,6 +24,7 @@ class NamesWriter:
         max_bytes: Maximum size of the file.
         dropped: Names that became `OTHER`.
         is_scarce: Whether a name has been refused, for lack of room or to leave room for others.
+        is_lost: Whether the program has closed the file, and it could not be opened again.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
@@ -31,7 +33,7 @@ class NamesWriter:
         Raises:
             OSError: The file cannot be created.
         """
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = KeptFile(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         self._ids: dict[Name, int] = {}
         self._next = 1
         self._bytes = 0
@@ -39,6 +41,8 @@ class NamesWriter:
         self._lock = threading.Lock()
         self.dropped = 0
         self.is_scarce = False
+        self.is_lost = False
+        self._is_closed = False
 
     def intern(self, name: Name, spare: int = 0) -> int:
         """Return the id of a name; `OTHER`, counted as dropped, once the dictionary is full or cannot be written.
@@ -86,7 +90,7 @@ class NamesWriter:
             return OTHER
         line = encode_line(identity, name)
         if len(line) > room or not self._write(line):
-            self.is_scarce = True
+            self.is_scarce = self.is_scarce or not self.is_lost
             return OTHER
         self._bytes += len(line)
         self._next += 1
@@ -95,16 +99,34 @@ class NamesWriter:
 
     def _write(self, line: bytes) -> bool:
         try:
-            if os.write(self._file, line) == len(line):
+            if self._is_closed or not self._has_file():
+                return False
+            if os.write(self._file.fileno(), line) == len(line):
                 return True
-            os.ftruncate(self._file, self._bytes)  # a truncated line would corrupt the next one too
+            self._drop_rest()
         except OSError as error:
             guard.pass_on(error)  # a TimeoutError of the program is an OSError, too
         return False
 
+    def _has_file(self) -> bool:
+        """Open the file again if the program has closed it; return whether it is open."""
+        if self._file.is_open:
+            return True
+        try:
+            self._file.reopen()
+            self._drop_rest()
+        except OSError as error:
+            guard.pass_on(error)
+            self.is_lost = True
+            return False
+        return True
+
+    def _drop_rest(self) -> None:
+        """Cut off a line that was written in part: it would corrupt the next one too."""
+        os.ftruncate(self._file.fileno(), self._bytes)
+
     def close(self) -> None:
         """Close the file; later names become `OTHER`."""
         with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-            self._file = -1
+            self._is_closed = True
+            self._file.close()

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
+from otel_torchdist.files.kept import KeptDescriptor
 
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
@@ -34,7 +35,8 @@ class JsonFileExporter(SpanExporter):
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = KeptDescriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+        self._is_closed = False
         self._is_cut = False
         self._lock = threading.Lock()  # a shutdown that is out of patience closes the file beside an export
 
@@ -42,12 +44,12 @@ class JsonFileExporter(SpanExporter):
         """Write one line."""
         line = otlp_json(spans).encode() + b"\n"
         with self._lock:
-            return self._write(line) if self._file >= 0 else SpanExportResult.FAILURE
+            return self._write(line) if not self._is_closed else SpanExportResult.FAILURE
 
     def _write(self, line: bytes) -> SpanExportResult:
         try:
             # A line cut short by a full disk stays cut; the next one must not be joined to it.
-            written = os.write(self._file, b"\n" + line if self._is_cut else line)
+            written = os.write(self._file.fileno(), b"\n" + line if self._is_cut else line)
         except OSError as error:
             _logger.error("Failed to write spans to %s: %s", self._path, error)
             return SpanExportResult.FAILURE
@@ -64,9 +66,8 @@ class JsonFileExporter(SpanExporter):
     def shutdown(self) -> None:
         """Close the file."""
         with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-            self._file = -1
+            self._is_closed = True
+            self._file.close()
 
 
 def file_exporter(path: Path | str) -> SpanExporter:

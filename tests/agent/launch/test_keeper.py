@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -187,3 +188,26 @@ def test_a_program_that_waits_for_its_children_is_left_alone(
     monkeypatch.setattr(keeper, "awaits_any_child", lambda: False)
     look(kept, starts, 1)
     assert len(starts.at) == 1
+
+
+def test_descriptors_that_the_program_closes(
+    kept: AgentKeeper, starts: Starts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program's files that get their numbers are neither truncated nor closed, and agents are started as before."""
+    look(kept, starts, 3)
+    folder = tmp_path / "of the program"
+    folder.mkdir()
+    numbers = [int(one.split(":")[0]) for one in open_descriptors() if ".lock" in one and str(tmp_path) in one]
+    assert len(numbers) == 4
+    for number in numbers:
+        (folder / str(number)).write_text("checkpoint")
+        with (folder / str(number)).open("r+") as file:
+            os.dup2(file.fileno(), number)
+    look(kept, starts, 20)
+    kept.close()
+    for number in numbers:
+        assert os.path.samestat(os.fstat(number), (folder / str(number)).stat())
+        os.close(number)
+    assert {path.read_text() for path in folder.iterdir()} == {"checkpoint"}
+    assert len(starts.at) == 2
+    assert caplog.messages == []

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,34 @@ def test_on_another_thread(caplog: pytest.LogCaptureFixture) -> None:
 def test_in_words(death: Death, expected: str) -> None:
     """A death after such a signal is reported as such."""
     assert describe_way(death) == expected
+
+
+@pytest.mark.parametrize("end", ["_read", "_write"])
+def test_pipe_that_the_program_closes(end: str) -> None:
+    """A new pipe takes the place of one whose end was closed by code that did not open it."""
+    marked: list[int] = []
+
+    class Recorder:
+        """Records signals."""
+
+        tape = types.SimpleNamespace(mark_asked=lambda number, at_ns: marked.append(number))
+
+    watch = PreemptionWatch(frozenset({signal.SIGUSR1}), lambda: Recorder)  # type: ignore[arg-type,return-value]
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        watch.start()
+        place = watch._write.fileno()  # type: ignore[union-attr]
+        os.kill(os.getpid(), signal.SIGUSR1)
+        until(lambda: marked)
+        pipe = getattr(watch, end)
+        os.close(pipe.fileno())
+        if end == "_read":  # the thread still reads from the pipe that it waits for
+            os.kill(os.getpid(), signal.SIGUSR1)
+        until(lambda: watch._write.is_open and getattr(watch, end) is not pipe)  # type: ignore[union-attr]
+        assert watch._write.fileno() == place  # type: ignore[union-attr]
+        os.kill(os.getpid(), signal.SIGUSR1)
+        until(lambda: len(marked) == (3 if end == "_read" else 2))
+    finally:
+        watch.stop()
+        signal.signal(signal.SIGUSR1, before)
+    until(lambda: not [one for one in threading.enumerate() if one.name == "otel-torchdist-signals"])
