@@ -13,6 +13,7 @@ import torch
 
 from otel_torchdist.capture.call_paths import CallPaths
 from otel_torchdist.capture.call_sites import CallSites
+from otel_torchdist.capture.message_counters import ListPlaces, MessageCounters
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
 from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
@@ -40,6 +41,7 @@ class Recorder:
         call_paths: Finds what has led to them.
         step: Number of the current step.
         native: What the native library records of this run; None if it is not in use.
+        message_counters: Count point-to-point operations.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Recorder:
         self.step = 0
         self._has_warned = self._has_warned_of_loss = False
         self._labels: dict[str | LabelName, int] = {}
+        self.message_counters = MessageCounters(ListPlaces() if self.native is None else self.native.counter_places())
         self._group_counts: Counter[tuple[int, ...]] = Counter()
 
     def new_counter(self) -> MutableSequence[int]:

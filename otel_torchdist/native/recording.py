@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+from collections import deque
 from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from otel_torchdist.native.tape_writer import NativeTapeWriter
 
 
+_UNUSED: Final = 16_384
+"""So many counters are forgotten before the first of them is used again."""
 _ALL_FORGOTTEN: Final = 2
 """The library had too many plans, and has forgotten all others of the thread."""
 
@@ -90,6 +93,37 @@ class NativePlan(NamedTuple):
     ragged_factor: int | None
 
 
+class NativePlaces:
+    """Counters in the library's memory, identified by their addresses; see `Places` in capture/message_counters.py.
+
+    Memory of a tape is not given back. A counter that no plan refers to any more is used again, but late: a thread may
+    have taken a plan and be about to count.
+    """
+
+    def __init__(self, library: Library, session: int) -> None:
+        self._library = library
+        self._session = session
+        self._free: deque[int] = deque()
+
+    def new(self) -> object:
+        """Return the address of a counter that holds 0."""
+        if len(self._free) <= _UNUSED:
+            return self._library.add_counter(self._session)
+        address = self._free.popleft()
+        self.counter(address)[0] = 0
+        return address
+
+    def counter(self, place: object) -> MutableSequence[int]:
+        """Return the number at an address."""
+        assert isinstance(place, int)
+        return _number_at(place)
+
+    def forget(self, place: object) -> None:
+        """Use an address again, when many others have been forgotten."""
+        assert isinstance(place, int)
+        self._free.append(place)
+
+
 class NativeRecording:
     """Controls what the library records on one tape.
 
@@ -124,6 +158,10 @@ class NativeRecording:
     def new_counter(self) -> MutableSequence[int]:
         """A number in the library's memory, which lives as long as the tape."""
         return _number_at(self._library.add_counter(self._session))
+
+    def counter_places(self) -> NativePlaces:
+        """Return memory for counters that are used again."""
+        return NativePlaces(self._library, self._session)
 
     def learn_code(self, code: int, is_library: bool) -> None:
         """Note whether a code object belongs to a library."""

@@ -120,7 +120,9 @@ def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mappin
         for rank, view in world.ranks.items()
         if rank in members
     }
-    aligned = _is_aligned(world, first)
+    aligned = _is_aligned(world, first) and all(
+        operation.group is None or operation.group.name.aligned for operation in waits.values()
+    )
     return RollCall(operation_id, first.name, first.group, members, standings, waits, aligned)
 
 
@@ -152,7 +154,7 @@ def _standing(view: RankView, operation_id: OperationId, operation: OperationVie
     channel, sequence = operation_id
     progress = view.progress.get(channel)
     certain = progress.losses == view.losses if progress else not view.losses and not view.forgotten
-    if operation is None and progress is not None and progress.entered >= sequence:
+    if operation is None and progress is not None and progress.aligned and progress.entered >= sequence:
         if progress.failed == sequence:
             return Standing.FAILED
         # An operation whose end we did not see may still be open.

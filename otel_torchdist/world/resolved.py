@@ -135,7 +135,9 @@ class ResolvedNames:
         if name is None:
             return None
         self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
-        self.groups = MappingProxyType({**self.groups, view.key: view})
+        known = self.groups.get(view.key)
+        if known is None or name.aligned or not known.name.aligned:  # of some messages alone, it may not be
+            self.groups = MappingProxyType({**self.groups, view.key: view})
         return view
 
     def parameters(self, identity: int) -> tuple[str, ...]:

@@ -240,7 +240,9 @@ class ObservedCalls:
         peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
         tag = args[operation.tag] & MAX_TAG if operation.tag >= 0 else 0
         channel = group.channel_of(device)
-        counter = channel.messages(operation.name == "send", peer, tag) if operation.point_to_point else channel.counter
+        counter = channel.counter
+        if operation.point_to_point:
+            counter, _ = channel.messages(operation.name == "send", peer, tag)
         sites = group.recorder.call_sites
         site = sites.find(2)
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1

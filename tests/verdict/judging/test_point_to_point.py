@@ -50,6 +50,25 @@ def test_receive_from_any_rank_upsets_the_count() -> None:
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.UNALIGNED)
 
 
+@pytest.mark.parametrize("counted", [1, 5, 7])
+@pytest.mark.parametrize(("waiting", "posted"), [("recv", "send"), ("send", "recv")])
+def test_count_that_one_side_has_forgotten(waiting: str, posted: str, counted: int) -> None:
+    """A peer that has forgotten how many messages came before counts anew: nothing is concluded from its numbers."""
+    world = FakeWorld(2)
+    world.ranks[0].enter(group_of(0, 1), 1.0, waiting, flags=P2P, peer=1, tag=9, sequence=5)
+    number = world.ranks[1].enter(
+        group_of(0, 1, aligned=False), 2.0, posted, flags=P2P, peer=0, tag=9, sequence=counted
+    )
+    for _ in range(2):  # while the peer is in it, and afterwards
+        snapshot = world.snapshot(15.0)
+        for rank in {0, 1 if number in world.ranks[1].open else 0}:
+            verdict = Judge(snapshot, THRESHOLD_NS).verdict_on(operation_id_of(world, rank))
+            assert verdict is not None
+            assert (verdict.kind, verdict.ranks) == (VerdictKind.UNKNOWN, ())
+        if number in world.ranks[1].open:
+            world.ranks[1].end(number, 3.0)
+
+
 def test_receive_whose_sender_waits_in_a_collective() -> None:
     """Rank 0 receives what rank 1 does not send: rank 1 waits for rank 0 in a barrier. There is no send."""
     world = FakeWorld(2)

@@ -69,6 +69,7 @@ class GroupState(GroupChannels):
         self.ragged: RaggedLines[Plan] = RaggedLines()
         self.buckets: Buckets | None = None
         self.is_over = False
+        recorder.message_counters.add_user(self)
         self.native = recorder.native.add_group(not self.has_several_channels) if recorder.native is not None else None
 
     def end_by_wait(self) -> None:

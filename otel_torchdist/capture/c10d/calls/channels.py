@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, MutableSequence
+from collections.abc import MutableSequence
 from typing import TYPE_CHECKING, Final
 
 from torch.distributed import ProcessGroup
@@ -34,34 +34,33 @@ class Channel:
         counter: Holds one number, of the collectives issued so far; the native kernel counts in the same place.
     """
 
-    __slots__ = ("_messages", "_new_counter", "counter", "name_id", "rank")
+    __slots__ = ("_counters", "_number", "counter", "name_id", "rank")
 
-    def __init__(self, name_id: int, rank: int, new_counter: Callable[[], MutableSequence[int]]) -> None:
+    def __init__(self, name_id: int, rank: int, recorder: Recorder) -> None:
         """Initialize a channel on which nothing has been issued.
 
         Args:
             name_id: See above.
             rank: See above.
-            new_counter: Returns a place for one number.
+            recorder: Recorder of its operations.
         """
         self.name_id = name_id
         self.rank = rank
-        self.counter = new_counter()
-        self._new_counter = new_counter
-        self._messages: dict[tuple[int, int, int], MutableSequence[int]] = {}
+        self.counter = recorder.new_counter()
+        self._counters = recorder.message_counters
+        self._number = self._counters.new_channel()
 
     @property
     def sequence(self) -> int:
         """Collectives issued so far."""
         return self.counter[0]
 
-    def messages(self, is_send: bool, peer: int, tag: int) -> MutableSequence[int]:
-        """The number, like `counter`, of point-to-point operations with the same source, destination and tag."""
-        key = (self.rank, peer, tag) if is_send else (peer, self.rank, tag)
-        counter = self._messages.get(key)
-        if counter is None:
-            counter = self._messages.setdefault(key, self._new_counter())
-        return counter
+    def messages(self, is_send: bool, peer: int, tag: int) -> tuple[MutableSequence[int], bool]:
+        """The number, like `counter`, of point-to-point operations with the same source, destination and tag.
+
+        And whether the peer's can be compared with it; see `MessageCounters`.
+        """
+        return self._counters.find(self._number, is_send and peer != self.rank, peer, tag)
 
 
 class GroupChannels(Channel):
@@ -88,7 +87,7 @@ class GroupChannels(Channel):
 
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
         rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
-        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank, recorder.new_counter)
+        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank, recorder)
         self.group_rank = group_rank
         self.recorder = recorder
         self.name = name
@@ -129,7 +128,7 @@ class GroupChannels(Channel):
             return self
         channel = self._channels.get(device)
         if channel is None:
-            channel = self._channels[device] = Channel(self._name_id_on(device), self.rank, self.recorder.new_counter)
+            channel = self._channels[device] = Channel(self._name_id_on(device), self.rank, self.recorder)
         return channel
 
     def _name_id_on(self, device: str) -> int:
@@ -162,10 +161,16 @@ class GroupChannels(Channel):
         self._timeouts_left -= 1
         return True
 
-    def name_without_timeout(self, channel: Channel, device: str) -> int:
-        """Name id for operations of a channel that were given a timeout of their own, which is not known later on."""
-        name = dataclasses.replace(self.name, timeout_ms=0)
-        if channel is not self:
-            backend = self.backend_on(device)
-            name = dataclasses.replace(name, backend=backend, device=device, at_timeout=at_timeout_of(backend))
+    def special_name(self, channel: Channel, device: str, has_own_timeout: bool, is_comparable: bool) -> int:
+        """Name id for operations of a channel that differ from its others.
+
+        Args:
+            channel: The channel.
+            device: The type of their device.
+            has_own_timeout: Whether they were given a timeout of their own, which is not known later on.
+            is_comparable: Whether their sequence means the same to other ranks.
+        """
+        name = self.name if channel is self else self._name_on(device)
+        timeout_ms = 0 if has_own_timeout else name.timeout_ms
+        name = dataclasses.replace(name, timeout_ms=timeout_ms, aligned=name.aligned and is_comparable)
         return self.recorder.tape.names.intern(name, SPARE_OF_GROUPS)

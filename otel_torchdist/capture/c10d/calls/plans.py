@@ -94,10 +94,17 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     channel = group.channel_of(described.device)
     own_timeout = args[operation.timeout] if 0 <= operation.timeout < len(args) else UNSET_TIMEOUT
     has_own_timeout = own_timeout != UNSET_TIMEOUT
+    times_forgotten = recorder.message_counters.times_forgotten
+    counter, is_comparable = channel.counter, True
+    if operation.point_to_point:
+        counter, is_comparable = channel.messages(operation.name == "send", peer, tag)
+    group_id = channel.name_id
+    if has_own_timeout or not is_comparable:
+        group_id = group.special_name(channel, described.device, has_own_timeout, is_comparable)
     prepare = partial(
         TapeWriter.prepare,
         message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
-        group=group.name_without_timeout(channel, described.device) if has_own_timeout else channel.name_id,
+        group=group_id,
         signature=described.signature,
         call_site=site_id,
         label=recorder.label(label) if label else 0,
@@ -112,7 +119,6 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         tail = prepare(flags=flags | Flag.REDUCE_OP_UNREAD)
     elif operation.received >= 0:
         tail_read = prepare(flags=flags | Flag.UNEVEN)
-    counter = channel.messages(operation.name == "send", peer, tag) if operation.point_to_point else channel.counter
     on_cpu, reduce_op = described.on_cpu, described.reduce_op
     plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)
     if in_backward and is_async and operation.name == "all_reduce":  # DDP never waits in the call
@@ -120,10 +126,12 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     if is_ragged and line is not None:
         plan.becomes_ragged(group.signatures.contributed(operation, 1, is_root=peer == group.rank))
         group.ragged.keep(line, plan)
-        return plan
-    if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
-        group.plans.clear()
-    group.plans[key] = plan
+    else:
+        if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
+            group.plans.clear()
+        group.plans[key] = plan
+    if recorder.message_counters.times_forgotten != times_forgotten:
+        group.forget_plans()  # its counter may be among those that were forgotten
     return plan
 
 

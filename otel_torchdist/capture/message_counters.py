@@ -1,0 +1,149 @@
+"""Counts point-to-point operations by source, destination and tag, in bounded memory.
+
+A program may give every message a tag of its own. Beyond a bound, the counters that were idle longest are forgotten. A
+later message with the same source, destination and tag is then counted from 1 again, which its peer does not know: its
+sequence is marked as not comparable. Tags that only grow are not affected: a tag above all that were forgotten is new.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import MutableSequence
+from typing import Final, Protocol, cast
+
+MAX_COUNTERS: Final = 65_536
+"""As many as a reader follows of one rank; see `MAX_CHANNELS` in world/following/channel_progress.py."""
+FORGOTTEN_AT_ONCE: Final = 4_096
+
+_TAG_BITS: Final = 32
+_TAG: Final = (1 << _TAG_BITS) - 1
+_ONCE: Final = 1
+
+
+class HoldsPlans(Protocol):
+    """What plans calls, and so refers to counters."""
+
+    def forget_plans(self) -> None:
+        """Plan all calls anew."""
+        ...
+
+
+class Places(Protocol):
+    """Memory for counters, each identified by a number or by itself."""
+
+    def new(self) -> object:
+        """Return a place that holds 0."""
+        ...
+
+    def counter(self, place: object) -> MutableSequence[int]:
+        """Return a sequence of one number, the one at a place."""
+        ...
+
+    def forget(self, place: object) -> None:
+        """Take a place back that no plan refers to any more."""
+        ...
+
+
+class ListPlaces:
+    """Counters that only Python uses; see `Places`."""
+
+    def new(self) -> object:
+        """Return a list that holds 0."""
+        return [0]
+
+    def counter(self, place: object) -> MutableSequence[int]:
+        """Return the list."""
+        return cast("list[int]", place)
+
+    def forget(self, place: object) -> None:
+        """Do nothing: a list that is in use stays."""
+
+
+class MessageCounters:
+    """The counters of one rank.
+
+    Attributes:
+        times_forgotten: How often counters have been forgotten. A plan that was made meanwhile is void.
+    """
+
+    def __init__(self, places: Places) -> None:
+        """Initialize without counters.
+
+        Args:
+            places: Where counters are kept.
+        """
+        self._places = places
+        self._users: weakref.WeakSet[HoldsPlans] = weakref.WeakSet()
+        self.times_forgotten = 0
+        self._lock = threading.RLock()  # a signal handler may communicate, too
+        self._channels = itertools.count()
+        self._known: dict[int, object] = {}
+        self._seen: dict[int, int] = {}
+        self._counted_anew: set[int] = set()
+        self._forgotten_up_to: dict[int, int] = {}
+
+    def add_user(self, user: HoldsPlans) -> None:
+        """Void the plans of `user` when counters are forgotten."""
+        self._users.add(user)
+
+    def new_channel(self) -> int:
+        """Return a number for `find`, of a group and its backend in this process."""
+        return next(self._channels)
+
+    def find(self, channel: int, is_send: bool, peer: int, tag: int) -> tuple[MutableSequence[int], bool]:
+        """Return a counter, as a sequence of one number, and whether the peer's numbers can be compared with it.
+
+        Args:
+            channel: What `new_channel` returned.
+            is_send: Whether this rank is the source.
+            peer: Global rank of the other end; -1 for any.
+            tag: The tag.
+        """
+        ends = (channel << 1 | is_send) << _TAG_BITS | peer + 1
+        key = ends << _TAG_BITS | tag
+        place = self._known.get(key)
+        if place is None:
+            place = self._add(key, is_new=tag > self._forgotten_up_to.get(ends, -1))
+        return self._places.counter(place), key not in self._counted_anew
+
+    def _add(self, key: int, is_new: bool) -> object:
+        with self._lock:
+            if key in self._known:  # added by another thread
+                return self._known[key]
+            if len(self._known) >= MAX_COUNTERS:
+                self._forget()
+            if not is_new:
+                self._counted_anew.add(key)
+            place = self._known[key] = self._places.new()
+            return place
+
+    def _forget(self) -> None:
+        """Forget counters that have not changed since the last time, the oldest first."""
+        idle = list[int]()
+        used = dict[int, int]()
+        for key, place in self._known.items():
+            count = self._places.counter(place)[0]
+            if count <= self._seen.get(key, _ONCE):
+                idle.append(key)
+                if len(idle) == FORGOTTEN_AT_ONCE:
+                    break
+            else:
+                used[key] = count
+        self._seen.update(used)
+        forgotten = [*idle, *itertools.islice(used, FORGOTTEN_AT_ONCE - len(idle))]
+        for key in forgotten:
+            # First of all: a signal handler may raise in between.
+            ends, tag = key >> _TAG_BITS, key & _TAG
+            self._forgotten_up_to[ends] = max(tag, self._forgotten_up_to.get(ends, -1))
+        self.times_forgotten += 1
+        for user in list(self._users):
+            user.forget_plans()
+        for key in forgotten:
+            self._seen.pop(key, None)
+            self._counted_anew.discard(key)
+            self._places.forget(self._known.pop(key))
+        if len(used) > FORGOTTEN_AT_ONCE:  # next time, look at those behind them first
+            last = {key: self._known[key] for key in used if key in self._known}
+            self._known = {key: place for key, place in self._known.items() if key not in last} | last
