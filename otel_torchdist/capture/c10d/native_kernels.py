@@ -7,6 +7,7 @@ made in one place for both kernels, and what is rare (blocks of coalesced operat
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -17,16 +18,21 @@ from otel_torchdist.capture.c10d.devices import LEFT_ALONE, RETURNS_WORK
 from otel_torchdist.native.library import Library, OperationLayout
 from otel_torchdist.native.recording import NativePlan, PlanFlag
 from otel_torchdist.native.tape_writer import NativeTapeWriter
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.layout import Flag, How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.c10d.devices import Devices
     from otel_torchdist.capture.c10d.waits import Waits
+    from otel_torchdist.tape.writer import TapeWriter
 
 _ON_HOST: Final = frozenset({"gloo", "fake"})
 _ON_DEVICE: Final = frozenset({"nccl", "nccl2", "nccl-lazy", "nccl-legacy"})
 """Backends whose operations are recorded natively; others may bring Works written in Python."""
+
+
+CHECKED_EVERY: Final = 64
+"""Kinds of calls after which those of groups that are over are looked for."""
 
 
 class NativeKernels:
@@ -44,7 +50,11 @@ class NativeKernels:
         self.python_key: str = library.python_key_name().decode()
         self._devices: Devices | None = None
         self._kinds: dict[tuple[int, int, int], int] = {}
-        self._plans: list[Plan] = []
+        self._plans: dict[int, Plan] = {}
+        self._last_kind = 0
+        self._over: set[int] = set()
+        self._checked_at = CHECKED_EVERY
+        self._tape: TapeWriter | None = None
 
     def without_python_key(self, keyset: Any) -> Any:
         """The key set with which a kernel in Python calls the backend."""
@@ -80,7 +90,12 @@ class NativeKernels:
         """Handle waits that are recorded natively and raise."""
 
         def failed(work: Any, number: int, entered_ns: int, kind: int, error: BaseException) -> None:
-            waits.failed(Call(number, entered_ns, self._plans[kind]), error, work)
+            plan = self._plans.get(kind)
+            if plan is not None:
+                waits.failed(Call(number, entered_ns, plan), error, work)
+            elif self._tape is not None:  # its group was destroyed long ago
+                failure = self._tape.names.intern(type(error).__qualname__)
+                self._tape.complete(number, entered_ns, time.monotonic_ns(), How.FAILED, failure)
 
         self._on_failed = failed  # the library keeps no reference
         self.library.call_on_failed_wait(failed)
@@ -93,6 +108,9 @@ class NativeKernels:
         """Drop what belongs to a tape that has ended."""
         self._kinds.clear()
         self._plans.clear()
+        self._over.clear()
+        self._checked_at = CHECKED_EVERY
+        self._tape = None
 
     def offer(self, call: Call, args: tuple[Any, ...]) -> None:
         """Say how calls like this one, which was left to Python, are recorded from now on."""
@@ -131,7 +149,7 @@ class NativeKernels:
 
     def plan_of(self, session: int, kind: int) -> Plan | None:
         """A plan with the same group, operation and flags as those of a kind; None if its session has ended."""
-        plan = self._plans[kind] if kind < len(self._plans) else None
+        plan = self._plans.get(kind)
         tape = plan.tape if plan is not None else None
         return plan if isinstance(tape, NativeTapeWriter) and tape.session == session else None
 
@@ -139,9 +157,22 @@ class NativeKernels:
         key = (id(plan.group), plan.operation.index, plan.flags)
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = len(self._plans)
-            self._plans.append(plan)
+            if len(self._plans) >= self._checked_at:
+                self._drop_groups_that_are_over()
+            self._last_kind += 1
+            kind = self._kinds[key] = self._last_kind
+            self._plans[kind] = plan
+            self._tape = plan.tape
         return kind
+
+    def _drop_groups_that_are_over(self) -> None:
+        """Drop what was over at the last check, too: a device may have had operations of it in flight since."""
+        over = {kind for kind, plan in self._plans.items() if plan.group.is_over}
+        dropped = over & self._over
+        self._plans = {kind: plan for kind, plan in self._plans.items() if kind not in dropped}
+        self._kinds = {key: kind for key, kind in self._kinds.items() if kind not in dropped}
+        self._over = over - dropped
+        self._checked_at = len(self._plans) + CHECKED_EVERY
 
 
 def _is_on_host(plan: Plan) -> bool:
