@@ -15,7 +15,8 @@
   These are handled where they arise:
   + NoLibraryError          native.library                 there is no native library for this torch
   + DamagedSegmentError     archive.columns                a part of an archive is damaged
-  + UnreadableError         flight.reading.archives        a file that may be a dump, or an archive, cannot be read
+  + UnreadableError         flight.reading.limits          a file that may be a dump, or an archive, cannot be read
+  + TooLargeError           files.unpacking                a file unpacks to more than is read
   + PickleError             flight.reading.pickles         a pickle is damaged, or holds something other than plain data
   + DumpError               flight.reading.decoding        a file is no dump of a flight recorder, or is damaged
   + NotADumpError           flight.reading.decoding        a file is sound, and something else

@@ -13,6 +13,7 @@ from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.resolve import resolved
 from otel_torchdist.evidence.texts import error_file, py_spy, ras
 from otel_torchdist.files.others import open_regular, reason
+from otel_torchdist.files.unpacking import Allowance
 from otel_torchdist.naming import readable
 
 HEAD_BYTES: Final = 64 << 10
@@ -33,10 +34,11 @@ def read_files(paths: Iterable[Path]) -> Evidence:
     statements: list[Statement] = []
     warnings: list[str] = []
     unrecognized: list[str] = []
+    allowance = Allowance()
     for path in paths:
         name = readable(str(path))
         try:
-            found, problems = read_file(path)
+            found, problems = read_file(path, allowance)
         except OSError as error:
             warnings.append(f"{name}: {reason(error)}")
             continue
@@ -48,8 +50,12 @@ def read_files(paths: Iterable[Path]) -> Evidence:
     return Evidence(tuple(known), (*warnings, *contradictions), tuple(unrecognized))
 
 
-def read_file(path: Path) -> tuple[list[Statement], list[str]]:
+def read_file(path: Path, allowance: Allowance | None = None) -> tuple[list[Statement], list[str]]:
     """Read one file.
+
+    Args:
+        path: The file.
+        allowance: Output that compressed logs may still have; None for that of a single one.
 
     Returns:
         What it says, and a line for each problem; nothing of either if it is no file of the tools that are known here.
@@ -70,7 +76,7 @@ def read_file(path: Path) -> tuple[list[Statement], list[str]]:
         for is_text, read in ((py_spy.is_text, py_spy.statements_of_text), (ras.is_text, ras.statements_of_text)):
             if is_text(text):
                 return _whole(stream, name, read)
-        return read_log(stream, name)
+        return read_log(stream, name, allowance)
 
 
 def _json(stream: BinaryIO, name: str) -> list[Statement]:

@@ -7,15 +7,16 @@ as bytes; a line that contains none is never decoded.
 from __future__ import annotations
 
 import codecs
-import gzip
+import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
 from otel_torchdist.evidence.lines import MAX_LINE, LogLine, parsed
 from otel_torchdist.evidence.model import Statement
 from otel_torchdist.evidence.repeats import Repeats
 from otel_torchdist.evidence.texts import gloo, python_stacks, torchrun, watchdog
+from otel_torchdist.files.unpacking import Allowance, Counted, GzipStream, TooLargeError
 
 BLOCK_BYTES: Final = 4 << 20
 MAX_PIECE: Final = 4 << 20
@@ -25,12 +26,13 @@ _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_log(stream: BinaryIO, path: str) -> tuple[list[Statement], list[str]]:
+def read_log(stream: BinaryIO, path: str, allowance: Allowance | None = None) -> tuple[list[Statement], list[str]]:
     """Read a log to its end.
 
     Args:
         stream: At its beginning; it may be compressed with gzip, or encoded in UTF-16.
         path: Its name in what is returned.
+        allowance: Output that a compressed log may still have; None for that of a single one.
 
     Returns:
         The statements in the order of lines, repeated ones once; and a line on what could not be read.
@@ -39,10 +41,12 @@ def read_log(stream: BinaryIO, path: str) -> tuple[list[Statement], list[str]]:
     repeats = Repeats()
     warnings: list[str] = []
     try:
-        for number, content in _lines(_blocks(stream), readers):
+        for number, content in _lines(_blocks(stream, allowance or Allowance()), readers):
             repeats.add(readers.read(parsed(number, content)))
     except (OSError, EOFError, zlib.error) as error:  # a compressed log that is cut off or damaged
         warnings.append(f"{path}: read only up to where it is damaged: {error}")
+    except TooLargeError as error:
+        warnings.append(f"{path}: {error}")
     repeats.add(readers.end())
     if repeats.dropped:
         warnings.append(f"{path}: {repeats.dropped} of its messages are left out: there are too many different ones")
@@ -76,18 +80,37 @@ class _Readers:
         yield from self._stacks.end()
 
 
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    read = stream.read
+def _blocks(stream: BinaryIO, allowance: Allowance) -> Iterator[bytes]:
+    read: Callable[[int], bytes] = stream.read
     head = read(BLOCK_BYTES)
     if head.startswith(_GZIP):
         stream.seek(0)
-        # Unlike `read`, this returns what was unpacked before it comes to damage.
-        read = gzip.GzipFile(fileobj=stream).read1
+        read = _Unpacked(stream, allowance).read
         head = read(BLOCK_BYTES)
     decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF_16) else None
     while head:
         yield decoder.decode(head).encode("utf-8", "replace") if decoder is not None else head
         head = read(BLOCK_BYTES)
+
+
+class _Unpacked:
+    """A compressed log, in whole blocks up to its end or to where it is damaged."""
+
+    def __init__(self, stream: BinaryIO, allowance: Allowance) -> None:
+        self._stream = GzipStream(Counted(stream, allowance))
+        self._allowance = allowance
+
+    def read(self, size: int) -> bytes:
+        """Read `size` bytes, or fewer at the end; an error behind some bytes is raised by the next call."""
+        block = io.BytesIO()
+        try:
+            while block.tell() < size and (part := self._stream.read(size - block.tell())):
+                self._allowance.take(len(part))
+                block.write(part)
+        except (OSError, EOFError, zlib.error, TooLargeError):
+            if not block.tell():
+                raise
+        return block.getvalue()
 
 
 def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, bytes]]:

@@ -1,28 +1,37 @@
-"""Reads the members of an archive that anyone may have packed: no path is used, and its total size is bounded."""
+"""Reads the members of an archive that anyone may have packed: no path is used, and sizes are bounded."""
 
 from __future__ import annotations
 
 import bz2
-import gzip
+import contextlib
+import copy
 import importlib
+import io
 import lzma
-import tarfile
+import os
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
-from otel_torchdist.errors import TorchDistError
+from otel_torchdist.files.unpacking import Allowance, Counted, GzipStream, Readable
+from otel_torchdist.flight.reading.limits import ArchiveLimits, UnreadableError
+from otel_torchdist.flight.reading.tars import read_tar
 
-MAX_TOTAL_BYTES: Final = 8 << 30
-MAX_MEMBERS: Final = 100_000
+MAX_CONTENTS: Final = 32 << 20
+"""Bytes of a zip's table of contents, which `zipfile` reads as a whole."""
+MAX_NAME: Final = 4096
+"""Characters of a member's name that are used, from its end; the longest path that Linux allows."""
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _ZIP: Final = ".zip"
-
-
-class UnreadableError(TorchDistError):
-    """A file or an archive cannot be read; the message says why."""
+_GZIP: Final = b"\x1f\x8b"
+_PIECE: Final = 64 << 10
+_SMALL_PIECE: Final = 4 << 10
+"""`zipfile` decompresses LZMA and Zstandard without a limit: as many compressed bytes at a time as are asked for."""
+_BOUNDED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+_DAMAGE: Final = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError)
 
 
 def is_archive(name: str) -> bool:
@@ -30,86 +39,124 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith((*_TARS, _ZIP))
 
 
-def members_of(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
+def members_of(archive: Path, most: int, allowance: Allowance) -> Iterator[tuple[str, bytes | None]]:
     """Yield name and content of each regular file in an archive; None for one that is larger than allowed.
 
     Args:
         archive: A file for which `is_archive` is true.
         most: Maximum bytes of one member.
+        allowance: Output that is still allowed.
 
     Raises:
         UnreadableError: It is damaged or too large, or this Python cannot read its compression.
+        TooLargeError: It unpacks to more than is allowed.
         OSError: It cannot be read.
     """
-    try:
-        yield from (_of_zip if archive.name.lower().endswith(_ZIP) else _of_tar)(archive, most)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
-        raise UnreadableError(f"it is damaged ({error})") from error
+    with open(archive, "rb") as file:
+        limits = ArchiveLimits(os.fstat(file.fileno()).st_size, allowance)
+        read = _of_zip if archive.name.lower().endswith(_ZIP) else _of_tar
+        try:
+            for name, content in read(file, archive.name.lower(), most, limits):
+                if content is not None and content.startswith(_GZIP):
+                    limits.add_compressed(len(content))
+                yield name[-MAX_NAME:], content
+        except _DAMAGE as error:
+            raise UnreadableError(f"it is damaged ({error or type(error).__name__})") from error
 
 
-def _of_zip(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
-    total = 0
-    with zipfile.ZipFile(archive) as opened:
-        for nth, member in enumerate(opened.infolist()):
+_Members = Iterator[tuple[str, bytes | None]]
+
+
+def _of_zip(file: BinaryIO, _name: str, most: int, limits: ArchiveLimits) -> _Members:
+    with zipfile.ZipFile(_Contents(file, limits)) as opened:  # type: ignore[arg-type]
+        for member in opened.infolist():
             if member.is_dir():
                 continue
-            if nth >= MAX_MEMBERS:
-                raise UnreadableError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
+            limits.add_member()
             if member.flag_bits & 1:
                 raise UnreadableError("it is encrypted")
-            with opened.open(member) as stream:  # the length that it states may be a lie
-                content = stream.read(most + 1)
-            total += len(content)
-            if total > MAX_TOTAL_BYTES:
-                raise UnreadableError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
-            yield member.filename, content if len(content) <= most else None
+            with _member(opened, member) as stream:  # the length that it states may be a lie
+                piece = _PIECE if member.compress_type in _BOUNDED else _SMALL_PIECE
+                yield member.filename, _bounded(stream, piece, most, limits)
 
 
-def _of_tar(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
-    # As a stream, so that the total is known while it is unpacked; seeking back would unpack it again.
-    with _unpacked(archive) as stream, _opened(stream) as opened:
-        for nth, member in enumerate(opened):
-            if nth >= MAX_MEMBERS:
-                raise UnreadableError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
-            file = opened.extractfile(member) if member.isreg() else None
-            if file is not None:
-                content = file.read(most + 1)
-                yield member.name, content if len(content) <= most else None
-            cast(Any, opened).members.clear()  # they would pile up
+@contextlib.contextmanager
+def _member(opened: zipfile.ZipFile, member: zipfile.ZipInfo) -> Generator[Readable]:
+    if member.compress_type != zipfile.ZIP_BZIP2:
+        with opened.open(member) as stream:
+            yield stream
+        return
+    # 4 KiB of bzip2 can be gigabytes: open the compressed bytes themselves.
+    stored = copy.copy(member)
+    stored.compress_type, stored.file_size = zipfile.ZIP_STORED, member.compress_size
+    stored.CRC = cast(Any, None)  # it is that of the output
+    with opened.open(stored) as packed, bz2.open(packed) as stream:
+        yield stream
 
 
-def _opened(stream: Any) -> tarfile.TarFile:
-    return tarfile.open(fileobj=cast(Any, _Bounded(stream)), mode="r|")
+def _bounded(stream: Readable, piece: int, most: int, limits: ArchiveLimits) -> bytes | None:
+    """Return the content of a member of a zip, read in pieces; `None` if it has more than `most` bytes."""
+    content = io.BytesIO()
+    while part := stream.read(min(piece, most + 1 - content.tell())):
+        limits.add_output(len(part))
+        content.write(part)
+        if content.tell() > most:
+            return None
+    return content.getvalue()
 
 
-def _unpacked(archive: Path) -> Any:
-    name = archive.name.lower()
-    if name.endswith(("gz",)):
-        return gzip.open(archive)
-    if name.endswith(("bz2",)):
-        return bz2.open(archive)
-    if name.endswith(("xz",)):
-        return lzma.open(archive)
-    if not name.endswith(".zst"):
-        return open(archive, "rb")
+class _Contents:
+    """A zip's file, of which a large table of contents is not read."""
+
+    def __init__(self, file: BinaryIO, limits: ArchiveLimits) -> None:
+        self._counted = Counted(file, limits)
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most `size` bytes."""
+        if size > MAX_CONTENTS:
+            raise UnreadableError(f"its table of contents has more than {MAX_CONTENTS >> 20} MiB; it is not read")
+        return self._counted.read(size)
+
+
+def _of_tar(file: BinaryIO, name: str, most: int, limits: ArchiveLimits) -> _Members:
+    with _unpacked(Counted(file, limits), name) as stream:
+        yield from read_tar(_Bounded(stream, limits), most, limits)
+
+
+@contextlib.contextmanager
+def _unpacked(file: Counted, name: str) -> Generator[Readable]:
+    if name.endswith("gz"):
+        yield GzipStream(file)
+    elif name.endswith("bz2"):
+        with bz2.open(file) as stream:  # type: ignore[arg-type]
+            yield stream
+    elif name.endswith("xz"):
+        with lzma.open(file) as stream:  # type: ignore[arg-type]
+            yield stream
+    elif name.endswith(".zst"):
+        with _zstd().open(file) as stream:
+            yield stream
+    else:
+        yield file
+
+
+def _zstd() -> Any:
     try:
-        zstd: Any = importlib.import_module("compression.zstd")
+        return importlib.import_module("compression.zstd")
     except ImportError as error:
         raise UnreadableError("Python reads zstd only from 3.14 on: unpack it first") from error
-    return zstd.open(archive)
 
 
 class _Bounded:
-    """A stream that ends with an error when it has delivered too much."""
+    """The decompressed stream of a tar, which counts what it delivers."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Readable, limits: ArchiveLimits) -> None:
         self._stream = stream
-        self._left = MAX_TOTAL_BYTES
+        self._limits = limits
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, /) -> bytes:
         """Read at most `size` bytes."""
-        found: bytes = self._stream.read(size)
-        self._left -= len(found)
-        if self._left < 0:
-            raise UnreadableError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
+        found = self._stream.read(size)
+        self._limits.add_output(len(found))
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import os
 import re
@@ -11,10 +10,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final
+from typing import Final
 
 from otel_torchdist.files.others import read_regular
-from otel_torchdist.flight.reading.archives import UnreadableError, is_archive, members_of
+from otel_torchdist.files.unpacking import Allowance, TooLargeError, gunzip, gunzip_start
+from otel_torchdist.flight.reading.archives import is_archive, members_of
+from otel_torchdist.flight.reading.limits import UnreadableError
 from otel_torchdist.naming import readable
 
 MAX_DUMP_BYTES: Final = 64 << 20
@@ -63,6 +64,11 @@ class FoundFile:
         with contextlib.suppress(OSError):
             return self.file.stat().st_size
         return 0
+
+    @property
+    def weight(self) -> int:
+        """The bytes of its content that are in memory."""
+        return len(self.packed or b"")
 
     @property
     def is_trace(self) -> bool:
@@ -130,9 +136,10 @@ def find_files(paths: Sequence[Path], skipped: Skipped, most: int | None = None)
         skipped: Collects what is left out.
         most: Maximum bytes of a file inside an archive; None for that of a dump.
     """
+    allowance = Allowance()
     for path in paths:
         for file in _files_below(path, skipped) if path.is_dir() else (path,):
-            yield from _found_in(file, skipped, most or MAX_DUMP_BYTES)
+            yield from _found_in(file, skipped, most or MAX_DUMP_BYTES, allowance)
 
 
 def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
@@ -154,19 +161,20 @@ def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
             yield Path(parent, name)
 
 
-def _found_in(file: Path, skipped: Skipped, most: int) -> Iterator[FoundFile]:
+def _found_in(file: Path, skipped: Skipped, most: int, allowance: Allowance) -> Iterator[FoundFile]:
     shown = readable(str(file))
     try:
         resolved = file.resolve(strict=True)
         if not resolved.is_file():
             return  # a named pipe, by which a dump is requested, lies beside the dumps
         if is_archive(file.name):
-            yield from _found_inside(resolved, shown, skipped, most)
+            yield from _found_inside(resolved, shown, skipped, most, allowance)
             return
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
             if start.startswith(_GZIP):
-                start = _unzipped_start(stream) or start
+                stream.seek(0)
+                start = gunzip_start(stream, _START_BYTES) or start  # it may be a log of gigabytes
         if file.suffix == _TAPE:
             skipped.tapes += 1
             return
@@ -179,9 +187,9 @@ def _found_in(file: Path, skipped: Skipped, most: int) -> Iterator[FoundFile]:
     yield FoundFile(shown, file.name, file, start=start)
 
 
-def _found_inside(archive: Path, shown: str, skipped: Skipped, most: int) -> Iterator[FoundFile]:
+def _found_inside(archive: Path, shown: str, skipped: Skipped, most: int, allowance: Allowance) -> Iterator[FoundFile]:
     try:
-        for name, content in members_of(archive, most):
+        for name, content in members_of(archive, most, allowance):
             inner = readable(f"{shown}/{name}")
             if content is None:
                 skipped.problems.append(f"{inner}: it has more than {most} bytes")
@@ -192,26 +200,19 @@ def _found_inside(archive: Path, shown: str, skipped: Skipped, most: int) -> Ite
             else:
                 start = content[:_START_BYTES]
                 if start.startswith(_GZIP):
-                    start = _unzipped_start(io.BytesIO(content)) or start
+                    start = gunzip_start(io.BytesIO(content), _START_BYTES) or start
                 yield FoundFile(inner, PurePosixPath(name).name, None, content, start)
-    except (UnreadableError, OSError, ValueError) as error:
+    except (UnreadableError, TooLargeError, OSError, ValueError) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
-
-
-def _unzipped_start(stream: BinaryIO) -> bytes:
-    """How the content of a compressed file begins, which may be a log of gigabytes; b'' if it is damaged."""
-    stream.seek(0)
-    with contextlib.suppress(OSError, EOFError, zlib.error):
-        return gzip.GzipFile(fileobj=stream).read(_START_BYTES)
-    return b""
 
 
 def _unzipped(content: bytes) -> bytes:
     """The content of a file that was compressed by itself."""
     if not content.startswith(_GZIP):
         return content
-    with gzip.open(io.BytesIO(content)) as stream:
-        found = stream.read(MAX_DUMP_BYTES + 1)
+    found, error = gunzip(content, MAX_DUMP_BYTES + 1)
+    if error is not None:
+        raise error
     if len(found) > MAX_DUMP_BYTES:
         raise ValueError(f"it has more than {MAX_DUMP_BYTES} bytes")
     return found

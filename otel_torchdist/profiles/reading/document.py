@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from otel_torchdist.errors import TorchDistError
+from otel_torchdist.files.unpacking import gunzip
 from otel_torchdist.naming import readable
 
 MAX_TRACE_BYTES: Final = 1 << 30
@@ -72,25 +72,12 @@ def unpacked(content: bytes) -> tuple[bytes, bool]:
     """
     if not content.startswith(_GZIP):
         return content, True
-    parts: list[bytes] = []
-    left = MAX_TRACE_BYTES + 1
-    try:
-        while content and left > 0:
-            stream = zlib.decompressobj(wbits=31)
-            parts.append(stream.decompress(content, left))
-            left -= len(parts[-1])
-            if not stream.eof:
-                break
-            content = stream.unused_data
-        else:
-            stream = None
-    except zlib.error as error:
-        if not any(parts):
-            raise TraceError(f"it is damaged ({error})") from error
-        return b"".join(parts), False
-    if left <= 0:
+    found, error = gunzip(content, MAX_TRACE_BYTES + 1)
+    if error is not None and not found:
+        raise TraceError(f"it is damaged ({error})") from error
+    if len(found) > MAX_TRACE_BYTES:
         raise TraceError(f"it unpacks to more than {MAX_TRACE_BYTES >> 20} MiB; trace fewer steps")
-    return b"".join(parts), stream is None
+    return found, error is None
 
 
 def open_document(content: bytes) -> tuple[TraceDocument, str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.flight.reading.archives import UnreadableError
 from otel_torchdist.flight.reading.file_names import rank_in
+from otel_torchdist.flight.reading.limits import UnreadableError
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.reader import shortened
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.flight.reading import archives, parallel, sources
+from otel_torchdist.flight.reading import limits, parallel, sources
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.reader import FoundDumps, read_dumps, read_whole
 from tests.flight.made_dumps import START_NS, call, document, late_rank, write, write_json
@@ -165,7 +165,7 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found.dumps, len(found.notes)) == ((), 4)
         assert all("more than 100 bytes" in note for note in found.notes)
     monkeypatch.undo()
-    monkeypatch.setattr(archives, "MAX_TOTAL_BYTES", 1_500)
+    monkeypatch.setattr(limits, "MAX_TOTAL_BYTES", 1_500)
     for path in (tmp_path / "a.zip", tmp_path / "a.tgz"):
         assert any("unpacks to more than" in note for note in read_dumps([path]).notes)
 
