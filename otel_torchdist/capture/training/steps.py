@@ -43,7 +43,8 @@ _active: Steps | None = None
 def mark_step(*, samples: float | None = None, tokens: float | None = None, flops: float | None = None) -> None:
     """Mark the end of a training step; does nothing while instrumentation is off.
 
-    From the first call on, only these calls count: optimizers no longer end steps.
+    From the first call on, only these calls count: optimizers no longer end steps. A step that an optimizer has already
+    ended is not ended again by the first call.
 
     Args:
         samples: Samples that this rank has processed in the step, for metrics of throughput.
@@ -210,7 +211,10 @@ class Steps:
             return
         if source is not self.source and self.recorder.native is not None:
             self.recorder.native.stop_windows()
+        is_ended = source is StepSource.MARK_STEP and self.source is StepSource.OPTIMIZER
         self.source = source
+        if is_ended:  # by the optimizer, before the first `mark_step`: a second end would make a step of no length
+            return
         self.recorder.end_step(time.monotonic_ns(), self._issued(), skipped, self._scales.newest)
         if self._ended is not None and source is not StepSource.WINDOWS:
             self._ended(self.recorder)

@@ -33,7 +33,7 @@ SCALES = {
         ("scaled_and_wrapped", [3, 6, 9, 12, 15]),
         ("scaled_and_fused", [3, 6, 9, 12, 15]),
         ("scaler_off", [3, 6, 9, 12, 15]),
-        ("marked", [3, 6, 6, 9, 12, 15]),  # the first mark comes right after the optimizer has ended a step
+        ("marked", [3, 6, 9, 12, 15]),  # the optimizer has ended the step of the first mark
         ("windows", [64, 128, 192, 256, 320]),
         ("windows_until_optimizer", [64, 67, 131, 195, 259]),
     ],
