@@ -67,14 +67,14 @@ class Causes:
         self._paths = paths
         self._steps = len(paths)
         self._least_ns = LEAST_SHARE * sum(path.duration_ns for path in paths) / len(paths)
-        self._stages = _stages(timelines)
+        self._stages = _stages(timelines, replay.calls, len(paths))
         numbers: dict[_Line, _LineNumber] = {}
         self._lines = [[numbers.setdefault(_line(label), len(numbers)) for label in one.labels] for one in timelines]
         roles: dict[tuple[int, frozenset[_LineNumber]], int] = {}
-        # Peers have one stage and the same lines.
+        # Peers have one stage and the same lines, apart from those that few steps reach.
         self._roles = [
-            roles.setdefault((stage, frozenset(lines)), len(roles))
-            for stage, lines in zip(self._stages, self._lines, strict=True)
+            roles.setdefault((stage, lines), len(roles))
+            for stage, lines in zip(self._stages, self._usual_lines(), strict=True)
         ]
 
     def find(self) -> list[Cause]:
@@ -83,6 +83,14 @@ class Causes:
         found = [*self._slow_lines(excesses), *self._ranks(excesses), *self._stage(), *self._transfers()]
         worth = [cause for cause in found if cause.gain_ns >= self._least_ns]
         return sorted(worth, key=lambda cause: (-cause.gain_ns, cause.ranks))[:_MOST_CAUSES]
+
+    def _usual_lines(self) -> list[frozenset[_LineNumber]]:
+        """Return the lines that each rank calls in at least half of the steps."""
+        reached: list[dict[_LineNumber, set[int]]] = [defaultdict(set) for _ in self._timelines]
+        for place in self._replay.calls:
+            timeline = self._timelines[place.rank]
+            reached[place.rank][self._line_of(place)].add(timeline.step[place.call])
+        return [frozenset(line for line, steps in of.items() if 2 * len(steps) >= self._steps) for of in reached]
 
     def _gain(self, expected: Mapping[Place, int]) -> int:
         return self._replay.saved_ns(computing=lambda place, gap_ns: expected.get(place, gap_ns)) // self._steps
@@ -268,12 +276,21 @@ def _are_slow(ranks: Sequence[int], slow: Mapping[int, int]) -> bool:
     return len(ranks) > 1 and 2 * sum(rank in slow for rank in ranks) > len(ranks)
 
 
-def _stages(timelines: Sequence[Timeline]) -> list[int]:
-    """The place of each rank in its pipeline, by its messages; -1 where there are none."""
+def _stages(timelines: Sequence[Timeline], calls: Iterable[Place], steps: int) -> list[int]:
+    """Return the place of each rank in its pipeline, by its messages; -1 for ranks without a pipeline.
+
+    A pipeline exchanges messages in each step. Ranks that send each other a batch or a metric now and then are peers.
+    """
+    met: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for place in calls:
+        timeline = timelines[place.rank]
+        number = timeline.channel[place.call]
+        channel = timeline.channels[number] if number >= 0 else None
+        if channel is not None and channel.is_point_to_point and channel.source >= 0:
+            met[channel.source, channel.destination].add(timeline.step[place.call])
     partition = Partition[int]()
-    for timeline in timelines:
-        for channel in timeline.channels:
-            if channel.is_point_to_point and channel.source >= 0:
-                partition.join(channel.source, channel.destination)
+    for (source, destination), in_steps in met.items():
+        if 2 * len(in_steps) >= steps:
+            partition.join(source, destination)
     stages = {rank: stage for ranks in partition.classes() for stage, rank in enumerate(sorted(ranks))}
     return [stages.get(timeline.rank, -1) for timeline in timelines]

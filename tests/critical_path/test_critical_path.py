@@ -147,6 +147,20 @@ def test_a_slow_stage_is_no_slow_rank() -> None:
     assert (line.kind, line.ranks) == (CauseKind.LINE, (3,))
 
 
+def test_a_message_now_and_then_makes_no_pipeline() -> None:
+    """Ranks that send each other something in a few steps are peers: the slow one is found, and is no stage."""
+    job = Job(2)
+    for step in range(STEPS):
+        for rank in range(2):
+            job.compute(rank, 10 + 5 * rank)
+        job.collective(20)
+        if step in (STEPS // 2, STEPS - 1):
+            job.message(30, 0, 1)
+        job.end_step()
+    [cause] = causes(path_of(job), *LATENESS)
+    assert (cause.kind, cause.ranks, cause.excess_ns) == (CauseKind.LINE, (1,), 5 * MS)
+
+
 def test_operations_that_are_waited_for_unseen() -> None:
     """DDP's all_reduces are joined before the optimizer's step: a rank that launches late is found through them."""
     job = Job(3)
