@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections import Counter
@@ -27,6 +28,7 @@ MAX_SIZES: Final = 256
 MAX_SPREAD: Final = 128
 """Members of a group, between all pairs of which traffic is listed: thousands have millions of pairs."""
 _EXCHANGE: Final = "all_to_all"
+_BROADCAST: Final = "broadcast"
 _UNEVEN: Final = int(Flag.UNEVEN)
 UNKNOWN_SHAPE: Final = -1
 """Dimensions of tensors whose shapes are not recorded, as in most traces of profilers."""
@@ -270,6 +272,9 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
         found.sent[rank, peer] += round(sent)
     elif kind.collective == "send":
         found.unspread += round(sent)
+    elif kind.collective == _BROADCAST and peer == rank:
+        for sender, receiver in _chain(peer, members):
+            found.sent[sender, receiver] += calls * view.record.message_bytes
     elif sent and kind.collective != _EXCHANGE:
         place = bisect_left(members, rank)
         found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
@@ -284,9 +289,19 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
 
 def _sent(rank: int, members: Members, view: OperationView) -> float:
     parts = _parts(members, view)
+    root = view.record.peer
+    if root >= 0 and kind_of(view.name) == _BROADCAST:  # tapes have bytes of the root alone, traces of all members
+        return float((len(members) - 1) * view.record.message_bytes) if root == rank else 0.0
     if parts is None:
         return sent_bytes(view.name, view.record.message_bytes, len(members))
     return sum(parts.values()) - parts.get(rank, 0)
+
+
+def _chain(root: int, members: Members) -> list[tuple[int, int]]:
+    """Return who passes a broadcast on to whom."""
+    place = bisect_left(members, root)
+    order = (*members[place:], *members[:place])
+    return list(itertools.pairwise(order))
 
 
 def _parts(members: Members, view: OperationView) -> dict[int, int] | None:

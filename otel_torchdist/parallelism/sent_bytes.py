@@ -1,8 +1,8 @@
 """How many bytes a member of a group sends in an operation, by the algorithms that move the fewest.
 
 S is the rank's own tensor and n the number of members: all_reduce 2(n-1)/n·S, reduce_scatter (n-1)/n·S, all_gather
-(n-1)·S, all_to_all (n-1)/n·S, send and broadcast S. Libraries may choose other algorithms: these are lower bounds, and
-nccl-tests' bus bandwidth rests on the same numbers.
+(n-1)·S, all_to_all (n-1)/n·S, send S. Where a root gives or takes, it is the average of all members. Libraries may
+choose other algorithms: these are lower bounds, and nccl-tests' bus bandwidth rests on the same numbers.
 """
 
 from __future__ import annotations
