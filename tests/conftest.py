@@ -21,11 +21,13 @@ from tests.support.repository import REPOSITORY
 from tests.support.tapes.memory import memory_directory
 
 WITH_PROCESSES: Final = (
-    *("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "native", "processes", "servers", "wheels"),
+    *("agent", "benchmarks", "capture", "cli", "deploy", "figures", "gpu", "jobs", "native", "processes", "servers"),
+    "wheels",
 )
 WITH_SERVERS: Final = ("servers",)
 TOGETHER: Final = (
-    *("tests/benchmarks", "tests/jobs/routes", "tests/jobs/side_effects", "tests/jobs/thirdparty", "tests/servers"),
+    *("tests/benchmarks", "tests/figures", "tests/jobs/routes", "tests/jobs/side_effects", "tests/jobs/thirdparty"),
+    "tests/servers",
 )
 """Folders whose fixtures serve the whole folder, and take long."""
 WAITING: Final = (
