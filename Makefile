@@ -16,7 +16,7 @@ WORKERS ?= 3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast lint bench faults docs dashboards kubernetes-rules browser stack up down pictures wheels clean constraints
+.PHONY: help demo test test-fast install lint bench faults docs dashboards kubernetes-rules browser stack up down pictures wheels clean constraints
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,11 @@ test: $(STAMP)  ## the whole suite; ARGS="-k guard", TORCH=2.8.0, WORKERS=0
 test-fast: $(STAMP)  ## what starts no processes and is not large, in a minute
 	$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m "not process and not servers and not large" $(ARGS)
+
+# Into the environment of PYTHON, and not into the one here: an active venv's or conda environment's, or the one named.
+EXTRAS ?= cli
+install:  ## installs it for your own programs; PYTHON=/path/to/bin/python, EXTRAS=cli,nvml
+	@$(PYTHON) -m installation $(EXTRAS)
 
 # Pyright is pinned in constraints.txt, so its advice to take a newer one is no news.
 lint: export PYRIGHT_PYTHON_IGNORE_WARNINGS = true

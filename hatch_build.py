@@ -1,4 +1,4 @@
-"""Makes the wheel one for an architecture where native libraries for it have been built: `make wheels`.
+"""Makes the wheel one for a platform where native libraries for it have been built: `make wheels`, `make install`.
 
 Everywhere else, as with `pip install .`, the wheel is one for all machines, and nothing is compiled.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# A folder with the libraries for one architecture, whose name it has.
+# A folder with the libraries for one platform, whose name it has, such as `manylinux_2_28_x86_64`.
 LIBRARIES = "OTEL_TORCHDIST_WHEEL_LIBRARIES"
 
 
@@ -32,6 +32,6 @@ class LibrariesHook(BuildHookInterface[Any]):
         if not libraries:
             raise ValueError(f"{LIBRARIES}: {folder} has no libraries")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-manylinux_2_28_{folder.name}"
+        build_data["tag"] = f"py3-none-{folder.name}"
         for library in libraries:
             build_data["force_include"][str(library)] = f"otel_torchdist/native/libraries/{library.name}"

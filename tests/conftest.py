@@ -21,8 +21,8 @@ from tests.support.repository import REPOSITORY
 from tests.support.tapes.memory import memory_directory
 
 WITH_PROCESSES: Final = (
-    *("agent", "benchmarks", "capture", "cli", "deploy", "figures", "gpu", "jobs", "native", "processes", "servers"),
-    "wheels",
+    *("agent", "benchmarks", "capture", "cli", "deploy", "figures", "gpu", "installation", "jobs", "native"),
+    *("processes", "servers", "wheels"),
 )
 WITH_SERVERS: Final = ("servers",)
 TOGETHER: Final = (

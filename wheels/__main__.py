@@ -56,7 +56,7 @@ def _has_compiler(machine: str) -> bool:
 
 def _wheel_for(machine: str, torches: Sequence[Torch], to: Path) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / machine
+        folder = Path(scratch) / f"manylinux_2_28_{machine}"
         for torch in torches:
             library = build_library(torch, machine, folder)
             print(f"torch {torch.version}, {machine}: {library.stat().st_size >> 10} KiB", flush=True)

@@ -14,7 +14,7 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 def platform_wheel(libraries: Path, to: Path) -> Path:
-    """Pack the wheel for an architecture.
+    """Pack the wheel for a platform.
 
     Args:
         libraries: A folder with the libraries for it, and with its name.

@@ -6,11 +6,9 @@ import os
 import platform
 import re
 import shlex
-import site
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,29 +17,12 @@ import torch
 from benchmarks.native_library import has_compiler
 from otel_torchdist.native.compiling import find_compiler
 from otel_torchdist.native.library import library_cache, library_name
+from tests.support.environments import Run, at_hand, make_environment, run_program
 from tests.support.repository import REPOSITORY
-from tests.support.tapes.memory import memory_directory
-from tests.support.tapes.recorded import RecordedTape, read_tapes
 
-PROGRAM = Path(__file__).parent / "workers" / "user.py"
 COMPILER = Path(__file__).with_name("kept_compiler.py")
 COMPILED = library_cache().with_name("wheel-tests")
 TIMES = 20
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a program has left.
-
-    Attributes:
-        tape: Its tape.
-        log: Lines of our logger.
-        files: The folder of the package that it has used.
-    """
-
-    tape: RecordedTape
-    log: list[str]
-    files: Path
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +47,11 @@ def run_with(wheel: Path, folder: Path) -> Run:
 
     Neither the installation nor the program finds a compiler.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    environ = {"PATH": str(folder / "bin"), "HOME": str(folder), "GLOO_SOCKET_IFNAME": "lo"}
+    python = make_environment(folder, at_hand(folder.with_name("at-hand")))
+    environ = {"PATH": str(folder / "bin"), "HOME": str(folder)}
     install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-deps", "--no-index", "--quiet"]
     subprocess.run([*install, "--disable-pip-version-check", str(wheel)], env=environ, check=True)
-    [packages] = folder.glob("lib/python*/site-packages")
-    (packages / "torch-at-hand.pth").write_text("\n".join(site.getsitepackages()))
-    with memory_directory() as tapes:
-        environ |= {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "OTEL_PYTHON_TORCHDIST_READER": "none"}
-        environ |= {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes), "RANK": "0", "WORLD_SIZE": "1"}
-        command = [str(python), str(PROGRAM), str(TIMES), str(folder / "store")]
-        done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        [tape] = read_tapes(tapes)
-    return Run(tape, re.findall(r"^otel_torchdist: (.*)$", done.stderr, re.MULTILINE), Path(done.stdout.strip()))
+    return run_program(python, TIMES, folder)
 
 
 def test_names(wheels: Path) -> None:

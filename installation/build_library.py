@@ -1,0 +1,25 @@
+"""A program that builds the native library into a folder, with the package that is installed; prints why it cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from otel_torchdist.native.build import build, installed_torch
+from otel_torchdist.native.compiling import find_compiler
+from otel_torchdist.native.library import NativeError
+
+
+def main() -> None:
+    """Build it; the extra `cli` may not be installed."""
+    try:
+        find_compiler()
+        installed_torch()
+        print("otel_torchdist: building the native library, which takes half a minute", flush=True)
+        build(Path(sys.argv[1]))
+    except (NativeError, OSError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Finds out which kernel records, by a recorded call in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_FIRST_CALL = Path(__file__).with_name("first_call.py")
+_LIMIT_S = 300
+"""Torch on a slow network file system takes minutes to import."""
+_STRANGERS = ("OTEL_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_")
+"""Beginnings of variables of this shell that would change what is recorded, or make it a rank of a job."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of the call.
+
+    Attributes:
+        version: The version of otel_torchdist.
+        torch: The version of torch; '' if there is none.
+        is_recorded: Whether the call was recorded.
+        library: The native library that recorded it; '' if Python did.
+        is_own: Whether this library is a part of the package.
+        trouble: The last message about a call that was not recorded, or recorded in Python.
+    """
+
+    version: str
+    torch: str
+    is_recorded: bool
+    library: str = ""
+    is_own: bool = True
+    trouble: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether calls will be recorded, or would be if there was a torch."""
+        return self.is_recorded or not self.torch
+
+    def sentence(self, why_python: str) -> str:
+        """Describe it in a line.
+
+        Args:
+            why_python: The reason why no native library was built; '' if one was.
+        """
+        installed = f"otel_torchdist {self.version} is installed in {sys.prefix}"
+        if not self.torch:
+            return f"{installed}, where torch cannot be imported ({self.trouble}): install torch, then repeat this"
+        if not self.is_recorded:
+            return f"{installed}, but does not record torch {self.torch}: {self.trouble}"
+        if not self.library:
+            return f"{installed}: Python records torch {self.torch}, because {why_python or self.trouble}"
+        before = "" if self.is_own else " (of `otel-torchdist build-native`, which comes before the one installed now)"
+        return f"{installed}: it records torch {self.torch} natively, with {self.library}{before}"
+
+
+def check(scratch: Path) -> Check:
+    """Record a call in an environment without settings, and return what happened."""
+    tapes = scratch / "tapes"
+    tapes.mkdir(mode=0o700)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_STRANGERS)}
+    environ |= {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "OTEL_PYTHON_TORCHDIST_READER": "none"}
+    environ |= {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes), "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true"}
+    environ["GLOO_SOCKET_IFNAME"] = "lo"
+    command = [sys.executable, str(_FIRST_CALL), str(tapes)]
+    try:
+        done = subprocess.run(
+            command, cwd=scratch, env=environ, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Check("", "unknown", False, trouble=f"a call in one process has not ended after {_LIMIT_S} s")
+    if done.returncode:
+        reasons = done.stderr.strip().splitlines() or [f"a process that calls it exited with {done.returncode}"]
+        return Check("", "unknown", False, trouble=reasons[-1])
+    return Check(**json.loads(done.stdout.splitlines()[-1]))
