@@ -291,7 +291,7 @@ OTEL_PYTHON_TORCHDIST_MACHINE = "OTEL_PYTHON_TORCHDIST_MACHINE"
 .. envvar:: OTEL_PYTHON_TORCHDIST_MACHINE
 
 Whether the agent reads the machine every 5 s: memory, pressure (PSI), network and InfiniBand counters, the ranks'
-processes, and GPUs if ``nvidia-ml-py`` is installed (``pip install 'otel-torchdist[nvml]'``). They become metrics, and
+processes, and GPUs if ``nvidia-ml-py`` is installed (``pip install nvidia-ml-py``). They become metrics, and
 evidence beside a verdict. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) nothing of it is read.
 Default: "true"
 """

@@ -11,6 +11,12 @@ from tests.support.repository import REPOSITORY
 PROGRAMS: Final = ("curl", "ncclras", "otel-torchdist", "py-spy", "torchfrtrace", "torchrun", "while")
 _BLOCK: Final = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _SHELLS: Final = ("sh", "bash")
+_INLINE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+PAGES: Final = (
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "deploy/README.md")),
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+)
+"""All pages with commands for users and contributors."""
 
 
 def page(name: str) -> str:
@@ -39,6 +45,13 @@ def commands_of(text: str) -> list[str]:
             elif line:
                 commands.append(line)
     return commands
+
+
+def code_of(text: str) -> list[str]:
+    """The code in a page's sentences and the lines of its blocks, except blocks of another language than a shell's."""
+    blocks = [block for _, language, block in _BLOCK.findall(text) if language in ("", *_SHELLS)]
+    sentences = _INLINE.findall(_BLOCK.sub("", text))
+    return [*(" ".join(code.split()) for code in sentences), *(line for block in blocks for line in block.splitlines())]
 
 
 def commands_elsewhere(text: str) -> list[str]:
