@@ -6,20 +6,28 @@ The job is that of `counting.py`: what each query has to find is known, whatever
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import duckdb
+import msgspec
 import pytest
 
+from otel_torchdist import semconv
 from otel_torchdist.cli.export.tables import TABLES
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.telemetry.spans.call_attributes import of_record
 from tests.cli.export.conftest import COUNTING, Archived, asked
 from tests.support.commands.asking import ask
 from tests.support.repository import REPOSITORY
+from tests.support.tapes.fake_tape import FakeTape
 
 PAGE = (REPOSITORY / "docs" / "archive.md").read_text()
 FOR_DUCKDB, FOR_CLICKHOUSE = (
@@ -48,16 +56,21 @@ def by_duckdb(archived: Archived) -> list[Rows]:
 @pytest.fixture(scope="module")
 def by_clickhouse(archived: Archived, tmp_path_factory: pytest.TempPathFactory) -> list[Rows]:
     """What ClickHouse answers to each query."""
+    answers = _asked_of_clickhouse(archived.spans, FOR_CLICKHOUSE, tmp_path_factory.mktemp("clickhouse"))
+    return [answers[str(place)] for place in range(1, len(FOR_CLICKHOUSE))]
+
+
+def _asked_of_clickhouse(spans: Path, statements: list[str], folder: Path) -> dict[str, Rows]:
+    """What ClickHouse answers to statements, by their places; skips where there is none."""
     if importlib.util.find_spec("chdb") is None:
         pytest.skip("chdb, the embedded ClickHouse, is not installed")
-    statements = tmp_path_factory.mktemp("clickhouse") / "statements.json"
-    statements.write_text(json.dumps([statement.strip().rstrip(";") for statement in FOR_CLICKHOUSE]))
+    file = folder / "statements.json"
+    file.write_text(json.dumps([statement.strip().rstrip(";") for statement in statements]))
     worker = Path(__file__).parent / "workers" / "clickhouse.py"
-    command = [sys.executable, str(worker), str(archived.spans), str(statements)]
+    command = [sys.executable, str(worker), str(spans), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout)
-    return [answers[str(place)] for place in range(1, len(FOR_CLICKHOUSE))]
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(params=["by_duckdb", "by_clickhouse"])
@@ -191,3 +204,32 @@ def test_tapes_give_the_same_tables(archived: Archived, tmp_path: Path) -> None:
         both = (f"SELECT * {without} FROM {ours}", f"SELECT * {without} FROM {theirs}")
         for first, second in (both, both[::-1]):
             assert asked(f"{first} EXCEPT ALL {second}") == [], name
+
+
+def test_is_timed_in_clickhouse(tmp_path: Path) -> None:
+    """In spans a call has a duration where its record has one, however its end and its start on a device are known."""
+    tape = FakeTape(tmp_path)
+    calls: list[Operation] = []
+    for how, started_how in itertools.product([None, *How], [None, *How]):
+        tape.run()
+        [one] = tape.reader.poll().ended
+        started_ns = None if started_how is None else one.entered_ns + 1_000
+        known = {"how": how, "started_how": started_how, "started_ns": started_ns, "flags": Flag.ON_DEVICE}
+        calls.append(msgspec.structs.replace(one, **known))
+    spans = [_span(place, of_record(one)) for place, one in enumerate(calls)]
+    scopes = [{"scope": {"name": "otel_torchdist"}, "spans": spans}]
+    lines = tmp_path / "spans.json"
+    lines.write_text(json.dumps({"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": scopes}]}))
+    question = "SELECT toInt32(file) AS place, ifNull(is_timed, 0) AS timed FROM torchdist_operations ORDER BY place"
+    rows = _asked_of_clickhouse(lines, [FOR_CLICKHOUSE[0], question], tmp_path)["1"]
+    assert [bool(row["timed"]) for row in rows] == [one.is_timed for one in calls]
+    assert 0 < sum(one.is_timed for one in calls) < len(calls)
+
+
+def _span(place: int, attributes: Mapping[str, object]) -> dict[str, Any]:
+    """A call's span as OTLP JSON, with its place in the attribute of the file."""
+    named = {semconv.OPERATION: "all_reduce", semconv.CODE_FILE: str(place), **attributes}
+    kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
+    pairs = [{"key": key, "value": {kinds[type(value)]: value}} for key, value in named.items()]
+    times = {"startTimeUnixNano": 10**18, "endTimeUnixNano": 10**18 + 5_000}
+    return {"traceId": "1", "spanId": str(place), "name": "all_reduce", "attributes": pairs, **times}
