@@ -81,7 +81,7 @@ class FindingPart:
     """A finding that is not a stall.
 
     Attributes:
-        kind: `mismatched`, `straggler`, `slow_rank`, `slow_node` or `slow_stage`.
+        kind: Its verdict, as in `torchdist_finding_info`: `mismatched`, `straggler`, …
         ranks: The ranks that it names.
         operation: The operation.
         group: Name of its group.

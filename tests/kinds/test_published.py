@@ -13,6 +13,7 @@ from otel_torchdist import semconv
 from otel_torchdist.semconv import stalls
 from otel_torchdist.stall.findings.remote_calls import CallTrouble
 from otel_torchdist.stall.findings.slow import SlowKind
+from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from tests.support.repository import REPOSITORY
 
 RULES = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "rules" / "alerts.yaml").read_text())
@@ -59,5 +60,7 @@ def test_one_alert_each(verdict: str, operation: str) -> None:
 
 @pytest.mark.parametrize("verdict", sorted({verdict for verdict, _ in FINDINGS}))
 def test_in_the_manual(verdict: str) -> None:
-    """The page on verdicts names it."""
+    """The page on verdicts names it, and so does the metric's help."""
     assert f"`{verdict}`" in PAGE
+    [metric] = [one for one in NUMBER_METRICS if one.name == semconv.FINDING_INFO]
+    assert re.search(rf"\b{verdict}\b", metric.help)
