@@ -84,7 +84,8 @@ class Job:
     def _follow(self, tape: TapeReader, reader: Reader) -> None:
         nonce = tape.identity.nonce
         if reader.knows(nonce):  # only a copy shares another tape's nonce, and it must not replace it
-            _logger.warning("%s is ignored: another tape with the same name is being read", tape.path)
+            if nonce not in self.taken_up:  # else it was out of sight for a moment
+                self._election.tapes.warn("%s is ignored: another tape with the same name is being read", tape.path)
             tape.close()
             return
         try:
@@ -112,9 +113,9 @@ class Job:
             self._can_write = True
         except OSError as error:
             if self._can_write and not self.directory.exists():
-                _logger.warning(REMOVED, self.directory)
+                self._election.tapes.warn(REMOVED, self.directory)
             elif self._can_write:
-                _logger.warning(
+                self._election.tapes.warn(
                     "%s: the agent's checkpoint cannot be written (%s): an agent that takes over from this one would "
                     "export again what was exported since the last checkpoint",
                     self.directory, error,

@@ -16,7 +16,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape.reading.reader import TapeReader
 
 MAX_WARNINGS: Final = 16
-"""Warnings about unreadable tapes in one directory, where anyone may create more of them."""
+"""Warnings about the tapes of one directory, in which its owner may create more of them without end."""
 MAX_OPENED: Final = 1024
 """Tapes opened per call; the next call opens the others."""
 
@@ -76,7 +76,7 @@ class LocalTapes:
                     self._hindered(f"a tape cannot be read for now: {error}")
                     return found
                 self._seen.add(path)
-                self._warn("a tape cannot be read: %s", error)
+                self.warn("a tape cannot be read: %s", error)
                 continue
             self._seen.add(path)
             if tape is not None:
@@ -89,23 +89,24 @@ class LocalTapes:
         tape = TapeReader(path, self._owner)
         own_name = f"{tape.identity.nonce:016x}.tape"
         if path.name != own_name:  # its spans would appear twice, and its rank would seem to be dead
-            self._warn("%s is ignored: it is a copy of %s", readable(str(path)), own_name)
+            self.warn("%s is ignored: it is a copy of %s", readable(str(path)), own_name)
         elif not only_alive or tape.is_alive():
             return tape
         tape.close()
         return None
 
-    def _warn(self, text: str, *values: object) -> None:
+    def warn(self, text: str, *values: object) -> None:
+        """Log what is wrong in this directory, at most `MAX_WARNINGS` times: its owner can cause it again and again."""
         self._warnings += 1
         if self._warnings <= MAX_WARNINGS:
             _logger.warning(text, *values)
         if self._warnings == MAX_WARNINGS:
-            _logger.warning("%s: further tapes that cannot be read are not logged", self._directory)
+            _logger.warning("%s: further problems with its tapes are not logged", self._directory)
 
     def _hindered(self, why: str) -> None:
         """Log an obstacle once, until it is gone."""
         if not self._is_hindered:
-            _logger.warning("%s: %s", self._directory, why)
+            self.warn("%s: %s", self._directory, why)
         self._is_hindered = True
 
 

@@ -196,7 +196,7 @@ def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     tapes = LocalTapes(tmp_path)
     assert tapes.new(only_alive=False) == tapes.new(only_alive=False) == []
     assert len(caplog.records) == MAX_WARNINGS + 1
-    assert caplog.records[-1].getMessage() == f"{tmp_path}: further tapes that cannot be read are not logged"
+    assert caplog.records[-1].getMessage() == f"{tmp_path}: further problems with its tapes are not logged"
 
 
 def test_lock_that_is_no_file(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
