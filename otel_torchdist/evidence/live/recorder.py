@@ -20,6 +20,7 @@ from typing import Final
 from otel_torchdist.evidence.live.ranks import LiveProcess
 from otel_torchdist.machine.host import seconds
 from otel_torchdist.naming import readable
+from otel_torchdist.processes.users import belongs_to
 from otel_torchdist.tape.identity import process_start_ticks
 
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -105,8 +106,11 @@ def _ask(process: LiveProcess) -> str:
     except OSError as error:  # without a reader, too
         return f"{readable(str(path))}: {error.strerror}"
     try:
-        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+        facts = os.fstat(pipe)
+        if not stat.S_ISFIFO(facts.st_mode):
             return f"{readable(str(path))}: not a named pipe"
+        if os.geteuid() == 0 and not belongs_to(process.pid, facts.st_uid):  # its user chose the path, we can open all
+            return f"{readable(str(path))}: belongs to user {facts.st_uid} and not to the rank's"
         os.write(pipe, b"1")
     except OSError as error:
         return f"{readable(str(path))}: {error.strerror}"
