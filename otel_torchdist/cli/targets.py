@@ -86,7 +86,7 @@ def target_of(arguments: Sequence[str], run_dir: Path | None) -> Target:
         is_path = os.sep in str(missing) or len(paths) > 1
         what = "no such file or directory" if is_path else f"neither a run's id nor a path; {_LISTED}"
         fail(f"{readable(str(missing))}: {what}", ExitCode.NOTHING_FOUND)
-    if len(paths) == 1 and paths[0].is_dir() and tapes_in(paths[0]):
+    if len(paths) == 1 and paths[0].is_dir() and tapes_in(paths[0].resolve()):
         return Target(run_dir=paths[0].resolve())
     return Target(run, paths=paths)
 
