@@ -19,7 +19,7 @@ class SimulatedDeaths(DeathWatch):
         """Take `died_ns`: the time at which the rank with a tape's nonce died, None while it lives."""
         self._died_ns = died_ns
 
-    def follow(self, tape: Path, identity: TapeIdentity) -> None:
+    def follow(self, tape: Path, identity: TapeIdentity, owner: int) -> None:
         """Do nothing: all are followed."""
 
     def forget(self, nonce: int) -> None:
