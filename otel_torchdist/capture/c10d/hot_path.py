@@ -164,7 +164,7 @@ class HotPath:
                 self.devices.before(call, tensors, peer)
             if not number % OVERHEAD_SAMPLE:
                 call.is_plain = False
-                call.own_ns = _now() - entered
+                call.own_ns = _now() - max(entered, plan.planned_ns)
             return call
         except BaseException as error:
             thread.entered = None

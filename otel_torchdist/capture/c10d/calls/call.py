@@ -151,6 +151,7 @@ class Plan:
         reads: How often the reduce op has been read.
         varies: Whether it has been seen to change.
         offered: For which generation of its plans the native library knows this one; 0 for none.
+        planned_ns: When it was made; 0 for those that `make_plan` has not made.
         ragged_factor: By what the bytes of the described tensors are multiplied to get the size of the message, where
             calls of all sizes share this plan; None elsewhere.
         buckets: Counts them, if they may reduce buckets of gradients; None for others.
@@ -168,6 +169,7 @@ class Plan:
         "offered",
         "on_cpu",
         "operation",
+        "planned_ns",
         "ragged_factor",
         "reading",
         "reads",
@@ -204,6 +206,7 @@ class Plan:
         self.is_plain = on_cpu and not self.is_left_alone
         self.reduce_op = reduce_op
         self.code = code
+        self.planned_ns = 0
         self.reading = ALWAYS if reduce_op >= 0 or operation.received >= 0 else 0
         self.reads = 0
         self.varies = False
