@@ -141,16 +141,6 @@ def of_sizes(run: Run, only_waited_for: bool, value: Callable[[int], float]) -> 
     return dict(found)
 
 
-def both(*checks: Check) -> Check:
-    """Expect several things."""
-
-    def check(run: Run) -> None:
-        for one in checks:
-            one(run)
-
-    return check
-
-
 def if_saving(saving: Check, plain: Check) -> Check:
     """Expect something else of the run that saves checkpoints and marks its steps."""
     return lambda run: saving(run) if run.saves else plain(run)
