@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch._C._distributed_c10d import _dump_fr_trace_json  # pyright: ignore[reportAttributeAccessIssue]
 from torch._C._profiler import _ExperimentalConfig
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
@@ -254,8 +253,10 @@ def issued(profiler: profile) -> list[dict[str, Any]]:
 
 
 def recorded() -> list[dict[str, Any]]:
-    """Collectives in gloo's flight recorder."""
-    return sorted(json.loads(_dump_fr_trace_json())["entries"], key=lambda entry: entry["record_id"])
+    """Collectives in gloo's flight recorder; none if this torch has no such recorder."""
+    dump: Any = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    entries = json.loads(dump()).get("entries", []) if dump is not None else []
+    return sorted(entries, key=lambda entry: entry["record_id"])
 
 
 def process() -> dict[str, int]:
