@@ -17,6 +17,8 @@ from otel_torchdist.naming import readable
 
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 """Without O_NONBLOCK, opening a named pipe would wait for its other end."""
+_PIECE_BYTES: Final = 64 << 10
+"""Bytes read at a time from files whose size is not known, as in /proc."""
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _TOO_MANY_OPEN: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _PASSING: Final = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN}
@@ -101,7 +103,9 @@ class _File:
     def read(self, offset: int, most: int) -> bytes:
         """Read as `os.pread` does, repeatedly, until `most` bytes are read or the file ends."""
         parts: list[bytes] = []
-        while most > 0 and (part := os.pread(self.descriptor, most, offset)):
+        # `pread` allocates what it is asked for, which may be more than this process may have.
+        expected = max(os.fstat(self.descriptor).st_size - offset, 0) + 1
+        while most > 0 and (part := os.pread(self.descriptor, min(most, max(expected, _PIECE_BYTES)), offset)):
             parts.append(part)
             offset += len(part)
             most -= len(part)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+import re
 import resource
+import subprocess
+import sys
 import tarfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.history import histories_of
 from otel_torchdist.profiles.reading import document
@@ -154,6 +160,58 @@ def test_a_billion_items(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert notes_of(path) == ["PATH: its events are no objects, or one of them has more than 16 MiB"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+@pytest.mark.parametrize("value", [rb"\x,", rb"\u,", rb"\n\\,", rb"\u00e4,"])
+def test_mending_in_pieces(value: bytes) -> None:
+    """A trace that has to be mended everywhere takes memory for its bytes, not for each place that is mended."""
+    event = b'{"name":"%b"},' % (value * 50_000)
+    head = b'{"schemaVersion":1,"a":nan,"distributedInfo":{"rank":0},"traceEvents":['
+    content = head + event * ((8 << 20) // len(event)) + b"{}]}"
+    tracemalloc.start()
+    try:
+        _, damage = document.open_document(content)
+        taken_mib = tracemalloc.get_traced_memory()[1] >> 20
+    finally:
+        tracemalloc.stop()
+    assert damage == ""
+    assert taken_mib < 48
+
+
+def test_mended_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever pieces end, the outcome is that of mending escape by escape."""
+    escapes = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+    parts = [*b'\\\\",: []}xnt/\1\n', *map(ord, "\\u")]
+    chosen = random.Random(3)
+    words = [bytes([part]) for part in parts] + [b"nan", b"-NaN", b"Infinity", b"u00aF", b"u12", rb"\\"]
+    for _ in range(3_000):
+        content = b"".join(chosen.choices(words, k=chosen.randrange(40)))
+        monkeypatch.setattr(document, "PIECE_BYTES", chosen.choice((1, 2, 9, 99)))
+        numbers = document._NO_NUMBERS.sub(b"null", content.translate(document._CONTROLS))
+        assert document._mended(content) == escapes.sub(lambda found: found[0] if found[1] else rb"\\", numbers)
+
+
+def test_a_value_without_end(tmp_path: Path) -> None:
+    """What has to be mended and has no comma for megabytes is refused before it is mended."""
+    path = tmp_path / "rank_0.json.gz"
+    content = b'{"schemaVersion": 1, "traceEvents": [{"name": "' + rb"\x" * (12 << 20) + b'"}]}'
+    path.write_bytes(gzip.compress(content, 1))
+    assert notes_of(path) == ["PATH: it is damaged, and a value in it has more than 15 MiB"]
+
+
+def test_too_little_memory(tmp_path: Path) -> None:
+    """Where a trace does not fit into the memory that a process may have, that is one line, and the exit code is 2."""
+    path = tmp_path / "rank_0.json.gz"
+    spaces = gzip.compress(b" " * (64 << 20))
+    path.write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": [') + spaces * 12)
+    command = Path(sys.executable).with_name("otel-torchdist")
+    limited = f"ulimit -v {700 << 10}; exec {command} stats {path}"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (ExitCode.NOTHING_FOUND, "")
+    assert done.stderr.splitlines() == [
+        f"otel-torchdist: warning: {path}: there is not enough memory to read it",
+        f"otel-torchdist: {path}: no trace that can be read",
+    ]
 
 
 def test_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.files.unpacking import Allowance
 
+NO_MEMORY: Final = "there is not enough memory to read it"
 MAX_TOTAL_BYTES: Final = 8 << 30
 MAX_MEMBERS: Final = 100_000
 FREE_HEADERS: Final = 16 << 20

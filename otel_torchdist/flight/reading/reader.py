@@ -12,7 +12,7 @@ from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
-from otel_torchdist.flight.reading.limits import UnreadableError
+from otel_torchdist.flight.reading.limits import NO_MEMORY, UnreadableError
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.naming import name_ranks
@@ -147,6 +147,8 @@ def _read(file: FoundFile) -> _ReadFile[FlightDump]:
         if isinstance(error, NotADumpError) and not content.startswith(PICKLE):
             return _ReadFile(None, is_other=True, other=file.file)  # JSON of another tool
         return _ReadFile(None, (f"{file.path}: {error}",))
+    except MemoryError:
+        return _ReadFile(None, (f"{file.path}: {NO_MEMORY}",))
     problems = [_faults(file, decoded)] if decoded.bad_parts else []
     dump = decoded.dump
     if rank is None and decoded.rank is None:

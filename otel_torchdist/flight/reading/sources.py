@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.unpacking import Allowance, TooLargeError, gunzip, gunzip_start
 from otel_torchdist.flight.reading.archives import is_archive, members_of
-from otel_torchdist.flight.reading.limits import UnreadableError
+from otel_torchdist.flight.reading.limits import NO_MEMORY, UnreadableError
 from otel_torchdist.naming import readable
 
 MAX_DUMP_BYTES: Final = 64 << 20
@@ -204,6 +204,8 @@ def _found_inside(archive: Path, shown: str, skipped: Skipped, most: int, allowa
                 yield FoundFile(inner, PurePosixPath(name).name, None, content, start)
     except (UnreadableError, TooLargeError, OSError, ValueError) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
+    except MemoryError:
+        skipped.problems.append(f"{shown}: {NO_MEMORY}")
 
 
 def _unzipped(content: bytes) -> bytes:

@@ -19,15 +19,21 @@ from otel_torchdist.files.unpacking import gunzip
 from otel_torchdist.naming import readable
 
 MAX_TRACE_BYTES: Final = 1 << 30
-"""Unpacked. Reading takes little more memory than that, and twice as much if it was compressed or has to be mended."""
+"""Unpacked. Reading takes little more memory than that, and a second time as much if it has to be mended."""
+MAX_MENDED_BYTES: Final = MAX_TRACE_BYTES + (MAX_TRACE_BYTES >> 2)
+"""Each bare backslash becomes two."""
 MAX_REASON: Final = 200
 CUT_OFF: Final = "its end is missing or damaged: it is read up to there"
 _GZIP: Final = b"\x1f\x8b"
+_END: Final = b"]}"
 _CUTS: Final = 16
 """Places near the end of a truncated file that are tried as the end of its last whole event."""
 _NO_NUMBERS: Final = re.compile(rb"(?<=[:\[,\s])-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
-_ESCAPES: Final = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_OF_UNICODE: Final = re.compile(rb"\\u(?=[0-9a-fA-F]{4})")
+_ESCAPED: Final = tuple(b"\\%c" % letter for letter in b'"/bfnrt')
 _CONTROLS: Final = bytes.maketrans(bytes(range(32)), b" " * 32)
+_PAIR, _BACKSLASH = b"\1", b"\2"
+"""Stand for two backslashes and for one while others are doubled; mended content has no such bytes."""
 
 
 class TraceError(TorchDistError):
@@ -54,6 +60,7 @@ class TraceDocument(msgspec.Struct, gc=False):
 _DOCUMENTS: Final = msgspec.json.Decoder(TraceDocument)
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 CHUNK_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 1 << 20
 MAX_SPAN: Final = 16 << 20
 """Bytes in which an event ends: of a list of numbers, these are eight million objects."""
 _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -109,23 +116,70 @@ def open_document(content: bytes) -> tuple[TraceDocument, str]:
     return found, CUT_OFF
 
 
-def _mended(content: bytes) -> bytes:
-    """Replace what JSON does not allow and writers of traces write all the same."""
-    content = _NO_NUMBERS.sub(b"null", content.translate(_CONTROLS))
-    return _ESCAPES.sub(lambda found: found[0] if found[1] else rb"\\", content) if b"\\" in content else content
+def _mended(content: bytes) -> bytearray:
+    """Replace what JSON does not allow and writers of traces write all the same.
+
+    It is done in pieces, because `re.sub` and `bytes.replace` take memory for each of the parts between two matches.
+
+    Raises:
+        TraceError: A piece has no end, or the outcome is too large.
+    """
+    mended = bytearray()
+    begin = 0
+    while begin < len(content):
+        end = _end_of_piece(content, begin)
+        # Each piece begins with the comma before it, by which a pattern knows that a number can follow.
+        before = min(begin, 1)
+        mended += memoryview(_mended_piece(content[begin - before : end]))[before:]
+        if len(mended) > MAX_MENDED_BYTES:
+            raise TraceError(f"once it is mended, it has more than {MAX_MENDED_BYTES >> 20} MiB; trace fewer steps")
+        begin = end
+    return mended
 
 
-def _before_the_cut(content: bytes) -> TraceDocument | None:
-    """The parts of a file that ends too early, up to its last whole event; None if it is damaged in another way."""
+def _end_of_piece(content: bytes, begin: int) -> int:
+    """Return the place behind a comma, which is part of no escape and no number."""
+    if len(content) - begin <= PIECE_BYTES:
+        return len(content)
+    comma = content.find(b",", begin + PIECE_BYTES, begin + MAX_SPAN)
+    if comma >= 0:
+        return comma + 1
+    if len(content) - begin > MAX_SPAN:
+        raise TraceError(f"it is damaged, and a value in it has more than {(MAX_SPAN - PIECE_BYTES) >> 20} MiB")
+    return len(content)
+
+
+def _mended_piece(piece: bytes) -> bytes:
+    piece = _NO_NUMBERS.sub(b"null", piece.translate(_CONTROLS))
+    if b"\\" not in piece:
+        return piece
+    piece = piece.replace(rb"\\", _PAIR)
+    for escaped in _ESCAPED:
+        piece = piece.replace(escaped, _BACKSLASH + escaped[1:])
+    piece = _OF_UNICODE.sub(_BACKSLASH + b"u", piece)
+    return piece.replace(b"\\", rb"\\").replace(_PAIR, rb"\\").replace(_BACKSLASH, b"\\")
+
+
+def _before_the_cut(content: bytearray) -> TraceDocument | None:
+    """The parts of a file that ends too early, up to its last whole event; None if it is damaged in another way.
+
+    Args:
+        content: The content, which is changed: a copy for each try would be as large.
+    """
     end = len(content)
+    content += bytes(len(_END))
+    view = memoryview(content)
     for _ in range(_CUTS):
         end = content.rfind(b"}", 0, end)
         if end < 0:
             return None
+        behind = slice(end + 1, end + 1 + len(_END))
+        replaced = bytes(view[behind])
+        view[behind] = _END
         try:
-            return _DOCUMENTS.decode(content[: end + 1] + b"]}")
+            return _DOCUMENTS.decode(view[: behind.stop])
         except (msgspec.DecodeError, RecursionError, ValueError):
-            continue
+            view[behind] = replaced
     return None
 
 

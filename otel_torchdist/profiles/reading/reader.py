@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.flight.reading.file_names import rank_in
-from otel_torchdist.flight.reading.limits import UnreadableError
+from otel_torchdist.flight.reading.limits import NO_MEMORY, UnreadableError
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.reader import shortened
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
@@ -101,6 +101,8 @@ def _read(file: FoundFile) -> _ReadFile:
             found, damage = _decoded(file, content)
         except (TraceError, UnreadableError) as error:
             return _ReadFile(None, (f"{file.path}: {error}",))
+        except MemoryError:  # with a limit on this process or its container, a file within our limits is too large
+            return _ReadFile(None, (f"{file.path}: {NO_MEMORY}",))
         problems = [f"{file.path}: {damage}"] if damage else []
         if not is_whole and not damage:
             problems.append(f"{file.path}: the end of the compressed file is missing")
