@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from otel_torchdist.tape.layout import MAX_DURATION_NS, REFUGE_SLOTS, Flag, How, RecordKind, RunIdState, Word
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from tests.support.tapes.tapes import new_writer
 
@@ -27,15 +28,15 @@ _TIMES = {
 }
 _UINT32 = st.integers(0, 2**32 - 1)
 _INT32 = st.integers(-(2**31), 2**31 - 1)
-_UINT64 = st.integers(0, 2**64 - 1)
+_POSSIBLE = st.integers(0, MAX_NUMBER)
 _OPERATIONS = st.builds(
     Operation,
     number=st.just(0),
     kind=st.sampled_from([RecordKind.OPERATION, RecordKind.RENDEZVOUS]),
-    entered_ns=st.integers(0, 2**62),
-    step=st.integers(-(2**63), 2**63 - 1),
-    sequence=_UINT64,
-    message_bytes=_UINT64,
+    entered_ns=_POSSIBLE,
+    step=_POSSIBLE,
+    sequence=_POSSIBLE,
+    message_bytes=_POSSIBLE,
     group=_UINT32,
     signature=_UINT32,
     call_site=_UINT32,
@@ -291,7 +292,7 @@ class Following(RuleBasedStateMachine):
         for number in list(self._world.open):
             self._complete(number, elapsed, How.POLL, 0)
 
-    @rule(step=st.integers(0, 2**52 - 2), ended_ns=st.integers(0, 2**62), sequence=_UINT64)
+    @rule(step=st.integers(0, 2**52 - 2), ended_ns=_POSSIBLE, sequence=_POSSIBLE)
     def end_step(self, step: int, ended_ns: int, sequence: int) -> None:
         """End a step."""
         self._writer.step_ended(step, ended_ns, sequence)
