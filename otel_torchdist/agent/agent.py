@@ -20,6 +20,7 @@ from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.priority import Priority
+from otel_torchdist.agent.reading.memory_shares import MAX_BYTES_OF_USER
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
@@ -44,6 +45,13 @@ _logger = logging.getLogger("otel_torchdist")
 
 SAVE_S: Final = 1.0
 """Seconds between two checkpoints while no spans are sent."""
+WARNING_S: Final = 600.0
+"""Seconds between two warnings of one user's tapes: new job directories are no reason for more."""
+TOO_LARGE: Final = (
+    "%s is no longer read: the tapes of user %d take about %d MiB of this process's memory, and those of one user may "
+    "take %d. Left out are all ranks of that job; an agent of that user can read them (`otel-torchdist agent "
+    "--run-dir %s`). Further jobs of this user that are left out are not logged for ten minutes"
+)
 
 
 class Agent:
@@ -67,6 +75,7 @@ class Agent:
         self.scrapes = 0
         self.given_up: dict[Path, float] = {}
         self._allowance = Allowance()
+        self._warned_of: dict[int, float] = {}
         self._config = config
         self._priority = priority
         self._jobs: dict[Path, Job] = {}
@@ -145,6 +154,7 @@ class Agent:
                 self._peers.search(sorted(self._own))
             self.reader.turn()
             self._part_with_those_that_fail()
+            self._part_with_the_largest()
             ongoing, tapes = self.reader.ongoing, self.reader.tapes
             own = [tape for tape in tapes if tape.path.parent in self._own]
             self._verdicts.update(ongoing, own)
@@ -207,6 +217,19 @@ class Agent:
                 self._give_up(job.directory, errors[0])
             for error in errors if job.directory in self._own else ():
                 guard.report("the check of a run", error)
+
+    def _part_with_the_largest(self) -> None:
+        """Stop reading the largest job of each user whose tapes take more memory than their share."""
+        shares = self.reader.shares
+        for user in shares.exceeded():
+            taken = shares.of_user(user)
+            jobs = {job.directory: shares.of_tapes(job.taken_up) for job in self._jobs.values() if job.owner == user}
+            largest = max(jobs, key=lambda directory: jobs[directory])
+            self.given_up[largest] = time.monotonic()
+            self.drop(largest)
+            if time.monotonic() - self._warned_of.get(user, float("-inf")) >= WARNING_S:
+                self._warned_of[user] = time.monotonic()
+                _logger.warning(TOO_LARGE, largest, user, taken >> 20, MAX_BYTES_OF_USER >> 20, largest)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
         """Stop reading a job with unusable files; one of our own user's is only reported: the rest is worth reading."""

@@ -67,6 +67,10 @@ class StallWatch:
         if self._deaths is not None:
             self._deaths.forget(nonce)
 
+    def channels_of(self, nonce: int) -> int:
+        """Return the number of channels of a tape whose progress is known."""
+        return self._followers[nonce].channels
+
     def observe(self, nonce: int, batch: Batch) -> None:
         """Process what a poll of a followed tape found."""
         self._followers[nonce].observe(batch)

@@ -17,6 +17,7 @@ from typing import Final
 from otel_torchdist import guard
 from otel_torchdist.agent.reading.followed_rank import FollowedRank, RankState
 from otel_torchdist.agent.reading.losses import LossLog
+from otel_torchdist.agent.reading.memory_shares import MemoryShares
 from otel_torchdist.agent.reading.stall_metrics import show
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
@@ -61,6 +62,7 @@ class Reader:
         metrics: The metrics of all exported tapes, to be served.
         incidents: Verdicts given and incidents resolved in the last turn.
         failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
+        shares: What the tapes of each user take; tapes of a user whose share is exceeded are not read on.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Reader:
         self._is_behind = False
         self._has_cut = False
         self._losses = LossLog()
+        self.shares = MemoryShares()
 
     @property
     def serves_metrics(self) -> bool:
@@ -229,6 +232,8 @@ class Reader:
         self._has_cut = False
         self.failed = {}
         for nonce in list(self._ranks):
+            if self.shares.is_exceeded(self._ranks[nonce].tape.owner):
+                continue  # whoever reads here must make room first
             try:
                 self._read(nonce, now_ns)
             except Exception as error:  # one bad tape must not affect the others
@@ -272,6 +277,7 @@ class Reader:
         self._has_cut |= batch.is_cut
         self._losses.note(rank, batch)
         self._watch.observe(nonce, batch)
+        self.shares.update(rank.tape, self._watch.channels_of(nonce))
         if self._live is not None and self._live.is_watched:
             self._live.observe(rank.tape, batch)
         rank.consume(batch, status, now_ns)
@@ -304,6 +310,7 @@ class Reader:
 
     def _forget(self, nonce: int) -> None:
         rank = self._ranks.pop(nonce)
+        self.shares.forget(nonce)
         self._watch.forget(nonce)
         rank.end(time.monotonic_ns())
         self._spans_dropped += rank.spans_dropped

@@ -49,6 +49,11 @@ class Names:
         self._names.update(names)
         self._paths.update({name.call_site: one for one, name in names.items() if isinstance(name, CallPathName)})
 
+    @property
+    def count(self) -> int:
+        """Number of names."""
+        return len(self._names)
+
     def get(self, identity: int) -> Name | None:
         """Return the name with this id, of whatever kind."""
         return self._names.get(identity)
@@ -122,6 +127,11 @@ class NamesReader(Names):
         self._size = 0
         self._has_warned = False
         self.corrupt_lines = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the lines read so far."""
+        return self._offset
 
     def refresh(self) -> None:
         """Read what has been appended since the last call."""

@@ -34,6 +34,11 @@ class OpenIntervals:
         """Continue with what another reader has left open."""
         self._open = {interval.number: interval for interval in known}
 
+    @property
+    def count(self) -> int:
+        """Number of operations and activities that had not ended at the last poll."""
+        return len(self._open)
+
     def oldest_first(self) -> list[Interval]:
         """Return what had not ended at the last poll."""
         return [interval for _, interval in sorted(self._open.items())]

@@ -94,6 +94,11 @@ class TapeReader(MappedTape):
         ]
         return past
 
+    @property
+    def open_count(self) -> int:
+        """Number of operations and activities that had not ended at the last poll."""
+        return self._open.count
+
     def open_operations(self) -> list[Operation]:
         """Return the operations that had not ended at the last poll, oldest first."""
         return [one for one in self._open.oldest_first() if isinstance(one, Operation)]

@@ -107,6 +107,11 @@ class ChannelProgress:
         self.has_forgotten = True
 
     @property
+    def count(self) -> int:
+        """Number of channels whose progress is known."""
+        return len(self._known)
+
+    @property
     def shown(self) -> Mapping[Channel, Progress]:
         """The progress in each channel as of the last `settle`; the same object until it changes."""
         if self._shown is None:

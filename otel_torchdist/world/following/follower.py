@@ -91,6 +91,11 @@ class TapeFollower:
         self._asked_by_signal: AskedBySignal | None = None
         self.failure: Exception | None = None
 
+    @property
+    def channels(self) -> int:
+        """Number of channels whose progress is known."""
+        return self._progress.count
+
     def observe(self, batch: Batch) -> None:
         """Process what one poll of the tape found."""
         certain_from = self._certain_from(batch)
