@@ -18,7 +18,7 @@ from otel_torchdist.tape.names.model import MAX_FRAMES, OTHER, SPARE_OF_CALL_SIT
 if TYPE_CHECKING:
     from otel_torchdist.tape.names.writer import NamesWriter
 
-MAX_CACHED: Final = 4_096
+MAX_CACHED: Final = 1_024
 _OURS: Final = __name__.partition(".")[0]
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")

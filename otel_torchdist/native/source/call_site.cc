@@ -6,7 +6,8 @@ namespace otel_torchdist {
 namespace {
 
 constexpr int WITHIN_REACH = 64;
-constexpr size_t CACHED = 1024;  // a power of two
+constexpr size_t FEWEST_CACHED = 64;  // powers of two
+constexpr size_t MOST_CACHED = 1024;
 constexpr size_t PROBED = 8;
 constexpr uint8_t OWNED_BY_C = 3;  // a frame that the interpreter has on the C stack between Python frames
 constexpr int64_t UNIT = 2;        // bytes of an instruction, in which Python counts
@@ -79,31 +80,53 @@ CodeKind CodeKinds::find(uint64_t code) {
 }
 
 CodeKind CodeCache::find(uint64_t code, CodeKinds& kinds) {
-  if (slots_.empty()) {
-    slots_.resize(CACHED);
-  }
-  const size_t first = (code >> 4) * 0x9E3779B97F4A7C15U >> 54;  // 10 bits
-  for (size_t probe = 0; probe < PROBED; ++probe) {
-    const Slot& slot = slots_[(first + probe) % CACHED];
-    if (slot.code == code) {
-      return slot.kind;
-    }
-    if (slot.code == 0) {
-      break;
+  if (!slots_.empty()) {
+    const Slot* slot = find_slot(code);
+    if (slot != nullptr && slot->code == code) {
+      return slot->kind;
     }
   }
   const CodeKind kind = kinds.find(code);
-  if (kind == CodeKind::UNKNOWN) {
-    return kind;
-  }
-  for (size_t probe = 0; probe < PROBED; ++probe) {
-    Slot& slot = slots_[(first + probe) % CACHED];
-    if (slot.code == 0 || probe + 1 == PROBED) {
-      slot = {code, kind};
-      break;
-    }
+  if (kind != CodeKind::UNKNOWN) {
+    put(code, kind);
   }
   return kind;
+}
+
+// The slot of a code object, or a free one for it; null if there is neither.
+CodeCache::Slot* CodeCache::find_slot(uint64_t code) noexcept {
+  const size_t last = slots_.size() - 1;
+  const size_t first = (code >> 4) * 0x9E3779B97F4A7C15U >> 54;  // 10 bits
+  for (size_t probe = 0; probe < PROBED; ++probe) {
+    Slot& slot = slots_[(first + probe) & last];
+    if (slot.code == code || slot.code == 0) {
+      return &slot;
+    }
+  }
+  return nullptr;
+}
+
+void CodeCache::put(uint64_t code, CodeKind kind) {
+  if (slots_.empty()) {
+    slots_.resize(FEWEST_CACHED);
+  }
+  Slot* slot = find_slot(code);
+  while (slot == nullptr && slots_.size() < MOST_CACHED) {  // most threads come by few code objects
+    std::vector<Slot> before(2 * slots_.size());
+    slots_.swap(before);
+    for (const Slot& one : before) {
+      Slot* free = one.code != 0 ? find_slot(one.code) : nullptr;
+      if (free != nullptr) {
+        *free = one;
+      }
+    }
+    slot = find_slot(code);
+  }
+  if (slot == nullptr) {  // full: what has come last is kept
+    const size_t last = slots_.size() - 1;
+    slot = &slots_[(((code >> 4) * 0x9E3779B97F4A7C15U >> 54) + PROBED - 1) & last];
+  }
+  *slot = {code, kind};
 }
 
 bool use_frames_of(int minor) {

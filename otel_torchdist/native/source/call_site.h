@@ -41,6 +41,9 @@ class CodeCache {
     uint64_t code;
     CodeKind kind;
   };
+  Slot* find_slot(uint64_t code) noexcept;
+  void put(uint64_t code, CodeKind kind);
+
   std::vector<Slot> slots_;
 };
 

@@ -1,16 +1,18 @@
 #include "plans.h"
 
+#include <limits.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 namespace otel_torchdist {
 namespace {
 
 constexpr size_t MOST_PLANS = 2048;
-constexpr size_t SLOTS = 4096;  // a power of two
+constexpr size_t FEWEST_SLOTS = 16;  // a power of two, as each size is: most threads make few calls
 
 struct Pool {
   std::mutex lock;
@@ -26,30 +28,40 @@ Pool& pool() {
 [[maybe_unused]] const int pool_at_fork = pthread_atfork([] { pool().lock.lock(); }, [] { pool().lock.unlock(); },
                                                        [] { pool().lock.unlock(); });
 
-class Holder {
- public:
-  Holder() {
-    Pool& all = pool();
+thread_local ThreadState* of_thread = nullptr;
+
+void give_back(void* state) {
+  of_thread = nullptr;
+  Pool& all = pool();
+  const std::lock_guard<std::mutex> lock(all.lock);
+  all.free.push_back(static_cast<ThreadState*>(state));
+}
+
+// A destructor of a `thread_local` object would run once, and before those of keys, which may communicate. That of a key
+// runs again if a later one has taken a state again.
+pthread_key_t make_key_of_threads() {
+  pthread_key_t key;
+  return pthread_key_create(&key, give_back) == 0 ? key : PTHREAD_KEYS_MAX;
+}
+
+ThreadState* take_state() {
+  static const pthread_key_t key = make_key_of_threads();
+  Pool& all = pool();
+  ThreadState* state = nullptr;
+  {
     const std::lock_guard<std::mutex> lock(all.lock);
-    if (all.free.empty()) {
-      state_ = new ThreadState;
-    } else {
-      state_ = all.free.back();
+    if (!all.free.empty()) {
+      state = all.free.back();
       all.free.pop_back();
-      state_->session = nullptr;  // its plans name the thread that had them
-      state_->label = 0;
+      state->session = nullptr;  // its plans name the thread that had them
+      state->label = 0;
     }
   }
-  ~Holder() {
-    Pool& all = pool();
-    const std::lock_guard<std::mutex> lock(all.lock);
-    all.free.push_back(state_);
-  }
-  ThreadState& state() { return *state_; }
-
- private:
-  ThreadState* state_;
-};
+  state = state != nullptr ? state : new ThreadState;
+  of_thread = state;
+  pthread_setspecific(key, state);
+  return state;
+}
 
 constexpr int LABEL_BITS = 16;
 
@@ -94,7 +106,8 @@ const Plan* Plans::find(const Key& key, uint64_t hash) const noexcept {
   if (slots_.empty()) {
     return nullptr;
   }
-  for (size_t place = hash % SLOTS; slots_[place] != nullptr; place = (place + 1) % SLOTS) {
+  const size_t last = slots_.size() - 1;
+  for (size_t place = hash & last; slots_[place] != nullptr; place = (place + 1) & last) {
     const Entry& entry = *slots_[place];
     if (entry.hash == hash && std::equal(entry.key.begin(), entry.key.end(), key.begin(), key.begin() + key.size())) {
       return &entry.plan;
@@ -108,26 +121,42 @@ bool Plans::put(const Key& key, uint64_t hash, const Plan& plan) {
   if (is_full) {  // shapes that never repeat
     clear();
   }
-  if (slots_.empty()) {
-    slots_.resize(SLOTS);
+  auto entry = std::make_unique<Entry>(Entry{hash, {key.begin(), key.begin() + key.size()}, plan});
+  if (2 * count_ >= slots_.size()) {
+    grow();
   }
-  size_t place = hash % SLOTS;
-  while (slots_[place] != nullptr) {
-    place = (place + 1) % SLOTS;
-  }
-  slots_[place] = std::make_unique<Entry>(Entry{hash, {key.begin(), key.begin() + key.size()}, plan});
+  place(std::move(entry));
   ++count_;
   return !is_full;
 }
 
+void Plans::place(std::unique_ptr<Entry> entry) noexcept {
+  const size_t last = slots_.size() - 1;
+  size_t place = entry->hash & last;
+  while (slots_[place] != nullptr) {
+    place = (place + 1) & last;
+  }
+  slots_[place] = std::move(entry);
+}
+
+void Plans::grow() {
+  std::vector<std::unique_ptr<Entry>> before(std::max(2 * slots_.size(), FEWEST_SLOTS));
+  slots_.swap(before);
+  for (auto& entry : before) {
+    if (entry != nullptr) {
+      place(std::move(entry));
+    }
+  }
+}
+
 void Plans::clear() noexcept {
-  slots_.clear();
+  std::vector<std::unique_ptr<Entry>>().swap(slots_);  // gives its memory back
   count_ = 0;
 }
 
 ThreadState& thread_state() {
-  thread_local Holder holder;
-  return holder.state();
+  ThreadState* state = of_thread;
+  return state != nullptr ? *state : *take_state();
 }
 
 }  // namespace otel_torchdist

@@ -80,8 +80,11 @@ class Plans {
     Plan plan;
   };
 
+  void place(std::unique_ptr<Entry> entry) noexcept;
+  void grow();
+
   size_t count_ = 0;
-  std::vector<std::unique_ptr<Entry>> slots_;
+  std::vector<std::unique_ptr<Entry>> slots_;  // at least twice as many as plans
 };
 
 // What a thread keeps from call to call.

@@ -1,4 +1,6 @@
 // The tables in which a call is looked up: its plan, its Work, and the code on its thread's stack.
+#include <pthread.h>
+
 #include <cstring>
 #include <map>
 
@@ -79,6 +81,27 @@ void check_plans(uint64_t seed, bool is_blunt) {
     expected[words] = nth;
   }
   check(is_blunt || cleared > 0, "the table was full");
+}
+
+// What other libraries have run when a thread ends, after its `thread_local` objects are gone: it may communicate.
+void communicate_late(void* is_shared) {
+  const ThreadState* const own = &thread_state();
+  in_threads(1, [&](unsigned) { *static_cast<std::atomic<bool>*>(is_shared) = &thread_state() == own; });
+}
+
+void check_late_calls() {
+  std::atomic<bool> is_shared{false};
+  in_threads(1, [](unsigned) { thread_state(); });  // its own key is made before
+  pthread_key_t key;
+  check(pthread_key_create(&key, communicate_late) == 0, "there is a key left");
+  for (int nth = 0; nth < 10; ++nth) {
+    in_threads(1, [&](unsigned) {
+      thread_state();
+      pthread_setspecific(key, &is_shared);
+    });
+    check(!is_shared, "a thread that is about to end shares its state with no other");
+  }
+  pthread_key_delete(key);
 }
 
 constexpr uint64_t ADDRESSES = 4'000;
@@ -178,6 +201,7 @@ void check_walk(const Layout& layout, CodeKinds& kinds, CodeCache& cache, Random
 void plans(uint64_t seed) {
   check_length();
   in_threads(3, [&](unsigned thread) { check_plans(seed + thread, thread == 0); });
+  check_late_calls();
   // What a thread leaves is used by another one, which must not take it for its own.
   std::atomic<const ThreadState*> left{nullptr};
   const Session* const session = reinterpret_cast<const Session*>(64);
