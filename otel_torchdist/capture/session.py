@@ -91,7 +91,15 @@ class Capture:
         self._observed = observed_calls(observing, self._meet, self._patches, self.current_recorder, self._devices)
         self._loop = TrainingLoop(self._groups.issued_by_default, self._meet, self._patches, library)
         self._steps = self._loop.steps
-        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet, self._loop.labels)
+        self._hot_path = HotPath(
+            self._groups,
+            self._steps,
+            self._works,
+            self._devices,
+            self._meet,
+            self._loop.labels,
+            partial(_forget_in_child, weakref.ref(self)),
+        )
         self._dispatcher: Dispatcher | None = None
         self._one_sided = OneSided(self._meet)
         self._symmetric_memory: SymmetricMemory | None = None
@@ -125,8 +133,7 @@ class Capture:
         self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
         Windows(self._one_sided).hook(self._patches)
         self._symmetric_memory = SymmetricMemory(self._one_sided)
-        this = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _forget_in_child(this()))
+        os.register_at_fork(after_in_child=partial(_forget_in_child, weakref.ref(self)))
         self._begins_tapes = True
         if torch.distributed.is_initialized():
             default = default_group()
@@ -370,6 +377,7 @@ class Capture:
             self._patches.restore()
 
 
-def _forget_in_child(capture: Capture | None) -> None:
+def _forget_in_child(reference: weakref.ref[Capture]) -> None:
+    capture = reference()
     if capture is not None:
         capture.after_fork_in_child()

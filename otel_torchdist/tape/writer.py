@@ -67,6 +67,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         self.identity = identity
         self.path = directory / f"{identity.nonce:016x}.tape"
         self._capacity = identity.capacity
+        self._process = os.getpid()
         self._numbers = itertools.count(1)
         self._begin_refuge()
         self.closed = False
@@ -303,6 +304,8 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         self, step: int, ended_ns: int, sequence: int, skipped: bool = False, scale: float | None = None
     ) -> None:
         """Record that `step` has ended and that the next one runs; arguments as in `StepMark`."""
+        if os.getpid() != self._process:
+            return  # a child that was forked from C, of which Python does not know
         bits = layout.float_bits(scale or 0.0)
         fields = (ended_ns, step, sequence, 0, bits, 0, 0, 0, -1, 0, 0, RecordKind.STEP, int(skipped), 0, 0)
         self._append(_pack(*fields), _EMPTY_WORDS)

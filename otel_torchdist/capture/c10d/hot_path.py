@@ -5,6 +5,7 @@ A caller's exception propagates unchanged; ours are contained, and the operation
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +43,7 @@ _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
 
 _now: Final = time.monotonic_ns
+_getpid: Final = os.getpid
 _unbox_group: Final = ProcessGroup.unbox
 
 
@@ -69,6 +71,7 @@ class HotPath:
         devices: Devices,
         meet: Callable[[ProcessGroup], GroupState | None],
         labels: ThreadLabels,
+        forked: Callable[[], None],
     ) -> None:
         """Initialize the hot path.
 
@@ -79,6 +82,7 @@ class HotPath:
             devices: Follows operations on devices.
             meet: Registers a group that is not known yet; returns None if nothing can be recorded.
             labels: What the calls of each thread are for.
+            forked: Called in a child that was forked without Python's hooks.
         """
         self._state_of = groups.by_identity.get
         self._steps = steps
@@ -86,11 +90,13 @@ class HotPath:
         self.devices = devices
         self._meet = meet
         self._labelled = labels.thread
-        self._thread = _Thread()
+        self._forked = forked
+        self.forget_threads()
 
     def forget_threads(self) -> None:
         """Drop each thread's last operation, which holds its tape, and its id, which differs in a forked child."""
         self._thread = _Thread()
+        self._process = _getpid()
 
     def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> Call | None:
         """Publish an operation before the backend gets it; None if it is not recorded.
@@ -163,6 +169,8 @@ class HotPath:
             if not plan.on_cpu:
                 self.devices.before(call, tensors, peer)
             if not number % OVERHEAD_SAMPLE:
+                if _getpid() != self._process:  # forked from C: Python's hooks have not run
+                    return self._leave_to_parent(call)
                 call.is_plain = False
                 call.own_ns = _now() - max(entered, plan.planned_ns)
             return call
@@ -181,6 +189,12 @@ class HotPath:
             if counted and plan is not None:
                 plan.counter[0] -= 1
             raise
+
+    def _leave_to_parent(self, call: Call) -> None:
+        """Stop writing to the parent's tape; calls before this one, fewer than `OVERHEAD_SAMPLE`, are on it."""
+        call.tape.complete(call.number, call.entered_ns, _now(), How.ABANDONED)
+        call.plan.counter[0] -= 1
+        self._forked()
 
     def not_received(self, error: BaseException) -> None:
         """Undo `enter` if a signal handler raised `error` before its caller received the result."""

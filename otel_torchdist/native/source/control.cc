@@ -36,7 +36,7 @@ EXPORT void otd_innermost_frame(uint64_t* code, int64_t* instruction) {
   *instruction = site.instruction;
 }
 
-// --- a tape ---
+// --- a tape: after a fork from C, of which Python does not know, nothing is written to that of the parent ---
 
 EXPORT void* otd_open(int file, uint64_t capacity) {
   auto* session = new (std::nothrow) Session(file, capacity);
@@ -62,22 +62,34 @@ EXPORT void otd_release(void* session) {
 EXPORT void otd_set_step(void* session, int64_t step) { static_cast<Session*>(session)->step.store(step); }
 EXPORT void otd_stop_windows(void* session) { static_cast<Session*>(session)->counts_windows.store(false); }
 EXPORT uint64_t otd_tape_begin(void* session, uint64_t entered_ns, int64_t step, uint64_t sequence, const char* tail) {
-  return static_cast<Session*>(session)->tape.begin(entered_ns, step, sequence, tail_of(tail));
+  auto* own = static_cast<Session*>(session);
+  return own->is_of_parent() ? 0 : own->tape.begin(entered_ns, step, sequence, tail_of(tail));
 }
 EXPORT uint64_t otd_tape_append(void* session, const char* payload) {
+  auto* own = static_cast<Session*>(session);
+  if (own->is_of_parent()) {
+    return 0;
+  }
   uint64_t words[layout::PAYLOAD_WORDS];
   std::memcpy(words, payload, sizeof(words));
-  return static_cast<Session*>(session)->tape.append(words, nullptr);
+  return own->tape.append(words, nullptr);
 }
 EXPORT void otd_tape_mark(void* session, uint64_t number, unsigned which, int64_t elapsed_ns, unsigned how) {
-  static_cast<Session*>(session)->tape.mark(number, which, elapsed_ns, how);
+  auto* own = static_cast<Session*>(session);
+  if (!own->is_of_parent()) {
+    own->tape.mark(number, which, elapsed_ns, how);
+  }
 }
 EXPORT void otd_tape_clear(void* session, uint64_t number, unsigned which) {
-  static_cast<Session*>(session)->tape.clear(number, which);
+  auto* own = static_cast<Session*>(session);
+  if (!own->is_of_parent()) {
+    own->tape.clear(number, which);
+  }
 }
 EXPORT int otd_tape_complete(void* session, uint64_t number, uint64_t entered_ns, uint64_t ended_ns, unsigned how,
                              uint32_t failure) {
-  return static_cast<Session*>(session)->tape.complete(number, entered_ns, ended_ns, how, failure) ? 1 : 0;
+  auto* own = static_cast<Session*>(session);
+  return !own->is_of_parent() && own->tape.complete(number, entered_ns, ended_ns, how, failure) ? 1 : 0;
 }
 EXPORT uint64_t otd_tape_begun_at(void* session, uint64_t entered_ns) {
   return static_cast<Session*>(session)->tape.begun_at(entered_ns);
@@ -86,7 +98,10 @@ EXPORT uint64_t otd_tape_open(void* session, uint64_t* numbers, uint64_t size) {
   return static_cast<Session*>(session)->tape.open_numbers(numbers, size);
 }
 EXPORT void otd_tape_add(void* session, unsigned live_word, uint64_t value) {
-  static_cast<Session*>(session)->tape.add(live_word, value);
+  auto* own = static_cast<Session*>(session);
+  if (!own->is_of_parent()) {
+    own->tape.add(live_word, value);
+  }
 }
 
 // --- groups and plans ---

@@ -24,7 +24,11 @@ void after_fork_in_child() {
 
 // A later session may have the address of one that was freed, and what threads keep of that must not be taken for its own.
 Session::Session(int file, uint64_t capacity)
-    : tape(file, capacity), generation(session_count.fetch_add(1) << GENERATION_BITS | 1) {}
+    : tape(file, capacity),
+      generation(session_count.fetch_add(1) << GENERATION_BITS | 1),
+      forks_before(forks()) {}
+
+bool Session::is_of_parent() const noexcept { return forks_before != forks(); }
 
 Group* Session::add_group() {
   const std::lock_guard<std::mutex> lock(lock_);

@@ -61,7 +61,10 @@ struct Session {
   uint64_t window = 0;
   std::atomic<uint64_t> generation;  // plans of earlier ones are void; no two sessions have the same
   std::atomic<uint32_t> failures[FAILURES] = {};
+  const uint64_t forks_before;    // in a forked child the tape is its parent's
   std::atomic<int64_t> users{1};  // Python, and operations whose end is still to be recorded
+
+  bool is_of_parent() const noexcept;
 
   Group* add_group();
   Counter* add_counter();

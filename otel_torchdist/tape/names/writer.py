@@ -43,6 +43,7 @@ class NamesWriter:
         self.is_scarce = False
         self.is_lost = False
         self._is_closed = False
+        self._process = os.getpid()
 
     def intern(self, name: Name, spare: int = 0) -> int:
         """Return the id of a name; `OTHER`, counted as dropped, once the dictionary is full or cannot be written.
@@ -99,7 +100,7 @@ class NamesWriter:
 
     def _write(self, line: bytes) -> bool:
         try:
-            if self._is_closed or not self._has_file():
+            if self._is_closed or os.getpid() != self._process or not self._has_file():
                 return False
             if os.write(self._file.fileno(), line) == len(line):
                 return True

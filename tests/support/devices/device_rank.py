@@ -138,7 +138,7 @@ class DeviceRank:
         self.groups = Groups()
         self.steps = Steps(self.groups.issued_by_default)
         self.hot_path = HotPath(
-            self.groups, self.steps, works, self.devices, lambda group: self.group, ThreadLabels(None)
+            self.groups, self.steps, works, self.devices, lambda group: self.group, ThreadLabels(None), lambda: None
         )
         new_group: Any = ProcessGroup
         self.process_group = new_group(self.rank, 2)
