@@ -12,6 +12,7 @@ from pathlib import Path
 _FIRST_CALL = Path(__file__).with_name("first_call.py")
 _LIMIT_S = 300
 """Torch on a slow network file system takes minutes to import."""
+_UNKNOWN = "of unknown version"
 _STRANGERS = ("OTEL_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_")
 """Beginnings of variables of this shell that would change what is recorded, or make it a rank of a job."""
 
@@ -21,8 +22,8 @@ class Check:
     """The outcome of the call.
 
     Attributes:
-        version: The version of otel_torchdist.
-        torch: The version of torch; '' if there is none.
+        version: The version of otel_torchdist; '' if unknown.
+        torch: The version of torch; '' if it cannot be imported.
         is_recorded: Whether the call was recorded.
         library: The native library that recorded it; '' if Python did.
         is_own: Whether this library is a part of the package.
@@ -47,7 +48,7 @@ class Check:
         Args:
             why_python: The reason why no native library was built; '' if one was.
         """
-        installed = f"otel_torchdist {self.version} is installed in {sys.prefix}"
+        installed = " ".join(("otel_torchdist", *self.version.split(), "is installed for", sys.executable))
         if not self.torch:
             return f"{installed}, where torch cannot be imported ({self.trouble}): install torch, then repeat this"
         if not self.is_recorded:
@@ -72,8 +73,8 @@ def check(scratch: Path) -> Check:
             command, cwd=scratch, env=environ, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return Check("", "unknown", False, trouble=f"a call in one process has not ended after {_LIMIT_S} s")
+        return Check("", _UNKNOWN, False, trouble=f"a call in one process has not ended after {_LIMIT_S} s")
     if done.returncode:
         reasons = done.stderr.strip().splitlines() or [f"a process that calls it exited with {done.returncode}"]
-        return Check("", "unknown", False, trouble=reasons[-1])
+        return Check("", _UNKNOWN, False, trouble=reasons[-1])
     return Check(**json.loads(done.stdout.splitlines()[-1]))

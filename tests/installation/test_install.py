@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from installation.__main__ import OLDEST_PYTHON
+from installation.self_check import Check
 from otel_torchdist.native.library import library_name
 from tests.native.building.test_build_native import compiler
 from tests.support.environments import at_hand, make_environment, run_program, site_packages
@@ -29,7 +30,7 @@ OFFLINE: Final = {
 }
 needs_make: Final = pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
 needs_pip: Final = pytest.mark.skipif(not importlib.util.find_spec("pip"), reason="this environment has no pip")
-pytestmark = [needs_make, needs_pip]
+pytestmark = [needs_make, needs_pip, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +50,9 @@ def install(python: Path, home: Path, environ: Mapping[str, str] | None = None) 
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-def started(environment: Path) -> str:
+def started(python: Path) -> str:
     """The beginning of the line that reports success."""
-    return f"otel_torchdist {version('otel-torchdist')} is installed in {environment}"
+    return f"otel_torchdist {version('otel-torchdist')} is installed for {python}"
 
 
 def test_native(packages: Path, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_native(packages: Path, tmp_path: Path) -> None:
     python = make_environment(environment, packages)
     before = {*site_packages(environment).iterdir()}
     library = site_packages(environment) / "otel_torchdist" / "native" / "libraries" / library_name(torch.__version__)
-    expected = f"{started(environment)}: it records torch {torch.__version__} natively, with {library}"
+    expected = f"{started(python)}: it records torch {torch.__version__} natively, with {library}"
     for _ in range(2):
         code, lines, errors = install(python, home, {"CXX": str(compiler(tmp_path))})
         assert (code, lines[-1]) == (0, expected), errors
@@ -88,7 +89,7 @@ def test_no_compiler_and_no_pip(packages: Path, tmp_path: Path) -> None:
     (home / "uv").symlink_to(uv)
     code, lines, errors = install(python, home)
     reason = "there is no C++ compiler (g++, clang++, or what CXX names)"
-    expected = f"{started(environment)}: Python records torch {torch.__version__}, because {reason}"
+    expected = f"{started(python)}: Python records torch {torch.__version__}, because {reason}"
     assert (code, lines[-1:]) == (0, [expected]), errors
     assert "error" not in errors.lower()
 
@@ -99,7 +100,7 @@ def test_neither_pip_nor_uv(packages: Path, tmp_path: Path) -> None:
     python = make_environment(environment, at_hand(tmp_path / "at-hand", "pip", "torch"))
     code, lines, errors = install(python, tmp_path / "home")
     reason = "No module named 'torch'"
-    expected = f"{started(environment)}, where torch cannot be imported ({reason}): install torch, then repeat this"
+    expected = f"{started(python)}, where torch cannot be imported ({reason}): install torch, then repeat this"
     assert (code, lines[-1:]) == (0, [expected]), errors
     own = {path.name.partition("-")[0] for path in site_packages(environment).glob("*.dist-info")}
     assert own == {"otel_torchdist"}
@@ -118,8 +119,27 @@ def test_old_torch_stays(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in own.glob("torch*/**/*") if path.is_file()}
     code, lines, errors = install(python, tmp_path / "home")
     reason = "this torch has no torch.distributed"
-    assert (code, lines[-1:]) == (2, [f"{started(environment)}, but does not record torch 2.7.1: {reason}"]), errors
+    assert (code, lines[-1:]) == (2, [f"{started(python)}, but does not record torch 2.7.1: {reason}"]), errors
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("found", "rest"),
+    [
+        (
+            Check("0.1.0", "2.15.0", True, "/home/me/.cache/x.so", is_own=False),
+            ": it records torch 2.15.0 natively, with /home/me/.cache/x.so (of `otel-torchdist build-native`, which "
+            "comes before the one installed now)",
+        ),
+        (
+            Check("0.1.0", "of unknown version", False, trouble="RuntimeError: no gloo"),
+            ", but does not record torch of unknown version: RuntimeError: no gloo",
+        ),
+    ],
+)
+def test_other_outcomes(found: Check, rest: str) -> None:
+    """A library of the user's cache is told from the one installed, and a call that fails gives its reason."""
+    assert found.sentence("") == f"otel_torchdist 0.1.0 is installed for {sys.executable}{rest}"
 
 
 def test_oldest_python() -> None:
