@@ -41,7 +41,8 @@ def main() -> None:
         distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=0, world_size=1)
         distributed.all_reduce(torch.ones(1))
         distributed.destroy_process_group()
-        outcome["trouble"] = (kept.texts or ["torch has not loaded it, and its log says nothing"])[-1]
+        last = (kept.texts or ["torch has not loaded it, and its log says nothing"])[-1]
+        outcome["trouble"] = last.replace("recording in Python: ", "", 1)
     else:
         outcome["trouble"] = "this torch has no torch.distributed"
     outcome["is_recorded"] = any(Path(sys.argv[1]).rglob("*.tape"))
