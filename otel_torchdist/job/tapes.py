@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.files.kept import KeptDescriptor
 from otel_torchdist.files.locks import try_lock, unlock
 from otel_torchdist.files.others import is_passing, reason
 from otel_torchdist.files.owned import open_or_create
@@ -130,17 +131,21 @@ class ReaderLock:
         """
         self.directory = directory
         self.tapes = LocalTapes(directory, os.geteuid() if owner is None else owner)
-        self._file = open_or_create(directory / LOCK_NAME, owner)
+        self._owner = owner
+        self._file = KeptDescriptor(open_or_create(directory / LOCK_NAME, owner))
         self._won = False
 
     @property
     def is_won(self) -> bool:
         """Whether this process watches; tries to take the lock while it does not hold it."""
-        self._won = self._won or try_lock(self._file)
+        if not self._file.is_open:  # a program that reads its own tapes has closed it, which has released the lock
+            self._won = False
+            self._file = KeptDescriptor(open_or_create(self.directory / LOCK_NAME, self._owner))
+        self._won = self._won or try_lock(self._file.fileno())
         return self._won
 
     def resign(self) -> None:
         """Release the lock for another process."""
-        if self._won:
-            unlock(self._file)
-        os.close(self._file)
+        if self._won and self._file.is_open:
+            unlock(self._file.fileno())
+        self._file.close()

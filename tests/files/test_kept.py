@@ -10,6 +10,8 @@ import pytest
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.kept import KeptDescriptor, KeptFile, high_descriptor, open_epoll
+from otel_torchdist.job.directory import LOCK_NAME
+from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.tape.memory import FileMemory
 
 
@@ -100,3 +102,18 @@ def test_tape_that_is_read(tmp_path: Path) -> None:
     os.fstat(file)
     os.close(file)
     assert path.read_bytes() == b"checkpoint"
+
+
+def test_lock_of_a_reader(tmp_path: Path) -> None:
+    """A reader in a rank locks, unlocks and closes no file of the program, and takes its lock again."""
+    job = tmp_path / "job"
+    job.mkdir()
+    lock = ReaderLock(job)
+    assert lock.is_won
+    (number,) = (int(one.name) for one in Path("/proc/self/fd").iterdir() if one.resolve() == job / LOCK_NAME)
+    path = taken(number, tmp_path)
+    assert lock.is_won
+    assert (job / LOCK_NAME) in {one.resolve() for one in Path("/proc/self/fd").iterdir()}
+    lock.resign()
+    assert os.path.samestat(os.fstat(number), path.stat())
+    os.close(number)
