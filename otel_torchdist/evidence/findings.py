@@ -31,7 +31,7 @@ _LOST_PEER: Final = re.compile(
 """What the error of a rank says that has lost another one."""
 _ASKED: Final = ("SIGTERM", "SIGINT")
 """What launchers send to the others."""
-_GLOO: Final = re.compile(r"\[[^\]\s]*gloo/transport/[^\]\s]*\] ")
+_GLOO: Final = re.compile(r"\[(?=[^\[\]\s]*gloo/transport/)[^\[\]\s]*\] ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ times a factor, so that it can be compared with what the hardware can do, whatev
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -59,13 +58,15 @@ _TRAFFIC: Final = {
     "recv": _Traffic(_once, all_know=False),
 }
 _NO_DATA: Final = frozenset({"barrier", "monitored_barrier"})
-_FORMS: Final = re.compile(r"(_into_tensor|_tensor|_single|_base|_coalesced)+$")
-"""What distinguishes forms of one collective that move the same bytes."""
+_FORMS: Final = ("_into_tensor", "_tensor", "_single", "_base", "_coalesced")
+"""Endings of forms of one collective that move the same bytes; a longer one comes before its own ending."""
 
 
 def kind_of(operation: str) -> str:
     """Return which collective an operation is a form of: `all_gather` for `all_gather_into_tensor_coalesced`."""
-    return _FORMS.sub("", operation)
+    while (form := next(filter(operation.endswith, _FORMS), None)) is not None:
+        operation = operation.removesuffix(form)
+    return operation
 
 
 def bus_factor(operation: str, members: int) -> float | None:

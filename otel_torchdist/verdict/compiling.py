@@ -33,7 +33,7 @@ _COMPILER: Final = re.compile(
     r"|/torch/_dynamo/(variables/|backends/(common|registry)\.py:)"
     r"|/torch/_functorch/_aot_autograd/(graph_compile|graph_capture\w*|dispatch_and_compile_graph|jit_compile_\w+"
     r"|collect_metadata_analysis|traced_function_transforms|autograd_cache)\.py:"
-    r"|/torch/_functorch/(aot_autograd|_aot_autograd/runtime_wrappers)\.py:_*(create_aot|aot_module|aot_dispatch|\w*compile$)"
+    r"|/torch/_functorch/(aot_autograd|_aot_autograd/runtime_wrappers)\.py:(_*(create_aot|aot_module|aot_dispatch)|\w*compile$)"
     r"|/torch/_functorch/(partitioners|compilers)\.py:"
     r"|/torch/_inductor/compile_fx\w*\.py:\w*(compile|codegen)"
     r"|/torch/_inductor/(graph|scheduler|lowering|ir|loop_body|pattern_matcher|select_algorithm|cpp_builder|codecache"
@@ -42,8 +42,8 @@ _COMPILER: Final = re.compile(
     r"|/torch/_inductor/runtime/\w+\.py:_*(precompile|benchmark|bench|autotune|coordinate_descent|make_launcher|compile)"
     r"|/torch/fx/experimental/proxy_tensor\.py:"
     r"|/triton/compiler/(?!compiler\.py)"
-    r"|/triton/(compiler/compiler|runtime/(jit|autotuner|build)|backends/\w+/\w+|testing)\.py:_*"
-    r"(\w*compile|make_|ast_to_|parse|do_bench|bench|prune_configs|warmup|build)"
+    r"|/triton/(compiler/compiler|runtime/(jit|autotuner|build)|backends/\w+/\w+|testing)\.py:"
+    r"(\w*compile|_*(make_|ast_to_|parse|do_bench|bench|prune_configs|warmup|build))"
 )
 _GENERATED: Final = re.compile(r"/torchinductor_|/torch_compile_")
 _MADE_UP: Final = ("<string>", "<eval_with_key>")

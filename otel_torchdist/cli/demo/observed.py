@@ -47,7 +47,8 @@ def scrape(target: str, operation: str) -> list[str]:
 _DROPPED: Final = re.compile(r"; (\d+) spans could not be exported$")
 _OF_STALLS: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
 """Log lines about stalls, which the demo reports itself."""
-_FINDING: Final = re.compile(r" WARNING finding: (.*) (\(run [^()]+\))$")
+_OF_FINDINGS: Final = " WARNING finding: "
+_FINDING: Final = re.compile(r"(.*) (\(run [^()]+\))$")
 """A finding that is no stall, and its run and trace."""
 
 _logger = logging.getLogger("otel_torchdist")
@@ -87,7 +88,7 @@ class AgentSeen:
         for line in self._tail.new_lines():
             if (dropped := _DROPPED.search(line)) is not None:
                 self.dropped = int(dropped[1])
-            if (finding := _FINDING.search(line)) is not None:
+            if (finding := _FINDING.match(line.partition(_OF_FINDINGS)[2])) is not None:
                 self._report_finding(finding[1], finding[2])
             elif not _OF_STALLS.search(line):
                 pass_on(line)

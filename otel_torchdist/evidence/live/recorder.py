@@ -36,7 +36,8 @@ DEBUG_PORT: Final = 25_999
 FETCH_S: Final = 75.0
 """The server itself waits for a rank that does not answer, for 60 s."""
 MAX_PAGE: Final = 256 << 20
-_ANSWER: Final = re.compile(rb"<h2>Rank (\d{1,7}): [^<]*</h2>\s*<pre>(.*?)</pre>", re.DOTALL)
+_ANSWER: Final = re.compile(rb"<h2>Rank (\d{1,7}): [^<]*</h2>\s*<pre>")
+_END_OF_ANSWER: Final = b"</pre>"
 
 
 def dumps_of(process: LiveProcess) -> list[Path]:
@@ -156,8 +157,17 @@ def ask_debug_server() -> tuple[Mapping[int, bytes], str]:
             page = answer.read(MAX_PAGE)
     except OSError as error:
         return {}, f"{url}: {readable(str(error), 200)}"
-    found = {int(number): content for number, content in _ANSWER.findall(page)}
+    found = _answers_in(page)
     return found, "" if found else f"{url}: it returned nothing that can be read"
+
+
+def _answers_in(page: bytes) -> dict[int, bytes]:
+    answers: dict[int, bytes] = {}
+    head = _ANSWER.search(page)
+    while head is not None and (end := page.find(_END_OF_ANSWER, head.end())) >= 0:
+        answers[int(head[1])] = page[head.end() : end]
+        head = _ANSWER.search(page, end)
+    return answers
 
 
 def _listening_at(port: int) -> set[str]:

@@ -11,7 +11,7 @@ from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Sourc
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (b"gloo/transport/", b"onitoredBarrier")
-_ERROR: Final = re.compile(r"\[[^\]\s]*gloo/transport/\w+/[\w.]+:\d+\] (?P<what>.+)")
+_ERROR: Final = re.compile(r"\[[^\[\]\s]*gloo/transport/\w+/[\w.]+:\d+\] (?P<what>.+)")
 _TIMED_OUT: Final = re.compile(
     r"Timed out waiting (?P<timeout>\d+)ms for (?P<operation>send|recv) operation to complete"
 )

@@ -24,7 +24,8 @@ MAX_FRAMES: Final = 512
 _PROCESS: Final = re.compile(r"Process (?P<pid>\d{1,9}): (?P<command>.*)")
 _VERSION: Final = re.compile(r"^Python v\d+\.\d+", re.MULTILINE)
 _THREAD: Final = re.compile(r'Thread (?P<id>0x[0-9A-Fa-f]+|\d{1,20}) \((?P<states>[a-z+]+)\)(?:: "(?P<name>.*)")?\s*$')
-_FRAME: Final = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)\s*$")
+_INDENT: Final = "    "
+_MAX_DIGITS: Final = 9
 _TORCH: Final = ("torch/", "torchgen/", "functorch/")
 _PACKAGES: Final = "/site-packages/"
 _LIBRARY: Final = "/lib/python3/"
@@ -51,9 +52,9 @@ def statements_of_text(text: str, path: str) -> Iterator[Statement]:
                 holder = native
             if len(threads) < MAX_THREADS:
                 threads.append(ThreadStack(native, readable(found["name"] or "", MAX_TEXT), ()))
-        elif threads and (found := _FRAME.match(line)) is not None and len(threads[-1].frames) < MAX_FRAMES:
+        elif threads and len(threads[-1].frames) < MAX_FRAMES and (site := _site(line)) is not None:
             last = threads[-1]
-            threads[-1] = ThreadStack(last.thread, last.name, (*last.frames, _site(found)))
+            threads[-1] = ThreadStack(last.thread, last.name, (*last.frames, site))
     if process is not None:
         yield _statement(path, process, threads, holder)
 
@@ -71,13 +72,21 @@ def _stacks(source: Source, pid: int, stacks: SeenStacks) -> Statement:
     return Statement(Kind.STACKS, source, text, pid=pid, fact=stacks)
 
 
-def _site(found: re.Match[str]) -> CallSiteName:
-    file = found["file"]
+def _site(text: str) -> CallSiteName | None:
+    """Return the call site on a line like `    function (file:line)`; `None` for other lines."""
+    body = text.removeprefix(_INDENT).rstrip()
+    begin = body.rfind(" (", 1, len(body) - 2)  # neither name is empty
+    if not text.startswith(_INDENT) or not body.endswith(")") or begin < 0:
+        return None
+    function, place = body[:begin], body[begin + 2 : -1]
+    file, _, line = place.rpartition(":")
+    if not file or not line.isdecimal() or len(line) > _MAX_DIGITS:
+        file, line = place, "0"
     if file.startswith(_TORCH):
         file = _PACKAGES + file
     elif not file.startswith(("/", "<")) and file.partition("/")[0].removesuffix(".py") in sys.stdlib_module_names:
         file = _LIBRARY + file
-    return CallSiteName(readable(found["function"], MAX_TEXT), readable(file), int(found["line"] or 0))
+    return CallSiteName(readable(function, MAX_TEXT), readable(file), int(line))
 
 
 _Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]

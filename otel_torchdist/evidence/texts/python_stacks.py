@@ -25,7 +25,8 @@ MAX_OPEN: Final = 1_024
 MAX_FOREIGN: Final = 2_000
 """Lines of others after which a stack is over."""
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?:,? in (?P<function>.+))?')
-_NUMBERED: Final = re.compile(r"#\d+ (?P<function>.+) from (?P<file>.+):(?P<line>\d{1,9})\s*$")
+_NUMBERED: Final = re.compile(r"#\d+ (?P<names>.+):(?P<line>\d{1,9})\s*$")
+_FROM: Final = " from "
 _THREAD: Final = re.compile(
     r"\s*(?P<current>Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^]]*)\])? \(most recent call first\):"
 )
@@ -142,11 +143,11 @@ class PythonStacks:
             yield from self._closed(key)
 
     def _numbered(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
-        frame = _NUMBERED.match(line.body)
-        if frame is None:
+        site = _numbered_site(line.body)
+        if site is None:
             yield from self._closed(key)
         elif len(stack.frames) < MAX_FRAMES:
-            stack.frames.append(_site(frame))
+            stack.frames.append(site)
 
     def _closed(self, key: _Key) -> Iterator[Statement]:
         stack = self._open.pop(key, None)
@@ -190,3 +191,14 @@ def _in_order(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
 def _site(found: re.Match[str]) -> CallSiteName:
     function = (found["function"] or "").strip()
     return CallSiteName(readable(function, MAX_TEXT), readable(found["file"]), int(found["line"]))
+
+
+def _numbered_site(text: str) -> CallSiteName | None:
+    """Return the call site on a line like `#1 function from file:line`; `None` for other lines."""
+    found = _NUMBERED.match(text)
+    names = found["names"] if found is not None else ""
+    begin = names.rfind(_FROM, 1, len(names) - 1)  # neither name is empty
+    if found is None or begin < 0:
+        return None
+    function, file = names[:begin].strip(), names[begin + len(_FROM) :]
+    return CallSiteName(readable(function, MAX_TEXT), readable(file), int(found["line"]))

@@ -17,19 +17,19 @@ from otel_torchdist.naming import readable
 
 MARKERS: Final = (b"atchdog ", b"ast enqueued", b"eartbeat monitor timed out")
 _GROUP: Final = re.compile(
-    r"\[(?:PG (?:ID \d+ PG GUID (?P<uid>[^\s(\]]*)|(?P<old>[^\s(\]]+))\s?(?:\((?P<description>[^)]*)\))? )?"
+    r"\[(?:PG (?:ID \d+ PG GUID (?P<uid>[^\s(\]]*)|(?P<old>[^\s(\]]+))\s?(?:\((?P<description>[^)]{0,512})\))? )?"
     r"Rank (?P<rank>\d{1,7})\]"
 )
 _TIMED_OUT: Final = re.compile(
     r"Watchdog caught collective operation timeout: Work\w+\((?:SeqNum=(?P<sequence>\d+), )?OpType=(?P<operation>\w+)"
-    r"(?:, TensorShape=\[[^]]*\])?(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
+    r"(?:, TensorShape=\[[^][]*\])?(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
     r", Timeout\(ms\)=(?P<timeout>\d+)\) ran for (?P<age>\d+) milliseconds before timing out"
 )
 _PROGRESS: Final = re.compile(
     r"(?:(?:work sequence id: |watchdog at work: |Timeout at NCCL work: )(?P<failed>\d+)(?: PG status:|,) )?"
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
-_STUCK: Final = re.compile(r"ProcessGroup\w+'s watchdog got stuck for \d+ seconds|Heartbeat monitor timed out!")
+_STUCK: Final = re.compile(r"ProcessGroup\w{1,64}'s watchdog got stuck for \d+ seconds|Heartbeat monitor timed out!")
 _NAMES: Final = {
     "ALLREDUCE": "all_reduce",
     "ALLREDUCE_COALESCED": "all_reduce_coalesced",

@@ -30,7 +30,7 @@ AT_ONCE: Final = 32
 OLDEST: Final = 3
 """The first version that numbers collectives apart from sends and receives."""
 _VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
-_RANKS: Final = re.compile(r"\s*\[?\s*(\d{1,7}(?:\s*,\s*\d{1,7})*)?\s*\]?\s*")
+_RANKS: Final = re.compile(r"\s*(?:\[\s*)?(?:(\d{1,7}(?:\s*,\s*\d{1,7})*)\s*)?(?:\]\s*)?")
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Text = Annotated[str, Meta(max_length=4096)]
 _Size = Annotated[int, Meta(ge=0, le=1 << 48)]

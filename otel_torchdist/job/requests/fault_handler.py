@@ -16,7 +16,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.model import CallSiteName
 
 _HEAD: Final = re.compile(rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n")
-_TITLE: Final = re.compile(r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f]+.*) \(most recent call first\):$")
+_TITLE: Final = re.compile(r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f].*) \(most recent call first\):$")
 _TITLE_IN_TEXT: Final = re.compile(_TITLE.pattern, re.MULTILINE)
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _TAIL_BYTES: Final = 65_536

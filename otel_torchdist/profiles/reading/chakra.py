@@ -27,7 +27,7 @@ MAX_MESSAGE: Final = 16 << 20
 MAX_TEXT: Final = 1 << 18
 """Characters of a node's inputs that are parsed."""
 _PYTHON: Final = re.compile(
-    r"""(?P<quote>['"])(?P<string>(?:(?!(?P=quote))[^\\]|\\.)*)(?P=quote)|['"]|-?\b(?:inf|nan)\b|\b(?:True|False|None)\b""",
+    r"""(?P<quote>['"])(?P<string>(?:(?!(?P=quote))[^\\]|\\.)*)(?P=quote)|['"].*|-?\b(?:inf|nan)\b|\b(?:True|False|None)\b""",
     re.DOTALL,
 )
 """What Python writes in another way than JSON."""
@@ -161,7 +161,7 @@ def _as_json(found: re.Match[str]) -> str:
     word = found[0]
     if found["string"] is not None:
         return json.dumps(_ESCAPE.sub(_unescaped, found["string"]))
-    if word in "'\"":
+    if word[0] in "'\"":
         raise ValueError("a text without an end")
     return _WORDS.get(word, "null")
 
