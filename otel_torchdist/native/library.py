@@ -24,7 +24,7 @@ from otel_torchdist.tape import layout
 
 _logger = logging.getLogger("otel_torchdist")
 
-_ABI: Final = layout.VERSION * 1000 + 3
+_ABI: Final = layout.VERSION * 1000 + 4
 _SHIPPED: Final = Path(__file__).parent / "libraries"
 FAILURES: Final = (
     *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
