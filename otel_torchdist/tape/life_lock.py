@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
+import weakref
 from pathlib import Path
 
 from otel_torchdist import guard
@@ -30,6 +32,8 @@ class LifeLock:
         """
         self._file = KeptFile(created, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._file.path = path
+        # Until the tape is dropped: a clean-up of this process takes files that are open for in use.
+        weakref.finalize(self, self._file.close).atexit = False
         self._closing = threading.Lock()
         self._is_closed = False
 
@@ -61,7 +65,8 @@ class LifeLock:
                 guard.pass_on(error)
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock, and let other processes remove the file."""
         with self._closing:
             self._is_closed = True
-            self._file.close()
+            with contextlib.suppress(OSError):  # closed by the program, which has released the lock
+                fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN)

@@ -134,7 +134,7 @@ def running(python: WarmPython, folder: Path, kernel: str, saves: bool, environ:
             assert done.code == 0, done.err
             final = until(lambda: _ended(target))
             machine = before, MachineCounters.read()
-            until(lambda: not processes_of(base), LINGER_S)
+            until(lambda: _is_over(base, target), LINGER_S)
             yield Run(kernel, saves, base, archive, witnesses, machine, live, final, receiver.spans())
         finally:
             gate.unlink(missing_ok=True)
@@ -171,8 +171,15 @@ def _settled(base: Path, witnesses: list[Witness]) -> Page:
         time.sleep(0.1)
 
 
+def _is_over(base: Path, target: str) -> bool:
+    """Whether the agent has exited, which it does once it has been asked for the page after its last look at ranks."""
+    with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(f"http://{target}/metrics") as answer:
+        answer.read()
+    return not processes_of(base)
+
+
 def _ended(target: str) -> Page | None:
-    """The page once it shows that the ranks are gone: the agent serves it once more, and exits."""
+    """The page once it shows that the ranks are gone."""
     with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(f"http://{target}/metrics") as answer:
         page = Page(answer.read().decode())
         return None if "torchdist_up" in page.names else page

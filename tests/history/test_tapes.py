@@ -15,7 +15,7 @@ from tests.support.tapes.tapes import begin, new_writer
 
 @pytest.mark.parametrize("field", ["entered_ns", "sequence"])
 def test_impossible_numbers(memory: Path, field: str) -> None:
-    """A record with a number that no operation has, as a forged one, is lost; the others are read."""
+    """Records with impossible numbers, as forged ones, are lost, also those of steps; the others are read."""
     writer = new_writer(memory)
     begin(writer)
     begin(writer, **{field: 1 << 63})
@@ -23,6 +23,6 @@ def test_impossible_numbers(memory: Path, field: str) -> None:
     writer.step_ended(1, 1 << 63, 1)
     history = history_of(TapeReader.of_writer(writer))
     assert [view.record.number for view in history.operations] == [1, 3]
-    assert (history.lost, history.steps) == (1, ())
+    assert (history.lost, history.steps) == (2, ())
     assert statistics_of([history]).ranks[0].calls == 2
     critical_path_of([history])

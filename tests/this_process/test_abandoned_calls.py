@@ -15,18 +15,20 @@ from otel_torchdist.this_process.abandoned_calls import BACKGROUND_CALLS
 
 class Ending:
     def __del__(self):
-        time.sleep(1.2)
+        time.sleep(2)
 
 def wait_in_torch():
-    while True:
-        with calls, contextlib.suppress(RuntimeError):
-            store.get("never")
+    with calls, contextlib.suppress(RuntimeError):
+        is_inside.set()
+        store.get("never")
 
 calls = BACKGROUND_CALLS if sys.argv[1] == "known" else contextlib.nullcontext()
 ending = Ending()
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=1))
+is_inside = threading.Event()
 threading.Thread(target=wait_in_torch, daemon=True).start()
-time.sleep(0.2)
+is_inside.wait()
+time.sleep(0.1)
 sys.exit(3)
 """
 DIES_UNKNOWN = sys.version_info < (3, 14)

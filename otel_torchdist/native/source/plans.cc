@@ -8,6 +8,15 @@
 #include <mutex>
 #include <utility>
 
+// glibc 2.34 gave the functions of libpthread a new version, and wheels are for 2.28 and newer.
+#if defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver pthread_key_create, pthread_key_create@GLIBC_2.2.5");
+__asm__(".symver pthread_setspecific, pthread_setspecific@GLIBC_2.2.5");
+#elif defined(__GLIBC__) && defined(__aarch64__)
+__asm__(".symver pthread_key_create, pthread_key_create@GLIBC_2.17");
+__asm__(".symver pthread_setspecific, pthread_setspecific@GLIBC_2.17");
+#endif
+
 namespace otel_torchdist {
 namespace {
 
