@@ -170,8 +170,8 @@ comma-separated list of ``dump`` (evidence from each node as a ``.tar.gz``), ``r
 a function of yours, which saves its state), ``abort`` (the ranks end with exit code 75, and with a message for
 torchelastic, which restarts them), ``callback:module:function`` and ``command:…`` (a command line, which takes the rest
 of the text). They are run in the order of the list. Where a run has several nodes, their agents trust each other by a
-secret in the job's store, which has no password: with ``abort``, whoever can connect to ``MASTER_PORT`` can read it and
-have ranks ended. Restrict that port to the job's nodes, or set OTEL_PYTHON_TORCHDIST_EXCHANGE to ``false``.
+secret in the job's store, which has no password: with ``abort``, anyone who can connect to ``MASTER_PORT`` can read it
+and have ranks ended. Restrict that port to the job's nodes, or set OTEL_PYTHON_TORCHDIST_EXCHANGE to ``false``.
 Default: "log"
 """
 
@@ -227,9 +227,9 @@ OTEL_PYTHON_TORCHDIST_EXCHANGE = "OTEL_PYTHON_TORCHDIST_EXCHANGE"
 .. envvar:: OTEL_PYTHON_TORCHDIST_EXCHANGE
 
 Whether the agents of a job's nodes exchange data, so that a verdict is based on all ranks: over HTTP, on a port of
-their own, signed with a secret of the run. The secret is in the job's store: whoever can connect to ``MASTER_PORT`` can
-read it, and forge verdicts and the actions on them. Without the exchange each agent judges from the ranks of its own
-node.
+their own, signed with a secret of the run. The secret is in the job's store: anyone who can connect to ``MASTER_PORT``
+can read it, and forge verdicts and the actions on them. Without the exchange each agent judges from the ranks of its
+own node.
 Default: "true"
 """
 

@@ -23,7 +23,7 @@ _ONCE: Final = 1
 
 
 class HoldsPlans(Protocol):
-    """What plans calls, and so refers to counters."""
+    """An owner of plans, which refer to counters."""
 
     def forget_plans(self) -> None:
         """Plan all calls anew."""

@@ -13,7 +13,7 @@ from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.resolve import resolved
 from otel_torchdist.evidence.texts import error_file, py_spy, ras
 from otel_torchdist.files.others import open_regular, reason
-from otel_torchdist.files.unpacking import Allowance
+from otel_torchdist.files.unpacking import UnpackBudget
 from otel_torchdist.naming import readable
 
 HEAD_BYTES: Final = 64 << 10
@@ -34,7 +34,7 @@ def read_files(paths: Iterable[Path]) -> Evidence:
     statements: list[Statement] = []
     warnings: list[str] = []
     unrecognized: list[str] = []
-    allowance = Allowance()
+    allowance = UnpackBudget()
     for path in paths:
         name = readable(str(path))
         try:
@@ -50,7 +50,7 @@ def read_files(paths: Iterable[Path]) -> Evidence:
     return Evidence(tuple(known), (*warnings, *contradictions), tuple(unrecognized))
 
 
-def read_file(path: Path, allowance: Allowance | None = None) -> tuple[list[Statement], list[str]]:
+def read_file(path: Path, allowance: UnpackBudget | None = None) -> tuple[list[Statement], list[str]]:
     """Read one file.
 
     Args:

@@ -16,7 +16,7 @@ from otel_torchdist.evidence.lines import MAX_LINE, LogLine, parsed
 from otel_torchdist.evidence.model import Statement
 from otel_torchdist.evidence.repeats import Repeats
 from otel_torchdist.evidence.texts import gloo, python_stacks, torchrun, watchdog
-from otel_torchdist.files.unpacking import Allowance, Counted, GzipStream, TooLargeError
+from otel_torchdist.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget
 
 BLOCK_BYTES: Final = 4 << 20
 MAX_PIECE: Final = 4 << 20
@@ -26,7 +26,7 @@ _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_log(stream: BinaryIO, path: str, allowance: Allowance | None = None) -> tuple[list[Statement], list[str]]:
+def read_log(stream: BinaryIO, path: str, allowance: UnpackBudget | None = None) -> tuple[list[Statement], list[str]]:
     """Read a log to its end.
 
     Args:
@@ -41,7 +41,7 @@ def read_log(stream: BinaryIO, path: str, allowance: Allowance | None = None) ->
     repeats = Repeats()
     warnings: list[str] = []
     try:
-        for number, content in _lines(_blocks(stream, allowance or Allowance()), readers):
+        for number, content in _lines(_blocks(stream, allowance or UnpackBudget()), readers):
             repeats.add(readers.read(parsed(number, content)))
     except (OSError, EOFError, zlib.error) as error:  # a compressed log that is cut off or damaged
         warnings.append(f"{path}: read only up to where it is damaged: {error}")
@@ -80,7 +80,7 @@ class _Readers:
         yield from self._stacks.end()
 
 
-def _blocks(stream: BinaryIO, allowance: Allowance) -> Iterator[bytes]:
+def _blocks(stream: BinaryIO, allowance: UnpackBudget) -> Iterator[bytes]:
     read: Callable[[int], bytes] = stream.read
     head = read(BLOCK_BYTES)
     if head.startswith(_GZIP):
@@ -96,7 +96,7 @@ def _blocks(stream: BinaryIO, allowance: Allowance) -> Iterator[bytes]:
 class _Unpacked:
     """A compressed log, in whole blocks up to its end or to where it is damaged."""
 
-    def __init__(self, stream: BinaryIO, allowance: Allowance) -> None:
+    def __init__(self, stream: BinaryIO, allowance: UnpackBudget) -> None:
         self._stream = GzipStream(Counted(stream, allowance))
         self._allowance = allowance
 

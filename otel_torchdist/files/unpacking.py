@@ -1,7 +1,7 @@
 """Decompresses files of others within limits: a few bytes can stand for gigabytes.
 
-`Allowance` bounds the output, and so the time, by the size of the input. `GzipStream` reads gzip without the costs that
-`gzip.GzipFile` has on hostile files: it parses the file name in a header byte by byte in Python.
+`UnpackBudget` bounds the output, and so the time, by the size of the input. `GzipStream` reads gzip without the costs
+that `gzip.GzipFile` has on hostile files: it parses the file name in a header byte by byte in Python.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Giver(Protocol):
         ...
 
 
-class Allowance:
+class UnpackBudget:
     """The output that decompressing may still have, shared by all files of one command."""
 
     def __init__(self) -> None:

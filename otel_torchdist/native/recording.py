@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _UNUSED: Final = 16_384
-"""So many counters are forgotten before the first of them is used again."""
+"""Forgotten counters that are kept back before the first is used again."""
 _ALL_FORGOTTEN: Final = 2
 """The library had too many plans, and has forgotten all others of the thread."""
 

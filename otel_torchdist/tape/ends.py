@@ -12,7 +12,7 @@ from otel_torchdist.tape.layout import How
 
 
 class Known(enum.Enum):
-    """What is known of an end."""
+    """How exactly an end is known."""
 
     CALLED = enum.auto()
     """The call itself was seen to return."""
@@ -51,7 +51,7 @@ def _ends(*wanted: Known) -> tuple[How, ...]:
 
 AWAITED: Final = _ends(Known.AWAITED)
 BLOCKING: Final = _ends(Known.CALLED, Known.AWAITED)
-"""What a thread of the program was held up until."""
+"""Ends until which a thread of the program was blocked."""
 EXACT: Final = _ends(Known.CALLED, Known.AWAITED, Known.DATED)
 """Known well enough for durations."""
 COARSE: Final = _ends(Known.NOTICED)

@@ -305,7 +305,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
     ) -> None:
         """Record that `step` has ended and that the next one runs; arguments as in `StepMark`."""
         if os.getpid() != self._process:
-            return  # a child that was forked from C, of which Python does not know
+            return  # a child that was forked from C, so that Python's hooks have not run
         bits = layout.float_bits(scale or 0.0)
         fields = (ended_ns, step, sequence, 0, bits, 0, 0, 0, -1, 0, 0, RecordKind.STEP, int(skipped), 0, 0)
         self._append(_pack(*fields), _EMPTY_WORDS)

@@ -30,7 +30,7 @@ _NO_GROUP: Final = "unknown group"
 
 
 def _activity_name(kind: ActivityKind) -> str | None:
-    """What an activity is called on the track of activities; None if it is not there."""
+    """Return the name of an activity on the track of activities; None if it is not shown there."""
     match kind:
         case ActivityKind.OPTIMIZER_STEP:
             return "optimizer step"

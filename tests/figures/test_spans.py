@@ -12,7 +12,7 @@ from tests.support.receivers.otlp_receiver import ReceivedSpan
 
 CREATIONS: Final = {DEFAULT: "init_process_group", TEAM: "new_group"}
 CLOCKS_NS: Final = 5_000_000
-"""How far two readings of the wall clock by the monotonic one may be apart."""
+"""Largest difference between two readings of the wall clock by the monotonic one."""
 LONG_S: Final = 0.001
 """Data waits and backward passes have a span from then on."""
 

@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from otel_torchdist.files import unpacking
-from otel_torchdist.files.unpacking import Allowance, Counted, GzipStream, TooLargeError, gunzip, gunzip_start
+from otel_torchdist.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget, gunzip, gunzip_start
 
 
 def cpu_s(content: bytes) -> float:
@@ -70,7 +70,7 @@ def test_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The output is bounded by the input that was read, over all files together."""
     monkeypatch.setattr(unpacking, "FREE_BYTES", 1000)
     monkeypatch.setattr(unpacking, "MAX_RATIO", 10)
-    allowance = Allowance()
+    allowance = UnpackBudget()
     Counted(io.BytesIO(bytes(50)), allowance).read(20)
     allowance.take(1200)
     Counted(io.BytesIO(bytes(50)), allowance).read(1)

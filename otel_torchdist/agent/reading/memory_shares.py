@@ -38,7 +38,7 @@ def footprint(tape: TapeReader, channels: int) -> int:
 
 
 class MemoryShares:
-    """What the tapes of each user take. This process's own user may take any amount."""
+    """The memory taken by each user's tapes. This process's own user may take any amount."""
 
     def __init__(self) -> None:
         self._tapes: dict[int, tuple[int, int]] = {}

@@ -233,7 +233,7 @@ class Reader:
         self.failed = {}
         for nonce in list(self._ranks):
             if self.shares.is_exceeded(self._ranks[nonce].tape.owner):
-                continue  # whoever reads here must make room first
+                continue  # the caller must make room first
             try:
                 self._read(nonce, now_ns)
             except Exception as error:  # one bad tape must not affect the others

@@ -32,7 +32,7 @@ _ON_DEVICE: Final = frozenset({"nccl", "nccl2", "nccl-lazy", "nccl-legacy"})
 
 
 CHECKED_EVERY: Final = 64
-"""Kinds of calls after which those of groups that are over are looked for."""
+"""The kinds of destroyed groups are dropped once per this number of new kinds of calls."""
 
 
 class NativeKernels:

@@ -110,7 +110,7 @@ class PreemptionWatch:
             self._write.close()
             read, write = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(write, False)
-            place = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, self._wakeup)  # or the next one that is free
+            place = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, self._wakeup)  # or the next free number
             os.close(write)
             self._read, self._write = KeptDescriptor(read), KeptDescriptor(place, moves=False)
             if place == self._wakeup:

@@ -85,7 +85,7 @@ OPERATIONS: Final = (
     Column(
         "duration_ns",
         "BIGINT",
-        "From the call to its end, as far as `ended_how` knows that; null while it is open.",
+        "From the call to its end, as exact as `ended_how` says; null while it is open.",
         _after("completed_ns"),
     ),
     Column(

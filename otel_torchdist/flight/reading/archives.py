@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-from otel_torchdist.files.unpacking import Allowance, Counted, GzipStream, Readable
+from otel_torchdist.files.unpacking import Counted, GzipStream, Readable, UnpackBudget
 from otel_torchdist.flight.reading.limits import ArchiveLimits, UnreadableError
 from otel_torchdist.flight.reading.tars import read_tar
 
@@ -39,7 +39,7 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith((*_TARS, _ZIP))
 
 
-def members_of(archive: Path, most: int, allowance: Allowance) -> Iterator[tuple[str, bytes | None]]:
+def members_of(archive: Path, most: int, allowance: UnpackBudget) -> Iterator[tuple[str, bytes | None]]:
     """Yield name and content of each regular file in an archive; None for one that is larger than allowed.
 
     Args:
@@ -106,7 +106,7 @@ def _bounded(stream: Readable, piece: int, most: int, limits: ArchiveLimits) -> 
 
 
 class _Contents:
-    """A zip's file, of which a large table of contents is not read."""
+    """The file of a zip. A large table of contents is not read."""
 
     def __init__(self, file: BinaryIO, limits: ArchiveLimits) -> None:
         self._counted = Counted(file, limits)

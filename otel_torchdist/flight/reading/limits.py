@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.files.unpacking import Allowance
+from otel_torchdist.files.unpacking import UnpackBudget
 
 NO_MEMORY: Final = "there is not enough memory to read it"
 MAX_TOTAL_BYTES: Final = 8 << 30
@@ -28,7 +28,7 @@ class ArchiveLimits:
     All methods raise `UnreadableError` or `TooLargeError` at a limit.
     """
 
-    def __init__(self, size: int, allowance: Allowance) -> None:
+    def __init__(self, size: int, allowance: UnpackBudget) -> None:
         """Begin to count.
 
         Args:

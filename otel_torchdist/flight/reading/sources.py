@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from otel_torchdist.files.others import read_regular
-from otel_torchdist.files.unpacking import Allowance, TooLargeError, gunzip, gunzip_start
+from otel_torchdist.files.unpacking import TooLargeError, UnpackBudget, gunzip, gunzip_start
 from otel_torchdist.flight.reading.archives import is_archive, members_of
 from otel_torchdist.flight.reading.limits import NO_MEMORY, UnreadableError
 from otel_torchdist.naming import readable
@@ -136,7 +136,7 @@ def find_files(paths: Sequence[Path], skipped: Skipped, most: int | None = None)
         skipped: Collects what is left out.
         most: Maximum bytes of a file inside an archive; None for that of a dump.
     """
-    allowance = Allowance()
+    allowance = UnpackBudget()
     for path in paths:
         for file in _files_below(path, skipped) if path.is_dir() else (path,):
             yield from _found_in(file, skipped, most or MAX_DUMP_BYTES, allowance)
@@ -161,7 +161,7 @@ def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
             yield Path(parent, name)
 
 
-def _found_in(file: Path, skipped: Skipped, most: int, allowance: Allowance) -> Iterator[FoundFile]:
+def _found_in(file: Path, skipped: Skipped, most: int, allowance: UnpackBudget) -> Iterator[FoundFile]:
     shown = readable(str(file))
     try:
         resolved = file.resolve(strict=True)
@@ -187,7 +187,9 @@ def _found_in(file: Path, skipped: Skipped, most: int, allowance: Allowance) -> 
     yield FoundFile(shown, file.name, file, start=start)
 
 
-def _found_inside(archive: Path, shown: str, skipped: Skipped, most: int, allowance: Allowance) -> Iterator[FoundFile]:
+def _found_inside(
+    archive: Path, shown: str, skipped: Skipped, most: int, allowance: UnpackBudget
+) -> Iterator[FoundFile]:
     try:
         for name, content in members_of(archive, most, allowance):
             inner = readable(f"{shown}/{name}")

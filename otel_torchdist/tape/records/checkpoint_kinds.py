@@ -13,7 +13,7 @@ from otel_torchdist.tape.layout import ActivityKind
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKind:
-    """What an activity of a checkpoint does.
+    """The role of an activity in a checkpoint.
 
     Attributes:
         operation: What the whole checkpoint is called; '' for a stage, which has a name of its own.
@@ -57,4 +57,4 @@ def _described(kind: ActivityKind) -> CheckpointKind | None:
 CHECKPOINTS: Final = {kind: found for kind in ActivityKind if (found := _described(kind)) is not None}
 """Checkpoints and their stages; no other activity is in it."""
 CHECKPOINT_OPERATIONS: Final = {kind: one.operation for kind, one in CHECKPOINTS.items() if one.operation}
-"""What whole checkpoints are called."""
+"""Names of whole checkpoints."""

@@ -102,8 +102,8 @@ class LogCapture(logging.Filter):
 
     Attributes:
         messages: Messages of the exporter, kept out since it was entered.
-        complaints: Messages of modules that exporters share, which encode attributes and log each one that they cannot
-            encode. The export succeeds all the same.
+        complaints: Messages of modules that exporters share. They log each attribute that they cannot encode, and the
+            export succeeds all the same.
     """
 
     def __init__(self, exporter: object) -> None:

@@ -20,7 +20,7 @@ _MEMORY: Final = (SymptomKind.CGROUP_MEMORY, SymptomKind.NODE_MEMORY)
 
 
 def _explaining(verdict: VerdictKind) -> Collection[SymptomKind]:
-    """What can explain a verdict. Clocks that are held down make a rank slow, and never hold it up."""
+    """Return the symptoms that can explain a verdict. Throttled clocks slow a rank down but never stop it."""
     match verdict:
         case VerdictKind.DEAD:
             return (*_GPU, *_MEMORY)

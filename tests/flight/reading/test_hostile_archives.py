@@ -20,7 +20,7 @@ from typing import ClassVar
 import pytest
 
 from otel_torchdist.files import unpacking
-from otel_torchdist.files.unpacking import Allowance
+from otel_torchdist.files.unpacking import UnpackBudget
 from otel_torchdist.flight.reading import archives, limits, parallel, tars
 from otel_torchdist.flight.reading.archives import members_of
 from otel_torchdist.flight.reading.reader import FoundDumps, read_dumps
@@ -178,7 +178,7 @@ def test_table_of_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (notes[0], len(notes)) == ("PATH: it has more than 10 members; the rest is not read", 11)
     monkeypatch.setattr(archives, "MAX_CONTENTS", 10_000)
     with pytest.raises(limits.UnreadableError, match="its table of contents has more than"):
-        list(members_of(tmp_path / "a.zip", 100, Allowance()))
+        list(members_of(tmp_path / "a.zip", 100, UnpackBudget()))
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar", bytes(700), header(b"0", 5000) + b"x" * 600, b"x" * 512])
@@ -222,7 +222,7 @@ def test_formats(tmp_path: Path, options: list[str]) -> None:
         files = [(member, archive.extractfile(member)) for member in archive if member.isreg()]
         expected = [(member.name, file.read()) for member, file in files if file is not None]
     assert len(expected) >= 6
-    assert list(members_of(path, 64 * MIB, Allowance())) == expected
+    assert list(members_of(path, 64 * MIB, UnpackBudget())) == expected
 
 
 class Weighed:
@@ -267,6 +267,6 @@ def test_names_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     name = b"d/" * 200_000 + b"rank_0"
     path.write_bytes(header(b"L", len(name)) + padded(name) + header(b"0", 1) + padded(b"{") + bytes(1024))
-    [(found, _)] = members_of(path, 9, Allowance())
+    [(found, _)] = members_of(path, 9, UnpackBudget())
     assert len(found) == archives.MAX_NAME and found.endswith("d/rank_0")
     assert len(name) < tars.MAX_EXTENDED
