@@ -1,4 +1,4 @@
-"""What the arguments of commands name."""
+"""The runs that arguments of commands name."""
 
 from __future__ import annotations
 

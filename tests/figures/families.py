@@ -1,4 +1,4 @@
-"""What each family must show of operations, steps, checkpoints and of the recording itself."""
+"""Expectations of the families of operations, steps, checkpoints and of the recording itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WINDOW: Final = 64
 POLLED_S: Final = 0.06
 """How late a poll may see an end, as the README says."""
 ROUNDED_S: Final = 1e-9
-"""What a number loses that is kept in nanoseconds."""
+"""Rounding error of seconds that are kept in nanoseconds."""
 
 
 def sizes(witness: Witness, group: str, operation: str) -> float:

@@ -1,4 +1,4 @@
-"""What the kernel says of the machine, read here without us."""
+"""Counters of the machine, read from the kernel without us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each family must show of the machine: what the kernel says, or nothing for what a machine does not have."""
+"""Expectations of the families of the machine: the kernel's own figures, and nothing for absent hardware."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def running(python: WarmPython, folder: Path, kernel: str, saves: bool, environ:
 
 
 def _witnesses(torchrun: Torchrun, base: Path) -> list[Witness]:
-    """What the ranks have printed; they wait for the gate then."""
+    """Return the ranks' reports; they wait for the gate then."""
 
     def printed() -> list[str] | None:
         lines = [line for line in torchrun.log.splitlines() if line.startswith("{") and line.endswith("}")]

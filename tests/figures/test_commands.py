@@ -1,4 +1,4 @@
-"""What commands say of an ordinary program, from its tapes and from its archive, is what was counted without us."""
+"""Commands report the counts of an ordinary program, from its tapes and from its archive."""
 
 from __future__ import annotations
 

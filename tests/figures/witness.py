@@ -1,4 +1,4 @@
-"""What a rank has called, by those who counted it without us: torch's profiler, gloo's flight recorder, the program."""
+"""The calls of a rank, counted without us: by torch's profiler, gloo's flight recorder and the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOT: Final = {"broadcast": 2, "scatter": 3, "gather": 3}
 """Operations with a root, and which of their arguments that is."""
 _MESSAGES: Final = ("send", "recv")
 _GLOO: Final = {"all_gather_into_tensor": "all_gather"}
-"""What the flight recorder calls differently."""
+"""Operations with another name in the flight recorder."""
 _CLASSES: Final = {"4KiB": 4 << 10, "64KiB": 64 << 10, "1MiB": 1 << 20}
 
 
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Witness:
-    """What is known of a rank without us.
+    """The counts of a rank that were made without us.
 
     Attributes:
         report: What the program has printed.

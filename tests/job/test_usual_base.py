@@ -58,7 +58,7 @@ def start(rank: int) -> subprocess.Popen[str]:
 
 
 def answer_of(rank: subprocess.Popen[str]) -> list[str]:
-    """What a rank says next."""
+    """Return the next line of a rank."""
     assert rank.stdout is not None
     return rank.stdout.readline().split()
 

@@ -26,7 +26,7 @@ from tests.support.repository import REPOSITORY
 
 PACKAGE = REPOSITORY / "otel_torchdist"
 WRITES = "capture/"
-"""What records makes kinds, and reads none."""
+"""The room that writes kinds and reads none."""
 SOURCES = {
     str(path.relative_to(PACKAGE)): path.read_text()
     for path in sorted(PACKAGE.rglob("*.py"))

@@ -42,7 +42,7 @@ FINDINGS = sorted(_findings())
 
 
 def _selectors() -> list[dict[str, str]]:
-    """What alerts select, as regular expressions by label."""
+    """Return the regular expressions by which alerts select, by label."""
     expressions = [rule["expr"].partition(" unless ")[0] for group in RULES["groups"] for rule in group["rules"]]
     found = [match for expression in expressions for match in SELECTED.findall(expression)]
     return [dict(re.findall(r'(\w+)=~?"([^"]*)"', selector)) for selector in found]

@@ -20,7 +20,7 @@ _LOG: Final = re.compile(r"^otel_torchdist: (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Run:
-    """What a user's program has left.
+    """The traces of a user's program.
 
     Attributes:
         tape: Its tape.

@@ -37,7 +37,7 @@ FLOPS = 2.5e9
 
 
 class Ledger:
-    """What the program has done, by its own account.
+    """The program's own account of its work.
 
     Attributes:
         calls: How often it has called each collective, by the description of the group.

@@ -19,7 +19,7 @@ def many_tags(jobs_of: dict[str, Jobs]) -> dict[str, Job]:
 
 
 def of_tag(job: Job, tag: int, name: str = "send") -> list[Recorded]:
-    """What was recorded of messages with a tag."""
+    """Return the records of messages with a tag."""
     return [one for one in job.tapes[0].operations if one.raw.tag == tag and one.name == name]
 
 

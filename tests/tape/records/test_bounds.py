@@ -52,7 +52,7 @@ def numbers_of(value: Any) -> Iterator[int]:
 
 
 def read(writer: TapeWriter) -> Batch:
-    """What a reader makes of the whole tape."""
+    """Return all that a reader reads of the tape."""
     reader = TapeReader.of_writer(writer)
     batch = reader.poll()
     assert all(-INT64 <= number <= INT64 for number in numbers_of(batch)), batch

@@ -43,7 +43,7 @@ class Slow(Dataset[torch.Tensor]):
 
 
 def evaluated(batch: torch.Tensor) -> torch.Tensor:
-    """What another worker does with a batch."""
+    """Evaluate a batch on another worker."""
     return batch.square()
 
 

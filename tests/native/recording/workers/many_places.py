@@ -20,7 +20,7 @@ ones = torch.ones(4)
 
 
 class Allocated(ctypes.Structure):
-    """What glibc has given out; `in_use` are the bytes in all arenas."""
+    """Memory given out by glibc; `in_use` are the bytes in all arenas."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcdefg", "in_use", "free", "top"))
 
@@ -33,7 +33,7 @@ def allocated_kb() -> float:
 
 
 def kb_of_threads() -> float:
-    """What threads take that make one call each, while all of them live."""
+    """Return the memory of threads that make one call each, while all of them live."""
     barrier = threading.Barrier(THREADS + 1)
 
     def call() -> None:
