@@ -50,7 +50,7 @@ PAYLOAD: Final = struct.Struct(PAYLOAD_HEAD.format + PAYLOAD_TAIL.format[1:])
 SPLITS_BYTES: Final = 32
 """Room for parts in one record of kind `SPLITS`."""
 SPLITS: Final = struct.Struct(f"=QQIIHH{SPLITS_BYTES}sBBH")
-"""received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, spare: the payload of such a record.
+"""received_bytes, entered_ns, unit, thread, members, first, parts, kind, width, form: the payload of such a record.
 The kind is where every payload has it; the time of entry is not, because `begun_at` finds operations by it."""
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
@@ -236,7 +236,7 @@ class Flag(enum.IntFlag):
     REDUCE_OP_UNREAD = 64
     """The reduce op in the signature is that of an earlier call from the same call site; this call's was not read."""
     UNEVEN = 128
-    """An `all_to_all` in which this rank sends members parts of different size, or receives more or less than it sends;
+    """An `all_to_all` in which this rank sends members parts of different size, or expects parts of another size;
     one without this flag is even. Records of kind `SPLITS` before it show how much."""
 
 

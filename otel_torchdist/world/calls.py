@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.world.part_sizes import PartSizes
 
 ANY_RANK = -1
 """Source of a receive that accepts from any rank."""
@@ -54,11 +55,13 @@ class Arrival(NamedTuple):
         sequence: The position.
         signature: What it called, with which arguments; None if the dictionary does not contain it.
         root: Global rank of the root, or of the peer; -1 if there is none.
+        parts: What it exchanges with each member; None for other operations, in `Window`s, or if unknown.
     """
 
     sequence: int
     signature: SignatureName | None
     root: int
+    parts: PartSizes | None = None
 
 
 class Window(NamedTuple):

@@ -1,20 +1,22 @@
 """Finds ranks that made different calls at the same position of a group.
 
 Some differences are legal: `all_to_all` and `all_gather` take tensors of different sizes from each rank. So only what
-must be equal for that operation on every rank that follows torch's rules is compared.
+must be equal for that operation on every rank that follows torch's rules is compared, and in an exchange what one rank
+sends another with what that one expects.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.world.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.world.model import RankView
+from otel_torchdist.world.part_sizes import Misfit, find_misfit
 
 
 class Field(enum.Enum):
@@ -25,6 +27,8 @@ class Field(enum.Enum):
     SHAPE = "shape"
     REDUCE_OP = "reduce op"
     ROOT = "root"
+    PARTS = "split sizes"
+    """What one rank sends another is not what that one expects."""
     GROUP_NAME = "group name"
     DIMENSIONS = "dimensions"
     """Same number of elements, which backends do not distinguish: no rank is held up."""
@@ -38,13 +42,16 @@ class Mismatch:
         operation_id: The first operation at which they disagree.
         field: What they disagree about.
         operation: What the largest party entered.
-        parties: Each value and the ranks that have it, ascending; the largest party first.
+        parties: Each value and the ranks that have it, ascending; the largest party first. Of split sizes, what the
+            receiver and the sender of `misfit` do.
+        misfit: The sizes that do not fit; None for other fields.
     """
 
     operation_id: OperationId
     field: Field
     operation: str
     parties: tuple[tuple[str, tuple[int, ...]], ...]
+    misfit: Misfit | None = None
 
     @property
     def has_majority(self) -> bool:
@@ -58,6 +65,8 @@ class Mismatch:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks in the minority, ascending; all ranks if there is no majority."""
+        if self.misfit is not None:
+            return self.misfit.ranks
         named = self.parties[1:] if self.has_majority else self.parties
         return tuple(sorted(rank for _, ranks in named for rank in ranks))
 
@@ -92,23 +101,44 @@ def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Ite
         views: The members that report.
         operation_id: The operation that does not end. Sends and receives are not compared.
     """
-    if operation_id.channel.is_point_to_point:
+    channel = operation_id.channel
+    if channel.is_point_to_point:
         return
-    for sequence, here in sorted(_places(views, operation_id.channel).items()):
-        found = (
-            compare(here, OperationId(operation_id.channel, sequence)) if sequence <= operation_id.sequence else None
-        )
-        if found is not None:
-            yield found
+    views = tuple(views)
+    members = _members(views, channel)
+    for sequence, here in sorted(_places(views, channel).items()):
+        if sequence <= operation_id.sequence:
+            at = OperationId(channel, sequence)
+            found = compare(here, at) or _compare_parts(here, at, members)
+            if found is not None:
+                yield found
 
 
 def find_difference(views: Collection[RankView], channel: Channel, dimensions: bool) -> Mismatch | None:
     """The first mismatch of a channel at a position where the calls of all ranks are known; see `differ`."""
     places = sorted(_places(views, channel).items())
-    complete = (
-        differ(here, OperationId(channel, sequence), dimensions) for sequence, here in places if len(here) == len(views)
-    )
-    return next((found for found in complete if found is not None), None)
+    members = _members(views, channel)
+    complete = ((here, OperationId(channel, sequence)) for sequence, here in places if len(here) == len(views))
+    differences = (differ(here, at, dimensions) or _compare_parts(here, at, members) for here, at in complete)
+    return next((found for found in differences if found is not None), None)
+
+
+def _members(views: Iterable[RankView], channel: Channel) -> tuple[int, ...]:
+    """The global ranks of a channel's group, in its order; empty if it is unknown."""
+    groups = (view.groups.get(channel.group) for view in views)
+    return next((group.name.ranks for group in groups if group is not None), ())
+
+
+def _compare_parts(arrivals: Mapping[int, Arrival], at: OperationId, members: Sequence[int]) -> Mismatch | None:
+    """Compare what ranks send each other at one position with what they expect; None if all that is known fits."""
+    sizes = {rank: arrival.parts for rank, arrival in arrivals.items() if arrival.parts is not None}
+    misfit = find_misfit(members, sizes) if len(sizes) > 1 else None
+    if misfit is None:
+        return None
+    expects = f"expects {misfit.expected:,} bytes from rank {misfit.sender}", (misfit.receiver,)
+    sends = f"sends {misfit.sent:,} bytes to rank {misfit.receiver}", (misfit.sender,)
+    operation = _signature(arrivals[misfit.sender]).operation
+    return Mismatch(at, Field.PARTS, operation, (expects, sends), misfit)
 
 
 def _places(views: Iterable[RankView], channel: Channel) -> dict[int, dict[int, Arrival]]:

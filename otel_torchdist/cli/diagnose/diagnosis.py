@@ -197,11 +197,11 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
 def _findings(run: Run, found: PostMortem) -> tuple[str, ...]:
     """What agents report without a stall, as far as the tapes still show it; of a live run, what is certain by now."""
     watch, world = FindingWatch(), found.moment.world
+    cause = found.verdict.mismatch if found.verdict is not None else None
     if found.moment.is_now:
-        cause = found.verdict.mismatch if found.verdict is not None else None
         events = watch.compare(world, run.run_id, agent_id=0, cause=cause)
     else:
-        events = watch.conclude(world, run.run_id, agent_id=0)
+        events = watch.conclude(world, run.run_id, agent_id=0, cause=cause)
     return tuple(describe_finding(one) for one in events if isinstance(one, FINDINGS))
 
 

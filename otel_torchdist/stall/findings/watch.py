@@ -89,10 +89,14 @@ class FindingWatch:
             self._is_concluded = not self._silent.wanted
         return found + self.find_stragglers(world, run, agent_id)
 
-    def conclude(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = True) -> list[FindingEvent]:
+    def conclude(
+        self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = True, cause: Mismatch | None = None
+    ) -> list[FindingEvent]:
         """Finish the comparisons; arguments as for `compare`. Operations that are not over may yet become a stall."""
         if self._is_left_to_another:
             return []
+        if cause is not None:
+            self._silent.mark_reported(cause)
         concluded = self._silent.conclude(world, is_last)
         found = _values(self._values.find(world, is_last=True), world, run, agent_id)
         found += self._problems(world, run, agent_id, is_last=True)

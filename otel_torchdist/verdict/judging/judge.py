@@ -71,9 +71,7 @@ class Judge:
     ) -> Verdict | None:
         roll = self._roll(operation_id)
         # Before deaths: backends end processes whose calls do not match.
-        mismatch = other_creation(roll) or find_cause(
-            {rank: self._world.ranks[rank] for rank in roll.standings}, operation_id
-        )
+        mismatch = other_creation(roll) or find_cause(self._members(roll), operation_id)
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
         first = self._first_death(roll)
@@ -106,6 +104,9 @@ class Judge:
         frozen = self._frozen(roll.ranks(Standing.WAITING))
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
+        misfit = _past_misfit(self._members(roll), operation_id)
+        if misfit is not None:
+            return _verdict(VerdictKind.MISMATCHED, roll, misfit.ranks, mismatch=misfit)
         stuck = stuck_ranks(self._world, roll, self._threshold_ns)
         if stuck:
             return _verdict(VerdictKind.STUCK, roll, stuck)
@@ -234,6 +235,10 @@ class Judge:
             first.setdefault(operation.operation_id.channel, operation)
         return list(first.values())
 
+    def _members(self, roll: RollCall) -> dict[int, RankView]:
+        """The members that report."""
+        return {rank: self._world.ranks[rank] for rank in roll.standings}
+
     def _roll(self, operation_id: OperationId) -> RollCall:
         return call_roll(self._world, operation_id, self._open_at.get(operation_id, {}))
 
@@ -258,6 +263,15 @@ def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mism
         if not ended_well(views.values(), mismatch.operation_id) or _is_out_of_step(views, mismatch):
             return mismatch
     return None
+
+
+def _past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
+    """The first exchange before `operation_id` that did not fit and that everybody has come out of.
+
+    What was not sent in it may have been taken from a later transfer, which then does not end although all are in it.
+    """
+    found = find_mismatches(views.values(), operation_id)
+    return next((mismatch for mismatch in found if mismatch.misfit is not None), None)
 
 
 def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:

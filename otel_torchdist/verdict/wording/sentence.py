@@ -18,6 +18,7 @@ from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
 from otel_torchdist.verdict.wording.machine import describe_machine
+from otel_torchdist.verdict.wording.misfits import describe_misfit
 from otel_torchdist.verdict.wording.remote_calls import describe_call
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
@@ -206,6 +207,8 @@ def _mismatched(verdict: Verdict, age: str) -> str:
 def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
     """Which ranks made which call, the minority first."""
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
+    if mismatch.misfit is not None:
+        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}"
     if not mismatch.has_majority:
         parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
         return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {parties}"

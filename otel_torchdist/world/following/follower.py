@@ -26,6 +26,7 @@ from otel_torchdist.world.following.channel_progress import ChannelProgress
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.values import ValueLog
 from otel_torchdist.world.model import RankView, Stacks
+from otel_torchdist.world.part_sizes import part_sizes
 from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
 from otel_torchdist.world.shared_groups import SharedGroups
@@ -131,7 +132,9 @@ class TapeFollower:
         group = self._resolved.group(operation.group)
         arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
         aligned = group is not None and group.name.aligned
-        self._progress.entered(channel, operation, arrival, aligned, losses)
+        parts = part_sizes(operation, arrival.signature, len(group.members)) if group is not None else None
+        arrived = arrival if parts is None else arrival._replace(parts=parts)
+        self._progress.entered(channel, operation, arrived, aligned, losses)
         if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
             self._logs.entered(channel, arrival, operation)
 

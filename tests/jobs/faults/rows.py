@@ -82,6 +82,13 @@ ROWS: Final = (
     Row("shape", "different shape", "mismatched", "2", "rank 2 has shape 1,000 elements where ranks 0-1 have 4 elem"),
     Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
     Row("root", "different root", "mismatched", "2", "rank 2 has root rank 2 where ranks 0-1 have rank 0 in broadcast"),
+    Row(
+        "splits",
+        "split sizes that do not fit",
+        "mismatched",
+        "0,2",
+        "rank 2 sends 5 rows to rank 0, which expects 3, in",
+    ),
     Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
     Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),
@@ -203,6 +210,13 @@ FINDING_ROWS: Final = (
         "mismatched",
         "2",
         "rank 2 has reduce op max where ranks 0-1 have sum in all_reduce",
+    ),
+    FindingRow(
+        "silent_splits",
+        "split sizes that do not fit, fewer rows than expected",
+        "mismatched",
+        "0,2",
+        "rank 2 sends 2 rows to rank 0, which expects 3, in all_to_all_single",
     ),
     FindingRow(
         "short_dtype",

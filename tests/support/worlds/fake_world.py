@@ -17,6 +17,7 @@ from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.world.calls import MAX_RECENT, Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.part_sizes import part_sizes
 
 RUN = 0xFEED
 SECOND = 1_000_000_000
@@ -58,6 +59,7 @@ class FakeRank:
     run_is_sure: bool = True
     death: Death | None = None
     host: str = "node-1"
+    groups: dict[str, GroupView] = field(default_factory=dict[str, GroupView])
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
 
     def enter(
@@ -87,9 +89,8 @@ class FakeRank:
         before = self.progress.get(channel, Progress(aligned=group.name.aligned))
         place = before.entered + 1 if sequence is None else sequence
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
-        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer))
         threads = tuple(dict.fromkeys((*before.threads, thread)))
-        self.progress[channel] = before._replace(entered=place, losses=self.losses, recent=recent, threads=threads)
+        self.progress[channel] = before._replace(entered=place, losses=self.losses, threads=threads)
         self.count += 1
         entered_ns = START_NS + round(at_s * SECOND)
         record = Operation(
@@ -110,6 +111,10 @@ class FakeRank:
             splits=splits,
             returned_ns=None if blocking else entered_ns + 1000,
         )
+        self.groups[group.key] = group
+        parts = part_sizes(record, signature, len(group.members))
+        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer, parts))
+        self.progress[channel] = self.progress[channel]._replace(recent=recent)
         site = CallSiteName("train", "/home/user/train.py", 42)
         since_ns = record.waiting_since_ns
         tolerance_ns = round(self.tolerance_s * SECOND)
@@ -184,6 +189,7 @@ class FakeRank:
             failure=self.failure,
             gone_since_ns=gone_ns,
             heartbeat_ns=START_NS + round((ran_s - self.heartbeat_age_s) * SECOND),
+            groups=dict(self.groups),
             step=self.step,
             open=tuple(self.open.values()),
             last=self.last,

@@ -39,7 +39,7 @@ def exchange(
 def expected(parts: Sequence[int], unit: int, received: int) -> Splits:
     """What a reader makes of it."""
     sizes = tuple(part * unit for part in parts)
-    return Splits(sizes if len(sizes) <= MAX_LISTED else (), max(sizes), received)
+    return Splits(sizes if len(sizes) <= MAX_LISTED else (), max(sizes), received, unit=unit if unit < 1 << 32 else 1)
 
 
 def test_payload_is_that_of_any_record() -> None:
@@ -231,7 +231,7 @@ def test_unknown_phase_is_a_lost_record(memory: Path) -> None:
 @pytest.mark.process
 def test_killed_in_between(memory: Path) -> None:
     """A process that is killed before it enters the operation leaves no operation; after that, one with its splits."""
-    for commands, found in ((["splits"], []), (["splits", "uneven"], [Splits((20, 24, 28), 28, 100)])):
+    for commands, found in ((["splits"], []), (["splits", "uneven"], [Splits((20, 24, 28), 28, 100, unit=4)])):
         with WriterProcess(memory) as rank:
             for command in commands:
                 rank.send(command)

@@ -1,4 +1,7 @@
-"""How much an `all_to_all` sends to each member: from numbers and shapes that the host has, never from a tensor."""
+"""How much an `all_to_all` sends to each member and expects from it.
+
+From numbers and shapes that the host has, never from a tensor.
+"""
 
 from __future__ import annotations
 
@@ -39,26 +42,34 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
 
 def _of_tensor(
     given: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int]
-) -> tuple[Sequence[int], int, int] | None:
-    """Parts in rows, bytes of a row, and bytes received of an `all_to_all_single`; None if it is even.
+) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
+    """Sent parts in rows, bytes of a row, bytes received, and expected parts of an `all_to_all_single`; None if even.
 
     Without split sizes, all parts of that side are alike.
     """
-    arriving = sum(incoming) if incoming else output.shape[0]
-    parts = outgoing or [given.shape[0] // len(incoming)] * len(incoming)
-    leaving = sum(parts)
-    if leaving == arriving and parts.count(parts[0]) == len(parts):
+    members = len(outgoing or incoming)
+    parts = outgoing or [given.shape[0] // members] * members
+    expected = incoming or [output.shape[0] // members] * members
+    leaving, arriving = sum(parts), sum(expected)
+    if leaving == arriving and _are_alike(parts) and _are_alike(expected):
         return None
     row = given.nbytes // leaving if leaving else output.nbytes // arriving
-    return parts, row, arriving * row
+    if output.nbytes != arriving * row:  # its rows are of another size
+        expected = ()
+    return parts, row, output.nbytes, expected
 
 
-def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int] | None:
+def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int, Sequence[int]] | None:
     """The same of an `all_to_all` of lists; those of more than `MAX_SUMMED` tensors are taken to be even."""
     if not 0 < len(given) <= MAX_SUMMED:
         return None
     parts, unit = [tensor.numel() for tensor in given], given[0].itemsize
-    received = sum([tensor.numel() for tensor in output])
-    if received == sum(parts) and parts.count(parts[0]) == len(parts):
+    expected = [tensor.numel() for tensor in output]
+    received = sum(expected)
+    if received == sum(parts) and _are_alike(parts) and _are_alike(expected):
         return None
-    return parts, unit, received * unit
+    return parts, unit, received * unit, expected
+
+
+def _are_alike(parts: Sequence[int]) -> bool:
+    return parts.count(parts[0]) == len(parts)

@@ -21,7 +21,8 @@ def expected(line: dict[str, Any]) -> Splits | None:
     """The splits of a call, as the worker describes it."""
     if line["sent"] is None:
         return None
-    return Splits(tuple(line["sent"]), line.get("largest", max(line["sent"], default=0)), line["received"])
+    largest = line.get("largest", max(line["sent"], default=0))
+    return Splits(tuple(line["sent"]), largest, line["received"], tuple(line["expected"]), line["unit"])
 
 
 def test_as_issued(job: Job) -> None:
@@ -35,7 +36,7 @@ def test_as_issued(job: Job) -> None:
 
 
 def test_received_is_what_others_send(job: Job) -> None:
-    """What a rank receives is what all members together send to it."""
+    """What a rank expects from each member is what that one sends to it."""
     tapes = {tape.identity.rank: tape for tape in reversed(job.tapes)}
     calls: dict[tuple[str, int], dict[int, Splits]] = {}
     for rank, tape in tapes.items():
@@ -46,4 +47,5 @@ def test_received_is_what_others_send(job: Job) -> None:
     assert len(complete) > 50
     for found in complete:
         for rank, splits in found.items():
-            assert splits.received == sum(other.sent[rank] for other in found.values())
+            sent = tuple(found[other].sent[rank] for other in sorted(found))
+            assert (splits.received, splits.expected) == (sum(sent), sent)

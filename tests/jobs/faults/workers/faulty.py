@@ -110,6 +110,22 @@ def dtype() -> None:
     dist.all_reduce(gradient.double() if is_faulty else gradient)
 
 
+def splits() -> None:
+    """The last rank sends the first one two rows more than that one expects."""
+    expected = [3] * size
+    sent = [5, *expected[1:]] if is_faulty else expected
+    dist.all_to_all_single(torch.empty(3 * size, 4), torch.ones(sum(sent), 4), expected, sent)
+
+
+def silent_splits() -> None:
+    """The last rank sends the first one a row less than that one expects, which gloo does not notice."""
+    expected = [3] * size
+    sent = [2, *expected[1:]] if is_faulty else expected
+    for _ in range(2):
+        dist.all_to_all_single(torch.empty(3 * size, 4), torch.ones(sum(sent), 4), expected, sent)
+        dist.all_reduce(gradient)
+
+
 def root() -> None:
     """The last rank takes itself for the source of a broadcast."""
     dist.broadcast(torch.ones(2), last if is_faulty else 0)
@@ -331,7 +347,8 @@ FAULTS: dict[str, Callable[[], None]] = {
     for step in (
         late, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
         circular, recv, rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, nan, overwritten,
-        short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
+        short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut, splits,
+        silent_splits,
     )
 }  # fmt: skip
 

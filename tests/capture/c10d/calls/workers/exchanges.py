@@ -38,9 +38,10 @@ def rows(count: int) -> torch.Tensor:
     return torch.ones(count, WIDTH)
 
 
-def said(parts: Sequence[int] | None, arrived: int = 0, unit: int = ROW) -> None:
+def said(parts: Sequence[int] | None, expected: Sequence[int] = (), unit: int = ROW) -> None:
     """Report the call that was just made; None for an even one."""
-    say(sent=None if parts is None else [part * unit for part in parts], received=arrived * unit)
+    sizes = None if parts is None else [part * unit for part in parts]
+    say(sent=sizes, received=sum(expected) * unit, expected=[part * unit for part in expected], unit=unit)
 
 
 def even() -> None:
@@ -57,11 +58,11 @@ def even() -> None:
 def uneven() -> None:
     """Parts of different sizes."""
     dist.all_to_all_single(rows(sum(received())), rows(sum(sent())), received(), sent())
-    said(sent(), sum(received()))
+    said(sent(), received())
     work = dist.all_to_all_single(rows(sum(received())), rows(sum(sent())), received(), sent(), async_op=True)
     assert work is not None
     work.wait()
-    said(sent(), sum(received()))
+    said(sent(), received())
 
 
 def uneven_elsewhere() -> None:
@@ -69,15 +70,14 @@ def uneven_elsewhere() -> None:
     size = world_size()
     given = list(range(1, size + 1))
     dist.all_to_all_single(rows(sum(given)), rows((rank() + 1) * size), given, None)
-    is_even = sum(given) == (rank() + 1) * size
-    said(None if is_even else [rank() + 1] * size, sum(given))
+    said([rank() + 1] * size, given)
 
 
 def nothing() -> None:
     """Rank 0 has nothing to send, and gets something."""
     outgoing, incoming = [2 * (rank() > 0)] * world_size(), [2 * (other > 0) for other in range(world_size())]
     dist.all_to_all_single(rows(sum(incoming)), rows(sum(outgoing)), incoming, outgoing)
-    said([part // ROW if rank() == 0 else part for part in outgoing], sum(incoming))
+    said(outgoing, incoming)
 
 
 def compiled() -> None:
@@ -91,7 +91,7 @@ def compiled() -> None:
     for function in (exchanged, torch.compile(exchanged, backend="aot_eager", fullgraph=True, dynamic=True)):
         for _ in range(2):
             assert function(rows(sum(sent())), received(), sent()).shape == (sum(received()), WIDTH)
-            said(sent(), sum(received()))
+            said(sent(), received())
 
 
 def varying(names_bytes: int) -> None:
@@ -104,7 +104,7 @@ def varying(names_bytes: int) -> None:
         outgoing = [parts[(other - rank()) % size] for other in range(size)]
         incoming = [parts[(rank() - other) % size] for other in range(size)]
         dist.all_to_all_single(rows(sum(incoming)), rows(sum(outgoing)), incoming, outgoing)
-        said(outgoing, sum(incoming)) if len({*outgoing}) > 1 else said(None)
+        said(outgoing, incoming) if len({*outgoing}) > 1 else said(None)
         if not nth:
             names_bytes = recorder.tape.path.with_suffix(".names").stat().st_size
     assert recorder.tape.path.with_suffix(".names").stat().st_size == names_bytes
@@ -116,16 +116,16 @@ def lists() -> None:
     said(None)
     pair = dist.new_group([0, 1])
     dist.all_to_all([torch.ones(3), torch.ones(2, 4)], [torch.ones(3), torch.ones(2, 1)], group=pair)
-    said([3, 2], 11, 4)
+    said([3, 2], [3, 8], 4)
     dist.all_to_all([torch.ones(3), torch.ones(4)], [torch.ones(3), torch.ones(4)], group=pair)
-    said([3, 4], 7, 4)
+    said([3, 4], [3, 4], 4)
 
 
 def many() -> None:
     """In a group of many members."""
     parts = [other % 7 for other in range(MANY)]
     dist.all_to_all_single(rows(sum(parts)), rows(sum(parts)), parts, parts)
-    say(sent=[], largest=6 * ROW, received=sum(parts) * ROW)
+    say(sent=[], largest=6 * ROW, received=sum(parts) * ROW, expected=[], unit=ROW)
 
 
 if __name__ == "__main__":
