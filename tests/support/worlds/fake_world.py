@@ -111,7 +111,6 @@ class FakeRank:
             splits=splits,
             returned_ns=None if blocking else entered_ns + 1000,
         )
-        self.groups[group.key] = group
         parts = part_sizes(record, signature, len(group.members))
         recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer, parts))
         self.progress[channel] = self.progress[channel]._replace(recent=recent)

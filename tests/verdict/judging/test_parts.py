@@ -29,6 +29,7 @@ def exchange(
     numbers: dict[int, int] = {}
     members = group.name.ranks
     for rank in sorted({*members} - {*absent}):
+        world.ranks[rank].groups[group.key] = group
         sent = tuple(rows if rank == odd and other == to else 5 for other in members)
         numbers[rank] = world.ranks[rank].enter(
             group,
