@@ -42,7 +42,8 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
     of_nodes = [cause for cause in path.causes if cause.kind is CauseKind.NODE]
     on_nodes = {rank for cause in of_nodes for rank in cause.ranks}
     for cause in of_nodes:
-        yield Advice(Topic.SLOW_NODE, cause.ranks, cause.host, share=_share(path, cause), gain_ns=cause.gain_ns)
+        share = _share(path, cause)
+        yield Advice(Topic.SLOW_NODE, cause.ranks, cause.host, share=share, gain_ns=cause.gain_ns, cause=cause)
     named: set[int] = set()
     for cause in path.causes:
         if cause.kind is CauseKind.STAGE:
@@ -51,7 +52,10 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
             named.update(cause.ranks)
             share = _share(path, cause)
             if share >= TWICE / len(path.ranks) and not on_nodes.issuperset(cause.ranks):
-                yield Advice(Topic.SLOW_RANK, cause.ranks, cause.host, cause.label, share=share, gain_ns=cause.gain_ns)
+                gain_ns = cause.gain_ns
+                yield Advice(
+                    Topic.SLOW_RANK, cause.ranks, cause.host, cause.label, share=share, gain_ns=gain_ns, cause=cause
+                )
     transfer = path.by_kind[PathKind.TRANSFER] / path.path_ns if path.path_ns else 0.0
     longest = next((cause for cause in path.causes if cause.kind is CauseKind.TRANSFER), None)
     if transfer >= EXPOSED and longest is not None:

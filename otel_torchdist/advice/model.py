@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from otel_torchdist.critical_path.model import Cause
 from otel_torchdist.critical_path.timelines import Label
 
 
@@ -44,6 +45,7 @@ class Advice:
         step_operations: Operations of one rank in a step.
         operation_bytes: What a rank contributes to one of them, on average.
         ratio: The largest amount of work by the mean.
+        cause: What the rank or node does for longer than its peers; None for topics that are no cause of the path.
     """
 
     topic: Topic
@@ -58,3 +60,4 @@ class Advice:
     step_operations: int = 0
     operation_bytes: int = 0
     ratio: float = 0.0
+    cause: Cause | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.walk import Walker
 from otel_torchdist.critical_path.whatif import Replay
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.history.time_kinds import TimeKind
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.statistics.labels import labels_of
@@ -117,11 +118,28 @@ class _Analysis:
             ),
             by_kind={kind: by_kind[kind] // count for kind in PathKind},
             by_label={key: length_ns // count for key, length_ns in by_label.most_common()},
+            spent=self._spent(steps),
             causes=tuple(causes),
             clocks=tuple(self._clocks),
             group_names=labels_of(timeline.groups for timeline in self._timelines),
             notes=tuple(self._notes()),
         )
+
+    def _spent_on(self, piece: Piece | None) -> Mapping[TimeKind, int]:
+        if piece is None or piece.kind is not PathKind.COMPUTING:
+            return {}
+        timeline = next(timeline for timeline in self._timelines if timeline.rank == piece.rank)
+        return timeline.spent.between(piece.begin_ns, piece.end_ns)
+
+    def _spent(self, steps: Sequence[StepPath]) -> dict[tuple[int, Label | None], dict[TimeKind, int]]:
+        """What ranks spent their pieces of the path on, in an average step."""
+        spent = {timeline.rank: timeline.spent for timeline in self._timelines}
+        found: defaultdict[tuple[int, Label | None], Counter[TimeKind]] = defaultdict(Counter)
+        for path in steps:
+            for piece in path.pieces:
+                if piece.kind is PathKind.COMPUTING:
+                    found[piece.rank, piece.label].update(spent[piece.rank].between(piece.begin_ns, piece.end_ns))
+        return {key: {kind: ns // len(steps) for kind, ns in kinds.items()} for key, kinds in found.items()}
 
     def _steps(self) -> list[int]:
         """The newest steps of which begin, end and calls are known on all ranks, without a gap."""
@@ -152,7 +170,8 @@ class _Analysis:
     def _longest(self, unsteady: Sequence[int], ended: Mapping[int, int]) -> Iterator[StepPath]:
         longest = sorted(unsteady, key=lambda step: ended[step - 1] - ended[step])[:MOST_LONGEST]
         for step in sorted(longest):
-            yield from self._paths([step], *self._limits(step, step))
+            for path in self._paths([step], *self._limits(step, step)):
+                yield replace(path, longest_spent=self._spent_on(path.longest_piece))
 
     def _limits(self, first: int | None, last: int | None) -> tuple[list[int], list[int]]:
         """When each rank had ended the step before the first, and when it ended the last."""

@@ -17,6 +17,7 @@ from otel_torchdist.critical_path.meetings import Place
 from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.whatif import Change, Replay
+from otel_torchdist.history.time_kinds import TimeKind
 from otel_torchdist.parallelism.partition import Partition
 from otel_torchdist.tape.names.model import CallSiteName
 
@@ -29,6 +30,8 @@ _DOMINANT: Final = 0.8
 _UNEQUAL: Final = 1.1
 _MOST_CAUSES: Final = 8
 _MOST_TRANSFERS: Final = 3
+_MOST_SAMPLED: Final = 64
+"""Calls of a cause for which it is looked up what the rank did before, or twice that; peers of each are as many."""
 
 _Line = tuple[str, CallSiteName | None]
 """Operation and call site: what ranks of different groups have in common."""
@@ -69,6 +72,7 @@ class Causes:
         self._least_ns = LEAST_SHARE * sum(path.duration_ns for path in paths) / len(paths)
         self._stages = _stages(timelines, replay.calls, len(paths))
         numbers: dict[_Line, _LineNumber] = {}
+        self._alike: dict[Place, Sequence[Place]] = {}
         self._lines = [[numbers.setdefault(_line(label), len(numbers)) for label in one.labels] for one in timelines]
         roles: dict[tuple[int, frozenset[_LineNumber]], int] = {}
         # Peers have one stage and the same lines, apart from those that few steps reach.
@@ -107,6 +111,7 @@ class Causes:
             alike[self._roles[place.rank], self._lines[place.rank][label], step, nth].append(place)
         expected: dict[tuple[int, int], dict[Place, int]] = defaultdict(dict)
         by_step: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+        self._alike = {place: places for places in alike.values() for place in places}
         for (_, _, step, _), places in alike.items():
             for place, usual_ns in _usual(places, self._replay):
                 key = (place.rank, self._timelines[place.rank].label[place.call])
@@ -129,7 +134,8 @@ class Causes:
         for mean_ns, rank, excess in sorted(suspects, key=lambda one: (-one[0], one[1]))[:_MOST_CAUSES]:
             timeline = self._timelines[rank]
             gain_ns = self._gain(excess.expected)
-            yield Cause(CauseKind.LINE, (timeline.rank,), timeline.host, excess.label, mean_ns, gain_ns)
+            kinds = self._kinds(excess.expected)
+            yield Cause(CauseKind.LINE, (timeline.rank,), timeline.host, excess.label, mean_ns, gain_ns, kinds)
 
     def _ranks(self, excesses: Mapping[int, Sequence[_Excess]]) -> Iterator[Cause]:
         slow: dict[int, int] = {}
@@ -142,9 +148,22 @@ class Causes:
             if largest_ns >= _DOMINANT * mean_ns:
                 continue
             timeline = self._timelines[rank]
-            gain_ns = self._gain(_merged(excesses[rank]))
-            yield Cause(CauseKind.RANK, (timeline.rank,), timeline.host, None, mean_ns, gain_ns)
+            expected = _merged(excesses[rank])
+            kinds = self._kinds(expected)
+            yield Cause(CauseKind.RANK, (timeline.rank,), timeline.host, None, mean_ns, self._gain(expected), kinds)
         yield from self._nodes(slow, excesses)
+
+    def _kinds(self, places: Iterable[Place]) -> dict[TimeKind, int]:
+        """What ranks spend more time on than their peers before some of their calls, in an average step."""
+        every = list(places)
+        sampled = every[:: max(1, len(every) // _MOST_SAMPLED)]
+        total: Counter[TimeKind] = Counter()
+        for place in sampled:
+            own = self._replay.spent(place)
+            peers = [self._replay.spent(one) for one in self._alike[place][:_MOST_SAMPLED] if one.rank != place.rank]
+            for kind in TimeKind:
+                total[kind] += own.get(kind, 0) - (median_low(one.get(kind, 0) for one in peers) if peers else 0)
+        return {kind: excess_ns * len(every) // len(sampled) // self._steps for kind, excess_ns in total.items()}
 
     def _nodes(self, slow: Mapping[int, int], excesses: Mapping[int, Sequence[_Excess]]) -> Iterator[Cause]:
         """Nodes of which most ranks are slow, if most other nodes are not."""
@@ -159,7 +178,8 @@ class Causes:
             expected = _merged(excess for rank in own for excess in excesses[rank])
             mean_ns = sum(slow[rank] for rank in own) // len(own)
             numbers = tuple(self._timelines[rank].rank for rank in own)
-            yield Cause(CauseKind.NODE, numbers, host, None, mean_ns, self._gain(expected))
+            kinds = {kind: own_ns // len(own) for kind, own_ns in self._kinds(expected).items()}
+            yield Cause(CauseKind.NODE, numbers, host, None, mean_ns, self._gain(expected), kinds)
 
     def _stage(self) -> Iterator[Cause]:
         """The slowest stage of pipelines, if it computes notably longer than the others, before the same lines."""

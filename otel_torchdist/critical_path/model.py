@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.timelines import Label
+from otel_torchdist.history.time_kinds import TimeKind
 
 MOST_LONGEST: Final = 3
 
@@ -55,12 +56,14 @@ class StepPath:
         begin_ns: When the last rank had ended the step before.
         end_ns: When the last rank ended it.
         pieces: In order; without gaps, unless times are damaged.
+        longest_spent: What the rank spent the longest piece on; only of steps that are left out.
     """
 
     step: int | None
     begin_ns: int
     end_ns: int
     pieces: tuple[Piece, ...]
+    longest_spent: Mapping[TimeKind, int] = field(default_factory=dict[TimeKind, int])
 
     @property
     def duration_ns(self) -> int:
@@ -122,6 +125,7 @@ class Cause:
         label: The call, for a line or a transfer.
         excess_ns: What the ranks take more than their peers in a step, each on average; for a transfer, what it takes.
         gain_ns: What a step would be shorter at most.
+        kinds: What they spend the excess on, in nanoseconds; empty if that is not compared.
     """
 
     kind: CauseKind
@@ -130,6 +134,12 @@ class Cause:
     label: Label | None
     excess_ns: int
     gain_ns: int
+    kinds: Mapping[TimeKind, int] = field(default_factory=dict[TimeKind, int])
+
+    @property
+    def main_kind(self) -> TimeKind:
+        """What most of the excess is spent on."""
+        return max(self.kinds, key=self.kinds.__getitem__, default=TimeKind.COMPUTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,7 @@ class CriticalPath:
         by_rank: What each rank did, ascending.
         by_kind: Length of the path by what happened, in an average step.
         by_label: Length of the path by what happened, rank and call, in an average step, the longest first.
+        spent: What ranks spent the computing on the path on, in an average step, by rank and call.
         causes: What could be removed, the greatest gain first.
         clocks: How the clocks of nodes were aligned.
         group_names: By key, how groups are called.
@@ -163,6 +174,7 @@ class CriticalPath:
     by_rank: tuple[RankTime, ...]
     by_kind: Mapping[PathKind, int]
     by_label: Mapping[tuple[PathKind, int, Label | None], int]
+    spent: Mapping[tuple[int, Label | None], Mapping[TimeKind, int]]
     causes: tuple[Cause, ...]
     clocks: tuple[ClockOffset, ...]
     group_names: Mapping[str, str]

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from otel_torchdist.clocks.alignment import clock_of
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
+from otel_torchdist.history.time_kinds import TimeSpent
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.tape.layout import ActivityKind, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
@@ -84,6 +85,7 @@ class Timeline:
         root: Global rank of its root or peer; -1 if there is none.
         step: The step of each.
         blocks: When calls held it up, by ascending end.
+        spent: What its thread that trains was busy with.
     """
 
     def __init__(self, history: RankHistory, most_calls: int) -> None:
@@ -112,6 +114,7 @@ class Timeline:
         self._entries = _times_by_thread(calls)
         self.blocks = sorted(_blocks(calls, _joins(history)), key=lambda block: (block.release_ns, block.begin_ns))
         self._releases = array("q", [block.release_ns for block in self.blocks])
+        self.spent = TimeSpent(history)
 
     def _fill(self, calls: Sequence[Call]) -> None:
         labels: dict[Label, int] = {}
@@ -132,6 +135,7 @@ class Timeline:
         Args:
             offset: What to add to a time.
         """
+        self.spent.shift(offset)
         for times in (self.arrived, self._releases, *self._entries.values()):
             for place, time_ns in enumerate(times):
                 times[place] = time_ns + offset(time_ns)

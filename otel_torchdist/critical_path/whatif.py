@@ -6,12 +6,13 @@ except for what is changed. So this follows a delay to where it ends, or is hidd
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_torchdist.critical_path.meetings import Arrivals, Place
 from otel_torchdist.critical_path.timelines import Timeline
 from otel_torchdist.critical_path.walk import Walker
+from otel_torchdist.history.time_kinds import TimeKind
 
 Change = Callable[[Place, int], int]
 """From a call and a duration to the duration to assume instead."""
@@ -99,6 +100,12 @@ class Replay:
     def computing_ns(self, place: Place) -> int:
         """How long a rank computed before a call, since its call before or since it was last held up."""
         return self._after[place].gap_ns
+
+    def spent(self, place: Place) -> Mapping[TimeKind, int]:
+        """What a rank spent that time on."""
+        timeline = self._timelines[place.rank]
+        arrived_ns = timeline.arrived[place.call]
+        return timeline.spent.between(arrived_ns - self.computing_ns(place), arrived_ns)
 
     def saved_ns(self, computing: Change = unchanged, transfer: Change = unchanged) -> int:
         """By how much all steps together would be shorter.

@@ -4,26 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Final
 
 from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepPath
 from otel_torchdist.critical_path.timelines import Label
+from otel_torchdist.history.time_kinds import TimeKind
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.units import duration, share
 
 
 def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
-    """Say what a cause is: `rank 2 computes 5.48 ms longer than its peers before all_reduce at step (train.py:16)`."""
+    """Say what a cause is: `rank 2 computes 5.48 ms longer than its peers before all_reduce at step (train.py:16)`.
+
+    It names what most of the time is spent on: `rank 3 waits 52.1 ms longer for data than its peers`.
+    """
     ranks, excess = name_ranks(cause.ranks), duration(cause.excess_ns)
     plural = len(cause.ranks) > 1
     if cause.kind is CauseKind.TRANSFER:
         return f"{call_of(cause.label, group_names)} takes {excess} of the path after all have arrived"
     if cause.kind is CauseKind.NODE:
-        return f"{ranks} on {readable(cause.host)} compute {excess} longer than their peers on other nodes"
+        return f"{ranks} on {readable(cause.host)} {_spends(cause)} than their peers on other nodes{_in_all(cause)}"
     if cause.kind is CauseKind.STAGE:
         verb = "which are" if plural else "which is"
         return f"{ranks}, {verb} one stage of a pipeline, compute{'s' * (not plural)} {excess} longer than other stages"
     where = f"before {call_of(cause.label, group_names)}" if cause.kind is CauseKind.LINE else "before several calls"
-    return f"{ranks} computes {excess} longer than its peers {where}"
+    return f"{ranks} {_spends(cause)} than its peers {where}{_in_all(cause)}"
+
+
+_MOST: Final = 0.8
+"""Share of an excess that is all of it, for a reader."""
+
+
+def _spends(cause: Cause) -> str:
+    """What ranks do for longer than their peers: `waits 52.1 ms longer for data`."""
+    s = "" if len(cause.ranks) > 1 else "s"
+    time = f"{duration(cause.kinds.get(cause.main_kind, cause.excess_ns))} longer"
+    match cause.main_kind:
+        case TimeKind.COMPUTING:
+            return f"compute{s} {duration(cause.excess_ns)} longer"
+        case TimeKind.DATA:
+            return f"wait{s} {time} for data"
+        case TimeKind.CHECKPOINT:
+            return f"spend{s} {time} in checkpoints"
+        case TimeKind.OPTIMIZER:
+            return f"spend{s} {time} in the optimizer's step"
+        case TimeKind.BACKWARD:
+            return f"compute{s} {time} in the backward pass"
+        case TimeKind.REMOTE_CALL:
+            return f"wait{s} {time} for remote procedure calls"
+
+
+def _in_all(cause: Cause) -> str:
+    """How much later ranks come in all, if what they are said to do is not most of that."""
+    main = cause.main_kind
+    if main is TimeKind.COMPUTING or cause.kinds[main] >= _MOST * cause.excess_ns:
+        return ""
+    return f", and take{'' if len(cause.ranks) > 1 else 's'} {duration(cause.excess_ns)} longer in all"
+
+
+_DOING: Final = {
+    TimeKind.DATA: "waiting for data",
+    TimeKind.CHECKPOINT: "in a checkpoint",
+    TimeKind.OPTIMIZER: "in the optimizer's step",
+    TimeKind.BACKWARD: "in the backward pass",
+    TimeKind.REMOTE_CALL: "waiting for remote procedure calls",
+    TimeKind.COMPUTING: "computing",
+}
+
+
+def describe_doing(spent: Mapping[TimeKind, int]) -> str:
+    """What a rank does before a call: `waiting for data`; with how long if it does something else, too."""
+    total_ns = sum(spent.values())
+    main = max(spent, key=spent.__getitem__, default=TimeKind.COMPUTING)
+    rest = [kind for kind in spent if kind is not main and spent[kind] >= (1 - _MOST) * total_ns]
+    if not rest:
+        return _DOING[main]
+    kinds = sorted([main, *rest], key=lambda kind: -spent[kind])
+    return ", ".join(f"{_DOING[kind]} ({duration(spent[kind])})" for kind in kinds)
 
 
 def left_out(step: StepPath, group_names: Mapping[str, str]) -> str:
@@ -32,7 +89,7 @@ def left_out(step: StepPath, group_names: Mapping[str, str]) -> str:
     piece = step.longest_piece
     if piece is None:
         return took
-    what = "computing before" if piece.kind is PathKind.COMPUTING else "transfer of"
+    what = f"{describe_doing(step.longest_spent)} before" if piece.kind is PathKind.COMPUTING else "transfer of"
     part = share(piece.duration_ns, step.duration_ns)
     return f"{took}: {part} of that is rank {piece.rank}, {what} {call_of(piece.label, group_names)}"
 

@@ -53,6 +53,14 @@ class Job:
         """Let a rank compute."""
         self.now[rank] += int(ms * MS)
 
+    def spend(self, rank: int, kind: ActivityKind, ms: float, thread: int = 1) -> None:
+        """Let a rank be busy with an activity; with one of another thread it computes meanwhile."""
+        begin_ns = self.now[rank]
+        self.compute(rank, ms)
+        own = self._activities[rank]
+        begin, end = self._shown(rank, begin_ns), self._shown(rank, self.now[rank])
+        own.append(Activity(len(own) + 1, kind, begin, self.step, 0, thread, end, How.CALL))
+
     def collective(self, line: int, members: Sequence[int] = (), *, ms: float = 0.1, **call: Any) -> None:
         """Let members meet: they leave that long after the last has come."""
         members = members or range(len(self.now))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_torchdist.advice.model import Advice, Topic
-from otel_torchdist.critical_path.wording import call_of
+from otel_torchdist.critical_path.wording import call_of, sentence
+from otel_torchdist.history.time_kinds import TimeKind
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.units import amount, duration
 
@@ -29,19 +30,33 @@ def finding(advice: Advice, names: Names) -> str:
 
 def check(advice: Advice) -> str:
     """How to check it."""
+    if advice.cause is not None and advice.cause.main_kind is not TimeKind.COMPUTING:
+        return _CHECKS_OF_TIME[advice.cause.main_kind]
     return _CHECKS[advice.topic]
+
+
+def _not_computing(advice: Advice, names: Names) -> str:
+    """What ranks do for longer than their peers that is not computing; '' if it is."""
+    cause = advice.cause
+    if cause is None or cause.main_kind is TimeKind.COMPUTING:
+        return ""
+    are = "is" if len(advice.ranks) == 1 else "are"
+    return (
+        f"{sentence(cause, names)}, and {are} {advice.share:.0%} of the critical path; otherwise a step would be up to "
+        f"{duration(advice.gain_ns)} shorter"
+    )
 
 
 def _slow_rank(advice: Advice, names: Names) -> str:
     before = f" before {call_of(advice.label, names)}" if advice.label is not None else ""
-    return (
+    return _not_computing(advice, names) or (
         f"the computing of {name_ranks(advice.ranks)} is {advice.share:.0%} of the critical path; if it took as long as"
         f" its peers{before}, a step would be up to {duration(advice.gain_ns)} shorter"
     )
 
 
-def _slow_node(advice: Advice, _: Names) -> str:
-    return (
+def _slow_node(advice: Advice, names: Names) -> str:
+    return _not_computing(advice, names) or (
         f"{name_ranks(advice.ranks)} on {readable(advice.host)} compute longer than their peers on other nodes and are "
         f"{advice.share:.0%} of the critical path; otherwise a step would be up to {duration(advice.gain_ns)} shorter"
     )
@@ -88,6 +103,17 @@ _FINDINGS: Final[Mapping[Topic, Callable[[Advice, Names], str]]] = {
     Topic.ACROSS_NODES: _across_nodes,
     Topic.SMALL: _small,
     Topic.EXPERTS: _experts,
+}
+_CHECKS_OF_TIME: Final = {
+    TimeKind.DATA: "compare its storage, its samples and the processors that its loader's workers get with those of a "
+    "peer: otel-torchdist watch shows the waits for data of each rank, py-spy dump --subprocesses what workers do",
+    TimeKind.CHECKPOINT: "compare the files that it writes, and its storage, with those of a peer: the spans of "
+    "checkpoints have stages, bytes and files",
+    TimeKind.OPTIMIZER: "compare the parameters that its optimizer holds with those of a peer",
+    TimeKind.BACKWARD: "profile the backward pass of this rank and of a peer (py-spy record, torch.profiler), and "
+    "compare their data, clocks of CPU and GPU, and neighbours on the machine",
+    TimeKind.REMOTE_CALL: "look for the worker that it calls: spans of remote procedure calls have both sides",
+    TimeKind.COMPUTING: "",
 }
 _CHECKS: Final = {
     Topic.SLOW_RANK: "profile this rank and a peer before that line (py-spy record, torch.profiler), and compare their "

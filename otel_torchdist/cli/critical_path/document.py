@@ -7,25 +7,29 @@ Keys are only ever added within a schema. Unknown values are null. Durations are
   known.
 - `steps`: `first`, `last` (null where no steps are recorded), `count`, `unsteady` (left out, because they took more
   than twice the median), `median_ns`, and `longest`: of the longest of those left out `step`, `ns` and a `text`.
-- `path`: `computing_ns` and `transfer_ns` of the critical path, and its `pieces`: `kind`, `rank`, `call`, `ns`. The
+- `path`: `computing_ns` and `transfer_ns` of the critical path, and its `pieces`: `kind`, `rank`, `call`, `ns`, and
+  `spent`: nanoseconds of the computing by what the rank does (data, checkpoint, optimizer, backward, remote call,
+  computing). The
   call (`operation`, `group`, `group_name`, `function`, `file`, `line`; null for the end of the step) is what the rank
   computed before, or what transferred.
 - `ranks`: of each `rank`: `host`, `on_path_ns`, `computing_ns`, `waiting_ns`, `transfer_ns`, and `waits_for`: `rank`,
   `ns`.
 - `causes`: `kind` (line, rank, node, stage, transfer), `ranks`, `host`, `call`, `excess_ns`, `gain_ns` (at most),
-  `text`.
+  `spent`: what the excess is spent on, likewise (a rank may spend less on some), `text`.
 - `clocks`: of each clock the `ranks`, `offset_ns` to that of the first, `bound_ns` (null: by wall clocks), `meetings`.
 - `notes`, `warnings`: what could not be taken into account, and what could not be read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.critical_path.wording import left_out, sentence
+from otel_torchdist.history.time_kinds import TimeKind
 
 SCHEMA: Final = 1
 
@@ -50,7 +54,13 @@ def document_of(found: CriticalPath, source: Source) -> dict[str, Any]:
             "computing_ns": found.by_kind[PathKind.COMPUTING],
             "transfer_ns": found.by_kind[PathKind.TRANSFER],
             "pieces": [
-                {"kind": kind.value, "rank": rank, "call": _call(label, found), "ns": length_ns}
+                {
+                    "kind": kind.value,
+                    "rank": rank,
+                    "call": _call(label, found),
+                    "ns": length_ns,
+                    "spent": _spent(found.spent.get((rank, label), {}) if kind is PathKind.COMPUTING else {}),
+                }
                 for (kind, rank, label), length_ns in found.by_label.items()
             ],
         },
@@ -74,6 +84,7 @@ def document_of(found: CriticalPath, source: Source) -> dict[str, Any]:
                 "call": _call(cause.label, found),
                 "excess_ns": cause.excess_ns,
                 "gain_ns": cause.gain_ns,
+                "spent": _spent(cause.kinds),
                 "text": sentence(cause, found.group_names),
             }
             for cause in found.causes
@@ -90,6 +101,10 @@ def document_of(found: CriticalPath, source: Source) -> dict[str, Any]:
         "notes": list(found.notes),
         "warnings": list(source.warnings),
     }
+
+
+def _spent(kinds: Mapping[TimeKind, int]) -> dict[str, int]:
+    return {kind.value: kinds[kind] for kind in TimeKind if kinds.get(kind)}
 
 
 def _call(label: Label | None, found: CriticalPath) -> dict[str, Any] | None:

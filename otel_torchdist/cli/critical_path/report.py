@@ -10,7 +10,7 @@ from rich.text import Text
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.clocks.offsets import ClockOffset
 from otel_torchdist.critical_path.model import CriticalPath, PathKind, RankTime
-from otel_torchdist.critical_path.wording import call_of, left_out, sentence
+from otel_torchdist.critical_path.wording import call_of, describe_doing, left_out, sentence
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import duration, share
 
@@ -62,7 +62,8 @@ def _pieces(found: CriticalPath) -> Iterator[Text]:
     yield Text()
     yield Text("the critical path, by what happens on it", style="bold")
     for (kind, rank, label), length_ns in list(found.by_label.items())[:SHOWN_PIECES]:
-        what = "computing before" if kind is PathKind.COMPUTING else "transfer of"
+        is_computing = kind is PathKind.COMPUTING
+        what = f"{describe_doing(found.spent.get((rank, label), {}))} before" if is_computing else "transfer of"
         yield Text(
             f"{_INDENT}{duration(length_ns):>8}  {share(length_ns, found.path_ns):>4}  "
             f"rank {rank}, {what} {call_of(label, found.group_names)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.world.model import RankView
@@ -103,6 +103,18 @@ def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
             if channel.is_point_to_point and channel.source == rank and channel.destination in shown:
                 found[channel.source, channel.destination] += progress.entered
     return found
+
+
+def exchanging(sent: Mapping[tuple[int, int], int], steps: int) -> list[tuple[int, int]]:
+    """Return the senders and receivers that exchange messages in most steps, as stages of a pipeline do.
+
+    Ranks that send each other a batch or a metric now and then are peers.
+
+    Args:
+        sent: By sender and receiver, how many messages were sent in these steps.
+        steps: The number of steps; 0 if the program has none, so that any message counts.
+    """
+    return [pair for pair, messages in sent.items() if 2 * messages >= max(steps, 1)]
 
 
 def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:

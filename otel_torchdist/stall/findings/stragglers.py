@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.stall.findings.chance import Latenesses, is_pipeline, sent_between
+from otel_torchdist.stall.findings.chance import Latenesses, exchanging, is_pipeline, sent_between
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.calls import Channel, GroupView, TimedWindow
@@ -100,6 +100,7 @@ class _Channel:
         held: How many times in a row the suspect has been the same.
         reported: The rank that has been reported; None if there is none.
         sent: By sender and receiver, how often the ranks had sent to each other when one was last suspected.
+        step: The step that all ranks had reached then.
     """
 
     compared: int = -1
@@ -108,6 +109,7 @@ class _Channel:
     held: int = 0
     reported: int | None = None
     sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    step: int = 0
 
 
 class Stragglers:
@@ -161,7 +163,8 @@ class Stragglers:
         suspect = _suspect(tally)
         if suspect is not None:
             before, known.sent = known.sent, sent_between(views)
-            suspect = None if is_pipeline(known.sent - before) else suspect
+            first, known.step = known.step, min(view.step for view in views)
+            suspect = None if is_pipeline(exchanging(known.sent - before, known.step - first)) else suspect
         known.held = known.held + 1 if suspect == known.suspect else 1
         known.suspect = suspect
         if known.held < HELD_TWICE or suspect == known.reported:
