@@ -84,8 +84,8 @@ def objection_to(directory: Path) -> str:
 
 def _is_evidence(file: Path) -> bool:
     """Whether a file is a tape or belongs to one; the run's secret is left out."""
-    is_verdict = file.name.startswith("verdict-")
-    is_evidence = is_verdict or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
+    is_judged = file.name.startswith(("verdict-", "findings-"))
+    is_evidence = is_judged or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
     return is_evidence and file.is_file() and not file.is_symlink()
 
 

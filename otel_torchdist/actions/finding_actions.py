@@ -14,7 +14,7 @@ from typing import Final
 from otel_torchdist.actions.perform import Act, is_first, perform, report
 from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
-from otel_torchdist.stall.findings.events import Finding
+from otel_torchdist.stall.findings.events import Finding, FindingGone
 from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.stall.reporting.attributes import of_finding
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -33,14 +33,16 @@ class FindingActions:
         self._dump_dir = dump_dir
         self._acted = 0
 
-    def start(self, findings: Iterable[Finding], tapes: list[TapeReader]) -> None:
+    def start(self, news: Iterable[Finding | FindingGone], tapes: list[TapeReader]) -> None:
         """Start the actions on new findings, without waiting for them.
 
         Args:
-            findings: What was found since the last call.
+            news: What was found, or no longer holds, since the last call.
             tapes: The tapes that this process reads and may act on.
         """
-        for finding in findings if self._actions else ():
+        for finding in news if self._actions else ():
+            if isinstance(finding, FindingGone):
+                continue
             concerned = [tape for tape in tapes if tape.identity.nonce in _nonces_of(finding)]
             if len({tape.path.parent for tape in concerned}) != 1 or self._acted >= MAX_ACTED:
                 continue

@@ -18,6 +18,7 @@ from otel_torchdist.actions.finding_actions import FindingActions
 from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
+from otel_torchdist.agent.findings_log import FindingsLog
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.priority import Priority
 from otel_torchdist.agent.reading.memory_shares import MAX_BYTES_OF_USER
@@ -89,6 +90,7 @@ class Agent:
         )
         self._finding_actions = FindingActions(config.on_finding, config.dump_dir)
         self._verdicts = AgentsVerdicts()
+        self._findings = FindingsLog()
         self._deaths = DeathWatch()
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
@@ -160,7 +162,9 @@ class Agent:
             self._verdicts.update(ongoing, own)
             self._watch_paths()
             self._actions.start_due(ongoing, own, suspended_among(ongoing))
-            self._finding_actions.start(self.reader.take_findings(), own)
+            news = self.reader.take_findings()
+            self._findings.update(news, own)
+            self._finding_actions.start(news, own)
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:

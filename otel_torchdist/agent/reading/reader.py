@@ -29,7 +29,7 @@ from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall
-from otel_torchdist.stall.findings.events import FINDINGS, Finding
+from otel_torchdist.stall.findings.events import FINDINGS, Finding, FindingGone
 from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
@@ -92,7 +92,7 @@ class Reader:
         self._ranks: dict[int, FollowedRank] = {}
         self._watch = watch
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
-        self._findings: list[Finding] = []
+        self._findings: list[Finding | FindingGone] = []
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
         self._live = live
@@ -243,14 +243,14 @@ class Reader:
     def report(self, events: Iterable[Event]) -> None:
         """Report what was found, here or elsewhere, in spans, logs and metrics."""
         for event in events:
-            if isinstance(event, FINDINGS):
+            if isinstance(event, FINDINGS) or isinstance(event, FindingGone):  # noqa: SIM101
                 self._findings.append(event)
             with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
                 self._reporter.report([event])
                 show(event, self.metrics)
 
-    def take_findings(self) -> list[Finding]:
-        """Return what was found without a stall since the last call."""
+    def take_findings(self) -> list[Finding | FindingGone]:
+        """Return what was found without a stall, or no longer holds, since the last call."""
         found, self._findings = self._findings, []
         return found
 

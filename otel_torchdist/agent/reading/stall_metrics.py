@@ -63,7 +63,7 @@ def _path_of(lengths: PathLengths) -> PathSnapshot:
 
 def _show_finding(event: Event, metrics: NodeMetrics) -> None:
     if isinstance(event, FINDINGS):
-        metrics.add_finding(_status_of(event))
+        metrics.add_finding(status_of(event))
     elif isinstance(event, CallsGoOn):
         metrics.drop_finding(event.run, "", event.calls.trouble.value, event.calls.ranks)
     elif isinstance(event, SlowGone):
@@ -77,7 +77,8 @@ def _show_finding(event: Event, metrics: NodeMetrics) -> None:
             metrics.add_arrivals(event.run, one.group, counts)
 
 
-def _status_of(event: Finding) -> FindingStatus:
+def status_of(event: Finding) -> FindingStatus:
+    """What a finding is, in the words of metrics."""
     run, trace_id, text = event.incident.run, event.incident.trace_id, describe_finding(event)
     if isinstance(event, MismatchFound):
         found = event.mismatch

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import read_agents_verdict
+from otel_torchdist.job.kept_findings import read_kept_findings
 from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run
-from otel_torchdist.naming import name_ranks
+from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.processes.state import SILENT_NS
+from otel_torchdist.semconv import MISMATCHED, VERDICT, VERDICT_RANKS
 from otel_torchdist.stall.findings.events import FINDINGS
 from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_calls
 from otel_torchdist.stall.findings.watch import FindingWatch
 from otel_torchdist.stall.findings.wording import describe_finding
+from otel_torchdist.stall.reporting.attributes import of_finding
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -76,6 +80,7 @@ class Diagnosis:
         ranks: Ranks that have a tape here, ascending.
         warnings: What could not be read.
         findings: What is wrong without a stall, such as values that are not finite, a sentence each.
+        past_findings: What an agent has found and no longer held at the last moment, a sentence each.
         helpers: Diagnoses of the runs of processes that its ranks have started.
     """
 
@@ -86,6 +91,7 @@ class Diagnosis:
     ranks: tuple[RankAccount, ...]
     warnings: tuple[str, ...]
     findings: tuple[str, ...] = ()
+    past_findings: tuple[str, ...] = ()
     helpers: tuple[Diagnosis, ...] = ()
 
     @property
@@ -183,6 +189,7 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
     written = read_agents_verdict(run.directory, run.run_id)
     found = examine(run.run_id, run.world_size, views, rules, now_ns, written)
     tapes = {tape.identity.rank: tape for tape in run.tapes}
+    findings, past_findings = _findings(run, found)
     return Diagnosis(
         run=run,
         found=found,
@@ -190,19 +197,33 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
         threshold_s=rules.threshold_s,
         ranks=tuple(_account(found.moment, view, tapes[view.rank]) for view in views),
         warnings=tuple(warnings),
-        findings=_findings(run, found),
+        findings=findings,
+        past_findings=past_findings,
     )
 
 
-def _findings(run: Run, found: PostMortem) -> tuple[str, ...]:
-    """What agents report without a stall, as far as the tapes still show it; of a live run, what is certain by now."""
+def _findings(run: Run, found: PostMortem) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What agents report without a stall: what still holds at the last moment, and what did before.
+
+    As far as the tapes show it, and otherwise as this node's agent has written it down.
+    """
     watch, world = FindingWatch(), found.moment.world
     cause = found.verdict.mismatch if found.verdict is not None else None
     if found.moment.is_now:
         events = watch.compare(world, run.run_id, agent_id=0, cause=cause)
     else:
         events = watch.conclude(world, run.run_id, agent_id=0, cause=cause)
-    return tuple(describe_finding(one) for one in events if isinstance(one, FINDINGS))
+    shown = [one for one in events if isinstance(one, FINDINGS)]
+    known = {_key(of_finding(one)) for one in shown}
+    if cause is not None:
+        known.add((MISMATCHED, compress_ranks(cause.ranks)))
+    kept = [one for one in read_kept_findings(run.directory, run.run_id) if (one.kind, one.ranks) not in known]
+    holding = (*map(describe_finding, shown), *(one.text for one in kept if not one.until_ns))
+    return holding, tuple(f"until {time_of_day(one.until_ns)}: {one.text}" for one in kept if one.until_ns)
+
+
+def _key(attributes: Mapping[str, object]) -> tuple[object, object]:
+    return attributes.get(VERDICT), attributes.get(VERDICT_RANKS)
 
 
 def _read_on(follower: TapeFollower, keep: Callable[[TapeReader, Batch], None] | None) -> None:

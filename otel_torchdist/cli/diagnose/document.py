@@ -50,8 +50,9 @@ values are null.
   the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
   `line`), `call_path` (the frames that led to it, innermost first, each a text; those of libraries are one).
 - `stuck_calls`: why remote procedure calls cannot go on, a sentence each.
-- `findings`: what is wrong without a stall (values that are not finite, replicas that differ, failed checkpoints), a
-  sentence each, as far as the tapes still show it.
+- `findings`: what is wrong without a stall (values that are not finite, replicas that differ, failed checkpoints, slow
+  ranks), a sentence each, as far as the tapes still show it or this node's agent has written it down.
+- `past_findings`: what the agent has found and no longer held at that moment, a sentence each; no `problem`.
 - `warnings`: tapes or other files that could not be read, and why.
 - `sections`: what texts of other tools say, by their kind.
 - `helps`: null, or the id of the run whose ranks have started the processes of this one.
@@ -109,6 +110,7 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
         "stuck_calls": list(diagnosis.stuck_calls),
         "findings": list(diagnosis.findings),
+        "past_findings": list(diagnosis.past_findings),
         "warnings": list(diagnosis.warnings),
         "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
         "helpers": [document_of(helper) for helper in diagnosis.helpers],

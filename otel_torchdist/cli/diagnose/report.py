@@ -100,6 +100,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     if diagnosis.found.verdict is not None:
         yield from (Text(f"  hint   {hint}", style="dim") for hint in timeout_hints(diagnosis.found.verdict))
     yield from (Text.assemble(("finding", "bold"), f"  {one}") for one in diagnosis.findings)
+    yield from (Text(f"finding  {one}", style="dim") for one in diagnosis.past_findings)
 
 
 def _rescue(diagnosis: Diagnosis) -> list[str]:

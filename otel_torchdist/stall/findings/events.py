@@ -178,4 +178,5 @@ class ProblemFound:
 
 Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound | CallsStuck
 FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound, CallsStuck)
-FindingEvent: TypeAlias = Finding | StragglerGone | ArrivalsCompared | PathMeasured | SlowGone | CallsGoOn
+FindingGone: TypeAlias = StragglerGone | SlowGone | CallsGoOn
+FindingEvent: TypeAlias = Finding | FindingGone | ArrivalsCompared | PathMeasured
