@@ -81,8 +81,8 @@ def look_at(pid: int) -> ChildView | None:
     return ChildView(pid, state[0], call, readable(file), readable(_mount_of(folder, file)))
 
 
-def on_processor_ns(pid: int, now_ns: int) -> int | None:
-    """Return when a process last ran, on the monotonic clock; None if the kernel does not show it.
+def on_processor_ns(pid: int, now_ns: int, thread: int = 0) -> int | None:
+    """Return when a process's thread last ran, on the monotonic clock; None if the kernel does not show it.
 
     That is since when it has been in the system call that it is in, up to the time that the call took to block. The
     kernel's own clock for this differs from the monotonic one; this process, which is running, shows by how much.
@@ -90,8 +90,9 @@ def on_processor_ns(pid: int, now_ns: int) -> int | None:
     Args:
         pid: The process.
         now_ns: The monotonic clock now.
+        thread: The thread; 0 for the main thread.
     """
-    theirs, ours = _exec_start_ns(f"/proc/{pid}/sched"), _exec_start_ns("/proc/thread-self/sched")
+    theirs, ours = _exec_start_ns(f"/proc/{pid}/task/{thread or pid}/sched"), _exec_start_ns("/proc/thread-self/sched")
     return None if theirs is None or ours is None else now_ns - max(ours - theirs, 0)
 
 

@@ -13,6 +13,7 @@ from otel_torchdist.job.runs.membership import Lifetime
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
@@ -45,12 +46,21 @@ class ChildWait:
         name: What it is: `DataLoader worker 1`, `child process`.
         doing: What it is doing: `in read() of /data/shard-7 (nfs4 at /data)`.
         since_ns: Since when.
+        others: Process ids of other children that do the same.
+        is_locked: Whether they wait for locks of their own, which nothing can release any more.
+        is_forked: Whether they were forked from the rank, and so inherited its locks.
+        holder: Where the only other thread of the rank that runs the user's code is, which may have held the lock; None
+            if there is none, or there are several.
     """
 
     pid: int
     name: str
     doing: str
     since_ns: int
+    others: tuple[int, ...] = ()
+    is_locked: bool = False
+    is_forked: bool = False
+    holder: CallSiteName | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
+from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
@@ -344,9 +345,7 @@ def describe_place(place: Place, subject: str) -> str:
     }
     clause = clauses[place.source]
     if clause and place.child is not None:
-        child = place.child
-        has_been = f"which has been {child.doing} for {place.child_for_ns / 1e9:.1f} s"
-        clause += f" and waits for {child.name} (pid {child.pid}), {has_been}"
+        clause += f" and waits for {describe_child(place.child, place.child_for_ns / 1e9)}"
     if place.frozen_for_ns is None:
         return clause
     frozen = f"its Python threads have not run for {place.frozen_for_ns / 1e9:.1f} s"

@@ -1,22 +1,29 @@
 """Finds the child process that a rank waits for, and what that has been doing, and since when.
 
 A rank whose stack is in a DataLoader, or in Python's modules for processes, waits for a child. The stack does not show
-which one; what the children are doing does. One that has nothing to do waits for a message.
+which one; what the children are doing does. One that has nothing to do waits for a message; one that was forked while a
+thread of the rank held a lock may wait for that lock forever.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.processes.children import ChildView, children_of, look_at, on_processor_ns
+from otel_torchdist.processes.lock_waits import LockWait, lock_wait_of
 from otel_torchdist.processes.users import belongs_to
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.model import ChildWait, Stacks
+from otel_torchdist.world.places import FrameOwner, owner_of, user_frame
 
 PAUSE_NS: Final = 500_000_000
+LOCKED_NS: Final = 1_000_000_000
+"""A process whose threads have all waited for its own locks for this long goes on no more."""
 MAX_FRAMES: Final = 16
 """Innermost frames in which a wait for a child is looked for."""
 _LOADER: Final = re.compile(r"/torch/utils/data/dataloader\.py$")
@@ -52,6 +59,7 @@ class ChildWaits:
         self._start_ticks = identity.pid_start_ticks
         self._owner = owner
         self._seen: dict[int, _Seen] = {}
+        self._locks: dict[int, _Seen] = {}
         self._checked_ns = 0
         self._found: ChildWait | None = None
 
@@ -64,14 +72,18 @@ class ChildWaits:
             return None
         if now_ns - self._checked_ns >= PAUSE_NS:
             self._checked_ns = now_ns
-            self._found = self._stuck_child(kind, now_ns)
+            self._found = self._stuck_child(kind, stacks, now_ns)
         return self._found
 
-    def _stuck_child(self, kind: str, now_ns: int) -> ChildWait | None:
+    def _stuck_child(self, kind: str, stacks: Stacks | None, now_ns: int) -> ChildWait | None:
         """The child that has been stuck longest."""
         if not self._may_see(self._pid) or process_start_ticks(self._pid) != self._start_ticks:
             return None
-        views = [view for view in map(look_at, filter(self._may_see, children_of(self._pid))) if view is not None]
+        children = [pid for pid in children_of(self._pid) if self._may_see(pid)]
+        locked = self._locked(kind, children, now_ns)
+        if locked is not None:
+            return replace(locked, holder=_other_users_frame(stacks) if locked.is_forked else None)
+        views = [view for view in map(look_at, children) if view is not None]
         stuck = [(self._since_ns(view, now_ns), nth, view) for nth, view in enumerate(views) if view.is_stuck]
         self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
         if not stuck:
@@ -79,6 +91,35 @@ class ChildWaits:
         since_ns, nth, view = min(stuck, key=lambda one: one[:2])
         name = f"{kind} {nth}" if kind == _LOADER_WORKER and len(views) > 1 else kind
         return ChildWait(view.pid, name, view.doing, since_ns)
+
+    def _locked(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
+        """The children that have waited for locks of their own, which nothing releases, for a while."""
+        found = [wait for pid in children if (wait := lock_wait_of(pid, self._pid, now_ns)) is not None]
+        since = {wait.pid: self._locked_since_ns(wait, now_ns) for wait in found}
+        self._locks = {wait.pid: _Seen(wait.arguments, since[wait.pid]) for wait in found}
+        long = [
+            wait
+            for wait in found
+            if now_ns - since[wait.pid] >= LOCKED_NS and wait.is_loader is (kind == _LOADER_WORKER)
+        ]
+        if not long:
+            return None
+        first, *others = long
+        return ChildWait(
+            pid=first.pid,
+            name=kind,
+            doing="blocked on a lock",
+            since_ns=max(since[wait.pid] for wait in long),
+            others=tuple(wait.pid for wait in others),
+            is_locked=True,
+            is_forked=all(wait.is_forked for wait in long),
+        )
+
+    def _locked_since_ns(self, wait: LockWait, now_ns: int) -> int:
+        if wait.since_ns is not None:
+            return min(wait.since_ns, now_ns)
+        known = self._locks.get(wait.pid)
+        return known.since_ns if known is not None and known.arguments == wait.arguments else now_ns
 
     def _may_see(self, pid: int) -> bool:
         return self._owner == os.geteuid() or belongs_to(pid, self._owner)
@@ -92,6 +133,15 @@ class ChildWaits:
 
 _LOADER_WORKER: Final = "DataLoader worker"
 _CHILD: Final = "child process"
+
+
+def _other_users_frame(stacks: Stacks | None) -> CallSiteName | None:
+    """Where the only thread is that runs the user's code and does not wait for a child."""
+    threads = (stacks.threads or ()) if stacks is not None else ()
+    others = [stack for stack in threads if not _awaited(Stacks(0, (stack,)))]
+    frames = [user_frame(stack.frames) for stack in others]
+    of_user = [frame for frame in frames if frame is not None and owner_of(frame.file) is FrameOwner.USER]
+    return of_user[0] if len(of_user) == 1 else None
 
 
 def _awaited(stacks: Stacks | None) -> str:

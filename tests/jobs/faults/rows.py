@@ -111,6 +111,14 @@ ROWS: Final = (
         f"the group is created in left_out at faulty.py:{_line_number('# left out by one')}",
         "# instead of creating a group",
     ),
+    Row(
+        "locked",
+        "DataLoader workers forked while a lock is held",
+        "absent",
+        "2",
+        "which was held when they were forked, as it seems, by its thread in hold at faulty.py:",
+        "in DataLoader(Locked",
+    ),
     Row("loader", "stuck DataLoader worker", "absent", "2", "which has been in read() of ", "in DataLoader("),
     Row(
         "late",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +16,13 @@ from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.processes.children import look_at
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.world.following.child_waits import PAUSE_NS, ChildWaits
 from otel_torchdist.world.model import Stacks
 from tests.support.waiting import until
 
 IN_LOADER = CallSiteName("_try_get_data", "/site-packages/torch/utils/data/dataloader.py", 1_000)
+IN_POOL = CallSiteName("wait", "/usr/lib/python3.11/multiprocessing/pool.py", 765)
 
 
 @pytest.fixture
@@ -57,3 +62,34 @@ def test_nobody_learns_which_files_other_users_read(stuck_child: int) -> None:
     waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid() + 23456)
     now_ns = 10 * PAUSE_NS
     assert waits.check(Stacks(now_ns, (ThreadStack(1, "MainThread", (IN_LOADER,)),)), now_ns) is None
+
+
+@pytest.mark.process
+def test_children_that_were_forked_while_a_lock_was_held() -> None:
+    """All children that wait for the lock are found after a while, with the thread that holds it."""
+    lock, context = threading.Lock(), multiprocessing.get_context("fork")
+    children = [context.Process(target=lock.acquire, daemon=True) for _ in range(2)]
+    with lock:
+        for child in children:
+            child.start()
+    waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid())
+    main = ThreadStack(1, "MainThread", (IN_POOL, CallSiteName("main", "/home/ada/train.py", 9)))
+    other = ThreadStack(2, "refresher", (CallSiteName("refresh", "/home/ada/train.py", 7),))
+    stacks = Stacks(1, (main, other))
+    try:
+        assert waits.check(stacks, time.monotonic_ns()) is None, "they may only just have begun"
+        until(lambda: (found := waits.check(stacks, time.monotonic_ns())) is not None and found.others)
+        found = waits.check(stacks, time.monotonic_ns())
+        assert found is not None
+        assert {found.pid, *found.others} == {child.pid for child in children}
+        assert (found.is_locked, found.is_forked, found.holder) == (True, True, other.frames[0])
+        assert describe_child(found, 12.3) == (
+            f"its 2 child processes (pids {found.pid}, {found.others[0]}), which have been blocked on a lock for "
+            "12.3 s, which was held when they were forked, as it seems, by its thread in refresh at train.py:7"
+        )
+        in_loader = ThreadStack(1, "MainThread", (IN_LOADER,))
+        assert waits.check(Stacks(1, (in_loader,)), time.monotonic_ns() + 2 * PAUSE_NS) is None, "no loader's workers"
+    finally:
+        for child in children:
+            child.kill()
+            child.join()

@@ -12,6 +12,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -194,6 +195,37 @@ def loader() -> None:
         dist.all_reduce(batch)
 
 
+lock = threading.Lock()
+
+
+class Locked(Batches):
+    """Each sample takes a lock."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with lock:
+            return torch.ones(4)
+
+
+def hold(is_held: threading.Event, is_over: threading.Event) -> None:
+    """Hold the lock for a while."""
+    with lock:
+        is_held.set()
+        is_over.wait(600)
+
+
+def locked() -> None:
+    """The workers of the last rank's DataLoader are forked while a thread holds a lock that they need."""
+    is_held, is_over = threading.Event(), threading.Event()
+    if is_faulty:
+        threading.Thread(target=hold, args=(is_held, is_over), daemon=True).start()
+        is_held.wait()
+    for batch in DataLoader(Locked(), num_workers=2):
+        dist.all_reduce(batch)
+
+
 def resolves() -> None:
     """The last rank arrives eventually."""
     if is_faulty:
@@ -346,7 +378,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
         late, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
-        circular, recv, rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, nan, overwritten,
+        circular, recv, rendezvous, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan, overwritten,
         short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut, splits,
         silent_splits,
     )
