@@ -18,10 +18,24 @@ def duration(ns: int | None) -> str:
     """Format a duration with three digits: `812 µs`, `4.03 ms`, `61.0 s`; '' for None."""
     if ns is None:
         return ""
+    ns = max(ns, 0)
     for limit, unit in _TIMES:
         if ns < 0.9995 * limit:
             return f"{_three_digits(ns * 1_000 / limit)} {unit}" if unit != "ns" else f"{ns} ns"
     return f"{_three_digits(ns / 1e9)} s"
+
+
+def seconds(length_s: float) -> str:
+    """Format a time that has passed, as sentences give it: `12.0 s`. Never below zero.
+
+    Clocks of several nodes, and moments that were seen late, may put an end before its beginning.
+    """
+    return f"{passed(length_s):.1f} s"
+
+
+def passed(length: float) -> float:
+    """A time that has passed, in any unit: 0 if the end is before the beginning."""
+    return length if length > 0 else 0.0
 
 
 def amount(count: int) -> str:

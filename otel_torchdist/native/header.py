@@ -43,10 +43,12 @@ def header() -> str:
         "CHECK_MODULUS": layout.CHECK_MODULUS,
         "CRC_MODULUS": layout.CRC_MODULUS,
         "MAX_DURATION_NS": layout.MAX_DURATION_NS,
+        "BLAME_SHIFT": layout.BLAME_SHIFT,
         **_members("LIVE", layout.LiveWord),
         **_members("WORD", layout.Word),
         **_members("KIND", layout.RecordKind),
         **_members("HOW", layout.How),
+        **_members("BLAME", layout.Blame),
     }
     constants = "\n".join(f"constexpr {_type_of(value)} {name} = {value};" for name, value in numbers.items())
     fields = "\n".join(f"  {_TYPES[kind]} {name};" for kind, name in _FIELDS)

@@ -130,7 +130,7 @@ MAX_PROFILE_RATE: Final = 200
 
 
 class Word(enum.IntEnum):
-    """The six words after a record's payload: times relative to `entered_ns`, and the name id of a failure."""
+    """The six words after a record's payload: times relative to `entered_ns`, and a failure; see `pack_failure`."""
 
     RETURNED = 0
     WAIT_ENTERED = 1
@@ -278,6 +278,22 @@ class RunIdState(enum.IntEnum):
     """There is no store to agree through: the id is this rank's own."""
 
 
+class Blame(enum.IntEnum):
+    """Where the message of an exception puts the fault for the end of an operation."""
+
+    UNKNOWN = 0
+    TIMEOUT = 1
+    """The backend, or a store, has waited for as long as it may."""
+    CONNECTION = 2
+    """A connection to another rank is gone."""
+
+
+_FAILURE_BITS: Final = 24
+_FAILURE_MASK: Final = (1 << _FAILURE_BITS) - 1
+BLAME_SHIFT: Final = _FAILURE_BITS
+_BLAMES: Final = {int(blame): blame for blame in Blame}
+
+
 class Kernel(enum.IntEnum):
     """What records the calls of a rank."""
 
@@ -309,6 +325,16 @@ def pack_label(identity: int, piece: int) -> int:
 def unpack_label(word: int) -> tuple[int, int]:
     """Name id and piece of a label's word."""
     return word & _LABEL_MASK, word >> _LABEL_BITS
+
+
+def pack_failure(identity: int, blame: Blame) -> int:
+    """A failure's word: the name id of the exception's type, and what its message blames. Fits in 32 bits."""
+    return identity & _FAILURE_MASK | blame << _FAILURE_BITS
+
+
+def unpack_failure(word: int) -> tuple[int, Blame]:
+    """Name id and blame of a failure's word."""
+    return word & _FAILURE_MASK, _BLAMES.get(word >> _FAILURE_BITS, Blame.UNKNOWN)
 
 
 def tape_size(capacity: int) -> int:

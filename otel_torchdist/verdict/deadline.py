@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import WorldSnapshot
+
+EARLY_NS: Final = 50_000_000
+"""A backend may count from a moment before the call was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +77,11 @@ def known_timeout(operation: OperationView) -> GroupName | None:
 def backend_of(name: GroupName) -> str:
     """The backend whose timeout is known, as people call it."""
     return "NCCL" if "nccl" in name.backend.lower() else "gloo"
+
+
+def timeout_passed(operation: OperationView) -> bool:
+    """Whether an operation that is over lasted as long as its backend waits, if that is known."""
+    name, ended_ns = known_timeout(operation), operation.record.completed_ns
+    if name is None or ended_ns is None or name.at_timeout is AtTimeout.NOTHING:
+        return False
+    return ended_ns - operation.record.entered_ns >= name.timeout_ms * 1_000_000 - EARLY_NS

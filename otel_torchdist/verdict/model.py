@@ -199,7 +199,8 @@ class Verdict:
         """How long the first rank has waited: until the moment, or until the last waiting rank was interrupted."""
         ends = [operation.record.completed_ns for operation in self.roll.waits.values()]
         known = [end for end in ends if end is not None]
-        return (max(known) if known and len(known) == len(ends) else moment_ns) - self.since_ns
+        end_ns = max(known) if known and len(known) == len(ends) else moment_ns
+        return max(end_ns - self.since_ns, 0)
 
     def agrees_with(self, other: Verdict) -> bool:
         """Whether both blame the same ranks for the same thing."""

@@ -19,6 +19,7 @@ import torch
 from torch.distributed import Work
 
 from otel_torchdist import guard
+from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.capture.c10d.waits import Waits
 from otel_torchdist.capture.torch_api import LIST, Patches
 from otel_torchdist.tape.layout import Flag, How
@@ -196,7 +197,7 @@ class Works:
         try:
             self._let_go(call)
             tape = call.tape
-            failure = tape.names.intern(type(error).__qualname__) if error is not None else 0
+            failure = failure_word(tape.names, error) if error is not None else 0
             tape.complete(call.number, call.entered_ns, now, how, failure)
             for member in call.members or ():
                 tape.complete(member.number, member.entered_ns, now, how, failure)

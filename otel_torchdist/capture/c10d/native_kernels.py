@@ -15,6 +15,7 @@ import torch
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.call import SOMETIMES, Call, Plan
 from otel_torchdist.capture.c10d.devices import LEFT_ALONE, RETURNS_WORK
+from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.native.library import Library, OperationLayout
 from otel_torchdist.native.recording import NativePlan, PlanFlag
 from otel_torchdist.native.tape_writer import NativeTapeWriter
@@ -94,7 +95,7 @@ class NativeKernels:
             if plan is not None:
                 waits.failed(Call(number, entered_ns, plan), error, work)
             elif self._tape is not None:  # its group was destroyed long ago
-                failure = self._tape.names.intern(type(error).__qualname__)
+                failure = failure_word(self._tape.names, error)
                 self._tape.complete(number, entered_ns, time.monotonic_ns(), How.FAILED, failure)
 
         self._on_failed = failed  # the library keeps no reference

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_torchdist.capture.c10d.devices import LEFT_ALONE
 from otel_torchdist.capture.cuda.clock import DeviceClock
 from otel_torchdist.capture.cuda.driver import DeviceDriver, EventPool
-from otel_torchdist.tape.layout import Flag, How, Word
+from otel_torchdist.tape.layout import Blame, Flag, How, Word, pack_failure
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call
@@ -29,6 +29,7 @@ BLOCKED_MS: Final = 0.02
 the operation ended; otherwise the operation may have been over before."""
 RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
 """PyTorch's `WorkResult`."""
+_BLAMES: Final = {RESULTS[1]: Blame.TIMEOUT, RESULTS[2]: Blame.CONNECTION}
 
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _COALESCED: Final = int(Flag.COALESCED)
@@ -132,7 +133,8 @@ class QueuedOperation:
         """Record when the device ended it."""
         for call in self._calls():
             name = call.tape.names.intern(failure) if failure else 0
-            call.tape.complete(call.number, call.entered_ns, max(ended_ns, call.entered_ns + 1), how, name)
+            word = pack_failure(name, _BLAMES.get(failure, Blame.UNKNOWN))
+            call.tape.complete(call.number, call.entered_ns, max(ended_ns, call.entered_ns + 1), how, word)
         if self.call.operation.synchronizing and how is not How.FAILED and how is not How.UNTRACKED:
             self.call.group.synchronized = True
 

@@ -20,6 +20,7 @@ from otel_torchdist.tape.names.reader import Names, shown_path
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.status import TapeStatus
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.remote_calls import worker_of
 
@@ -193,7 +194,7 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
             Text(f" {row.doing.value} ", style=style),
             str(row.step),
             Text(row.operation),
-            "" if row.age_s is None else f"{row.age_s:.1f} s",
+            "" if row.age_s is None else seconds(row.age_s),
             Text(row.place),
         )
     return table

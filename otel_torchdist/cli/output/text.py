@@ -16,6 +16,7 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.units import passed
 from otel_torchdist.world.model import RankView, life_in
 
 MAX_LINE: Final = 65_536
@@ -46,6 +47,7 @@ def shown_callers(path: Sequence[str]) -> str:
 
 def length(seconds: float) -> str:
     """Format a duration as `12 ms`, `8.1 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    seconds = passed(seconds)
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:

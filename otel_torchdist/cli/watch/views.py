@@ -16,6 +16,7 @@ from otel_torchdist.cli.output.alarm import Alarm
 from otel_torchdist.cli.output.rank_table import NOT_IN, STYLES, Doing
 from otel_torchdist.cli.output.terminal import redraw, stall_panel
 from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
+from otel_torchdist.units import seconds
 
 
 class LiveView(View):
@@ -82,7 +83,7 @@ def _cells(one: WatchRow, is_late: bool) -> list[RenderableType]:
         *([f"{one.late:.0%}" if one.late >= LATE else ""] if is_late else []),
         Text(row.operation.removeprefix(NOT_IN)),  # its state shows that
         Text(one.group),
-        "" if row.age_s is None else f"{row.age_s:.1f} s",
+        "" if row.age_s is None else seconds(row.age_s),
         Text(row.place),
     ]
 

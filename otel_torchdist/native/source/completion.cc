@@ -3,6 +3,10 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+
 #include "arguments.h"
 #include "watched_work.h"
 
@@ -21,8 +25,7 @@ class OnEnd {
     Session& session = *group_->session;
     const uint64_t number = number_ >> 1;
     if (future.hasError()) {
-      const auto failure = static_cast<size_t>(failure_of(future.exception_ptr()));
-      session.tape.complete_at(number, ended_ns, layout::HOW_FAILED, session.failures[failure].load());
+      session.tape.complete_at(number, ended_ns, layout::HOW_FAILED, failure_word(session, future.exception_ptr()));
     } else {
       session.tape.complete_at(number, ended_ns, layout::HOW_CALLBACK, 0);
       if ((number_ & 1) != 0) {
@@ -67,6 +70,47 @@ Failure failure_of(const std::exception_ptr& error) noexcept {
   } catch (...) {
     return Failure::RUNTIME;
   }
+}
+
+namespace {
+
+constexpr std::array TIMEOUT = {"Timed out", "timed out", "timeout", "failed to pass monitoredBarrier"};
+constexpr std::array CONNECTION = {"Connection closed", "onnection reset", "Broken pipe", "Socket closed",
+                                   "remote process exited"};
+
+template <size_t SIZE>
+bool has_any(const char* message, const std::array<const char*, SIZE>& parts) noexcept {
+  return std::any_of(parts.begin(), parts.end(),
+                     [message](const char* part) { return std::strstr(message, part) != nullptr; });
+}
+
+unsigned blame_in(const char* message) noexcept {
+  if (has_any(message, TIMEOUT)) {
+    return layout::BLAME_TIMEOUT;
+  }
+  return has_any(message, CONNECTION) ? layout::BLAME_CONNECTION : layout::BLAME_UNKNOWN;
+}
+
+unsigned blame_of(const std::exception_ptr& error) noexcept {
+  if (error == nullptr) {
+    return layout::BLAME_UNKNOWN;
+  }
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& torchs) {
+    return blame_in(torchs.what_without_backtrace());
+  } catch (const std::exception& other) {
+    return blame_in(other.what());
+  } catch (...) {
+    return layout::BLAME_UNKNOWN;
+  }
+}
+
+}  // namespace
+
+uint32_t failure_word(const Session& session, const std::exception_ptr& error) noexcept {
+  const auto failure = static_cast<size_t>(failure_of(error));
+  return session.failures[failure].load() | blame_of(error) << layout::BLAME_SHIFT;
 }
 
 namespace {

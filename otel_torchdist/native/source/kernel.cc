@@ -115,8 +115,8 @@ class RecordedCall {
     if (plan_.devices != nullptr) {
       plan_.devices->refused(item_);
     }
-    const auto failure = static_cast<size_t>(failure_of(std::current_exception()));
-    session.tape.complete(number_, entered_ns_, now_ns(), layout::HOW_FAILED, session.failures[failure].load());
+    const uint32_t failure = failure_word(session, std::current_exception());
+    session.tape.complete(number_, entered_ns_, now_ns(), layout::HOW_FAILED, failure);
   }
 
   // Where a call that is left to Python writes to: its arguments are gone when it returns.

@@ -22,6 +22,7 @@ constexpr int WORDS = 6;
 constexpr int CHECK_MODULUS = 4093;
 constexpr int64_t CRC_MODULUS = 4294967291;
 constexpr int64_t MAX_DURATION_NS = 281474976710655;
+constexpr int BLAME_SHIFT = 24;
 constexpr int LIVE_RUN_ID_HIGH = 128;
 constexpr int LIVE_RUN_ID_LOW = 129;
 constexpr int LIVE_RUN_ID_STATE = 130;
@@ -67,6 +68,9 @@ constexpr int HOW_WATCHDOG = 11;
 constexpr int HOW_UNTRACKED = 9;
 constexpr int HOW_ABANDONED = 10;
 constexpr int HOW_FAILED = 12;
+constexpr int BLAME_UNKNOWN = 0;
+constexpr int BLAME_TIMEOUT = 1;
+constexpr int BLAME_CONNECTION = 2;
 
 struct Payload {
   uint64_t entered_ns;

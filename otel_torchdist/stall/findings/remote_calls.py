@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.naming import name_ranks
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.wording.fates import describe_way
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.remote_calls import CallView
@@ -132,7 +133,7 @@ def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[Troub
         text = (
             f"{_names([view])} does not run, because it is {_STOPPED.get(stopped.state, 'stopped')}: "
             f"{name_ranks(sorted(waits))} {'has' if len(waits) == 1 else 'have'} called it, {oldest.function} for "
-            f"{age_s:.1f} s"
+            f"{seconds(age_s)}"
         )
         calls = frozenset((rank, call.thread, call.since_ns) for rank, call in waits.items())
         found.append(TroubledCalls(CallTrouble.FROZEN, (view.rank,), oldest.function, oldest.since_ns, calls, text))

@@ -20,6 +20,7 @@ from otel_torchdist.stall.findings.events import (
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
@@ -256,7 +257,7 @@ def _of_frame(frame: CallSiteName | None) -> Attributes:
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
     """Describe how a stalled operation ended, and after how long."""
     where = describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
-    length = f"{length_ns / 1e9:.1f} s"
+    length = seconds(length_ns / 1e9)
     if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
         return f"all ranks that waited in {where} have ended, {length} after it began"
     endings = {

@@ -20,6 +20,7 @@ from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.reporting import attributes
 from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import describe_operation, describe_place, sentence
@@ -68,7 +69,7 @@ def _marker_text(event: MarkerDue, age_s: float) -> str:
     if operation.operation_id == ruling.operation_id:
         return ruling.text
     here = describe_operation(operation.name, operation.group, operation.operation_id, operation.label)
-    return f"{here} has been blocked for {age_s:.1f} s; the cause is elsewhere: {ruling.text}"
+    return f"{here} has been blocked for {seconds(age_s)}; the cause is elsewhere: {ruling.text}"
 
 
 def incident_spans(event: VerdictGiven) -> list[FinishedSpan]:

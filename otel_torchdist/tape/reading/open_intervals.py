@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape.layout import How, Word
+from otel_torchdist.tape.layout import How, Word, unpack_failure
 from otel_torchdist.tape.mapped import MappedTape, words_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch
@@ -72,7 +72,9 @@ class OpenIntervals:
             batch.lost += 1
             return
         known = renewed_interval(interval, words_of(data)) or interval
-        batch.add_ended(msgspec.structs.replace(known, completed_ns=entered + elapsed, how=known_how, failure=failure))
+        name, blame = unpack_failure(failure)
+        ended = msgspec.structs.replace(known, completed_ns=entered + elapsed, how=known_how, failure=name)
+        batch.add_ended(msgspec.structs.replace(ended, blame=blame) if isinstance(ended, Operation) else ended)
 
     def read_again(self, tape: MappedTape, batch: Batch, caught_up: bool) -> None:
         """Add to the batch what has ended since the last poll; `caught_up` says that no record is unread."""

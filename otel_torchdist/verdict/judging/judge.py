@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.ends import RAISED
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
@@ -118,7 +119,9 @@ class Judge:
         first = self._first_death(roll)
         if first is None or first.together or roll.silent:
             return None
-        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
+        is_over = all(operation.record.how not in (None, *RAISED) for operation in roll.waits.values())
+        since_ns = first.at_ns if is_over else roll.since_ns  # nobody waited in what had ended well
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=since_ns)
 
     def _first_death(self, roll: RollCall) -> FirstDeath | None:
         return first_death([self._world.ranks[rank] for rank in roll.standings], self._first_interrupted_ns(roll))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from otel_torchdist.tape.records.checkpoints import CheckpointView
-from otel_torchdist.units import size
+from otel_torchdist.units import seconds, size
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.places import Place
 
@@ -20,7 +20,7 @@ def describe_checkpoint(place: Place) -> str:
     if doing:
         parts.append(doing)
     how_much = f" ({size(checkpoint.message_bytes)})" if checkpoint.message_bytes else ""
-    return f"{', '.join(parts)}, for {place.checkpoint_for_ns / 1e9:.1f} s{how_much}"
+    return f"{', '.join(parts)}, for {seconds(place.checkpoint_for_ns / 1e9)}{how_much}"
 
 
 def name_checkpoint(operation: str, checkpoint: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Final
 
+from otel_torchdist.units import seconds
 from otel_torchdist.world.model import ChildWait
 
 _PLURALS: Final = {"DataLoader worker": "DataLoader workers", "child process": "child processes"}
@@ -15,11 +16,11 @@ def describe_child(child: ChildWait, for_s: float) -> str:
     """Describe what a child, or several that do the same, has been doing for some seconds."""
     pids = (child.pid, *child.others)
     if len(pids) == 1:
-        return f"{child.name} (pid {child.pid}), which has been {child.doing} for {for_s:.1f} s{_held(child, 'it was')}"
+        return f"{child.name} (pid {child.pid}), which has been {child.doing} for {seconds(for_s)}{_held(child, 'it was')}"
     names = _PLURALS.get(child.name, child.name)
     shown = ", ".join(map(str, pids[:_MAX_PIDS])) + (", …" if len(pids) > _MAX_PIDS else "")
     held = _held(child, "they were")
-    return f"its {len(pids)} {names} (pids {shown}), which have been {child.doing} for {for_s:.1f} s{held}"
+    return f"its {len(pids)} {names} (pids {shown}), which have been {child.doing} for {seconds(for_s)}{held}"
 
 
 def _held(child: ChildWait, they_were: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.tape.names.model import AtTimeout
+from otel_torchdist.units import passed
 from otel_torchdist.verdict.deadline import Deadline
 
 
@@ -30,6 +31,7 @@ def describe_deadline(deadline: Deadline, moment_ns: int) -> str:
 
 def span_of_time(seconds: float) -> str:
     """`45 s`, `9 min 20 s`, `30 min`, `2 h 5 min`."""
+    seconds = passed(seconds)
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f}".removesuffix(".0") + " s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from otel_torchdist.job.runs.deaths import BY_CGROUP, Death, name_signal
 from otel_torchdist.naming import name_ranks
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Verdict
 
@@ -40,7 +41,7 @@ def _after(death: Death, separator: str = "") -> str:
     """` 30.0 s after SIGTERM`."""
     if not death.asked or death.asked == death.signal:
         return ""
-    return f"{separator} {max(death.at_ns - death.asked_ns, 0) / 1e9:.1f} s after {name_signal(death.asked)}"
+    return f"{separator} {seconds((death.at_ns - death.asked_ns) / 1e9)} after {name_signal(death.asked)}"
 
 
 def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:

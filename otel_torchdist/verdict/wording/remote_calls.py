@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_torchdist.units import seconds
 from otel_torchdist.world.places import Place
 from otel_torchdist.world.remote_waits import Served
 
@@ -23,5 +24,5 @@ def describe_call(place: Place, subject: str) -> str:
     if remote is None:
         return ""
     operation = remote.operation.name if remote.operation is not None else ""
-    served = _SERVED[remote.served].format(age=f"{place.remote_for_ns / 1e9:.1f} s", operation=operation)
+    served = _SERVED[remote.served].format(age=seconds(place.remote_for_ns / 1e9), operation=operation)
     return f"{subject} waits for {remote.text}, {served}"

@@ -9,6 +9,7 @@ from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.ends import RAISED
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
@@ -41,7 +42,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         age_s: Seconds since the first rank began to wait.
         bound: `at least` or `up to` where the age is not known any better.
     """
-    cause = cause_of(verdict, f"{bound} {age_s:.1f} s".lstrip())
+    cause = cause_of(verdict, f"{bound} {seconds(age_s)}".lstrip())
     clauses = [
         *_node(verdict),
         *_crowd(verdict),
@@ -348,7 +349,7 @@ def describe_place(place: Place, subject: str) -> str:
         clause += f" and waits for {describe_child(place.child, place.child_for_ns / 1e9)}"
     if place.frozen_for_ns is None:
         return clause
-    frozen = f"its Python threads have not run for {place.frozen_for_ns / 1e9:.1f} s"
+    frozen = f"its Python threads have not run for {seconds(place.frozen_for_ns / 1e9)}"
     return f"{clause}, and {frozen}" if clause else f"{subject} does not answer: {frozen}"
 
 

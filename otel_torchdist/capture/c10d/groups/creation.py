@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
+from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.tape.layout import How, RecordKind
@@ -140,7 +141,7 @@ class Rendezvous:
         self._number = self._number or self.recorder.tape.begun_at(self._entered)
         failure = 0
         try:
-            failure = self.recorder.tape.names.intern(type(error).__qualname__)
+            failure = failure_word(self.recorder.tape.names, error)
         finally:
             self._complete(How.FAILED, failure)
 

@@ -1,0 +1,189 @@
+"""Ranks that gave up: the backend, or the program, ended their wait for others, and that ended them.
+
+What becomes of such a rank is a consequence of the wait, as is all that its launcher then does to the others. Who had
+not come is seen only in the run as it was when the first of them gave up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from otel_torchdist.tape.layout import Blame, How, TapeState
+from otel_torchdist.verdict.deadline import backend_of, timeout_passed
+from otel_torchdist.world.calls import Channel, OperationView, Progress
+from otel_torchdist.world.model import RankView, WorldSnapshot
+
+SETTLING_NS: Final = 500_000_000
+"""How long before a rank gave up others may have failed for the same reason: their waits began at other moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The wait that a rank gave up.
+
+    Attributes:
+        rank: The rank.
+        operation: The operation in which it waited.
+        at_ns: When it gave up.
+        backend: What gave up: `gloo`, `NCCL`, or `its program`, which set a timeout for that wait alone.
+    """
+
+    rank: int
+    operation: OperationView
+    at_ns: int
+    backend: str
+
+    @property
+    def after_ns(self) -> int:
+        """How long it had waited."""
+        return max(self.at_ns - self.operation.record.entered_ns, 0)
+
+
+def gave_up(view: RankView) -> GivenUp | None:
+    """The wait that a rank gave up, and after which it did nothing but end; None if it did not."""
+    if view.alive and view.state is TapeState.RUNNING:
+        return None
+    last = view.last
+    if last is not None and last.record.how is How.FAILED and last.record.completed_ns is not None:
+        if last.record.blame is Blame.TIMEOUT or timeout_passed(last):
+            return GivenUp(view.rank, last, last.record.completed_ns, _backend_of(last))
+        return None
+    if view.state is not TapeState.FAILED:
+        return None
+    for operation in view.open:
+        ended_ns = operation.record.wait_returned_ns
+        if ended_ns is not None:
+            return GivenUp(view.rank, operation, ended_ns, "its program")
+    return None
+
+
+def all_given_up(views: Iterable[RankView]) -> list[GivenUp]:
+    """The waits that ranks gave up, the first of them first."""
+    found = [one for view in views if (one := gave_up(view)) is not None]
+    return sorted(found, key=lambda one: (one.at_ns, one.rank))
+
+
+def explains_ends(views: Iterable[RankView]) -> bool:
+    """Whether ranks that gave up explain that ranks have ended: no other ended before the first of them gave up.
+
+    A death that nobody waited for until a timeout is one that a launcher or a backend has caused.
+    """
+    ranks = tuple(views)
+    given_up = all_given_up(ranks)
+    if not any(view.is_dead for view in ranks) or not given_up:
+        return False
+    return all(_ended_after(view, given_up) for view in ranks if view.is_dead)
+
+
+def _ended_after(view: RankView, given_up: list[GivenUp]) -> bool:
+    first_ns = given_up[0].at_ns
+    if any(one.rank == view.rank for one in given_up):
+        return True
+    if view.state is TapeState.FAILED and not _was_interrupted(view, first_ns):
+        return False  # by an exception of its own
+    ended_ns = view.death.at_ns if view.death is not None else _last_sign_ns(view)
+    return ended_ns >= first_ns - SETTLING_NS
+
+
+def _was_interrupted(view: RankView, first_ns: int) -> bool:
+    record = view.last.record if view.last is not None else None
+    return record is not None and record.how is How.FAILED and (record.completed_ns or 0) >= first_ns - SETTLING_NS
+
+
+def _last_sign_ns(view: RankView) -> int:
+    """When a rank was seen last. Its heartbeat may be older than a second where its GIL was held."""
+    ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
+    return max(view.heartbeat_ns + HEARTBEAT_NS, view.seen_alive_ns, ended_ns)
+
+
+HEARTBEAT_NS: Final = 1_500_000_000
+"""Heartbeats come once a second: the rank lived on for some of that time."""
+
+
+def _backend_of(operation: OperationView) -> str:
+    return backend_of(operation.group.name) if operation.group is not None else "its backend"
+
+
+# --- the run as it was -------------------------------------------------------------------------------------------
+
+
+def before_giving_up(world: WorldSnapshot) -> WorldSnapshot | None:
+    """The run as it was just before the first rank gave up; None unless that explains how ranks have ended."""
+    views = tuple(world.ranks.values())
+    if not explains_ends(views):
+        return None
+    at_ns = all_given_up(views)[0].at_ns - 1
+    return dataclasses.replace(
+        world, taken_ns=at_ns, ranks={rank: rewound(view, at_ns) for rank, view in world.ranks.items()}
+    )
+
+
+def rewound(view: RankView, at_ns: int) -> RankView:
+    """A rank as it was at a moment after which it has ended, or failed in the operation that it was in."""
+    death = view.death
+    then = dataclasses.replace(
+        view,
+        alive=True,
+        gone_since_ns=None,
+        state=TapeState.RUNNING,
+        failure="",
+        death=None,
+        ran_ns=death.ran_ns if death is not None else view.ran_ns,
+        open=tuple(_still_waiting(one) for one in view.open if one.record.entered_ns <= at_ns),
+        progress={channel: _reached(view, channel, known, at_ns) for channel, known in view.progress.items()},
+    )
+    last = view.last
+    if last is None or (last.record.completed_ns or 0) < at_ns - SETTLING_NS or last.record.how is not How.FAILED:
+        return then
+    if last.record.entered_ns > at_ns:
+        return dataclasses.replace(then, last=None)
+    return back_in(then, last)
+
+
+def back_in(view: RankView, interrupted: OperationView) -> RankView:
+    """A rank as it was while it was still in an operation."""
+    record = msgspec.structs.replace(
+        interrupted.record, completed_ns=None, how=None, failure=0, blame=Blame.UNKNOWN, wait_returned_ns=None
+    )
+    channel, sequence = interrupted.operation_id
+    progress = dict(view.progress)
+    if channel in progress and progress[channel].failed == sequence:
+        progress[channel] = progress[channel]._replace(failed=0, failure="")
+    inside = dataclasses.replace(interrupted, record=record, failure="", waiting_since_ns=record.waiting_since_ns)
+    return dataclasses.replace(view, open=(*view.open, inside), last=None, progress=progress)
+
+
+def _still_waiting(operation: OperationView) -> OperationView:
+    if operation.record.wait_returned_ns is None:
+        return operation
+    record = msgspec.structs.replace(operation.record, wait_returned_ns=None)
+    return dataclasses.replace(operation, record=record, waiting_since_ns=record.waiting_since_ns)
+
+
+def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> Progress:
+    """How far a rank had come in a channel: what it entered later, because others had gone, does not count."""
+    operations = (*view.open, *((view.last,) if view.last is not None else ()))
+    later = [
+        one.operation_id.sequence
+        for one in operations
+        if one.operation_id.channel == channel and one.record.entered_ns > at_ns
+    ]
+    if not later:
+        return known
+    entered = min(min(later) - 1, known.entered)
+    failed, failure = (known.failed, known.failure) if known.failed <= entered else (0, "")
+    recent = tuple(arrival for arrival in known.recent if arrival.sequence <= entered)
+    return known._replace(entered=entered, failed=failed, failure=failure, recent=recent)
+
+
+def ranks_by_backend(given_up: Iterable[GivenUp]) -> Mapping[str, list[GivenUp]]:
+    """What gave up, and where."""
+    found: dict[str, list[GivenUp]] = {}
+    for one in given_up:
+        found.setdefault(one.backend, []).append(one)
+    return found
