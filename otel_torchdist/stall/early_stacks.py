@@ -30,6 +30,10 @@ class EarlyStacks:
         self._asked_ns: dict[int, int] = {}
         self._wait: tuple[int, int] | None = None
 
+    def precede(self, timeout_ns: int) -> None:
+        """Ask early enough that it is known where ranks are when a backend gives up after `timeout_ns`."""
+        self._pause_ns = min(self._pause_ns, max(timeout_ns * 3 // 4, LEAST_PAUSE_NS))
+
     def request(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
         """Process a snapshot without a verdict, and the waits that may become stalls soon, longest first."""
         self._asked_ns = {

@@ -24,10 +24,11 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
+from otel_torchdist.verdict.past.hung import find_hung
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, expects, is_expected
-from otel_torchdist.verdict.standing import is_being_ended, outcome_of
+from otel_torchdist.verdict.standing import awaits_ends, is_being_ended, outcome_of, timed_out_ns
 from otel_torchdist.verdict.waits import Wait, waits_of
 from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.model import WorldSnapshot
@@ -162,17 +163,23 @@ class RunWatch:
 
     def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
-        events: list[Event] = [*self._timeouts.check(world)]
+        short = self._timeouts.check(world)
+        for one in short:
+            self._early.precede(one.group.name.timeout_ms * 1_000_000)
+        events: list[Event] = [*short]
         self._sight.note(world.taken_ns)
         waits, incident = waits_of(world), self._incident
         self._ages.observe(world, waits)
+        events += self._report_given_up(world)
         standing = incident.standing
         is_ended = standing is not None and is_being_ended(world, standing)
         if is_ended:
             self._roots.mark_death_reported()
         given = incident.given
-        if given is not None and not _is_waited_for(waits, given.operation_id):
-            events.append(incident.resolve(world, Outcome.RANKS_ENDED if is_ended else outcome_of(world, given)))
+        is_over = given is not None and not _is_waited_for(waits, given.operation_id)
+        is_held = given is not None and is_over and awaits_ends(world, given)
+        if given is not None and is_over and not is_held:
+            events.append(self._resolve(world, given, is_ended))
             # Operations that waited behind it get time to proceed before they count as stalls of their own.
             self._ages.spare(waits, world)
         self._spare_while_expected(waits, world)
@@ -181,6 +188,8 @@ class RunWatch:
         if is_ended:
             is_standing = incident.given is not None or (incident.pending is not None and stalled)
             verdict = standing if is_standing else None
+        if is_held:  # it stands, and nothing more is to be said before its end
+            verdict = None
         if verdict is not None and is_expected(world, verdict):
             self._ages.spare_expected(stalled, world)
             verdict = None
@@ -203,6 +212,22 @@ class RunWatch:
             events += self._stuck_calls(world)
         self._remember(world, waits)
         return events
+
+    def _report_given_up(self, world: WorldSnapshot) -> list[Event]:
+        """Report at once what ranks waited for that gave up before that was a stall; their ends are explained by it."""
+        hung = find_hung(world, self._rules.threshold_ns) if not self._roots.is_death_reported else None
+        if hung is None:
+            return []
+        self._roots.mark_death_reported()
+        if self._incident.given is not None:
+            return []
+        return [self._note(self._incident.give_at_once(hung.verdict, hung.world, self.agent_id))]
+
+    def _resolve(self, world: WorldSnapshot, given: Verdict, is_ended: bool) -> Event:
+        at_ns = timed_out_ns(world, given)
+        if at_ns is not None:
+            return self._incident.resolve(world, Outcome.FAILED, at_ns)
+        return self._incident.resolve(world, Outcome.RANKS_ENDED if is_ended else outcome_of(world, given))
 
     def _stuck_calls(self, world: WorldSnapshot) -> list[Event]:
         """Report remote procedure calls that cannot go on, and those that can again."""

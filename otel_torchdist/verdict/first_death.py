@@ -15,6 +15,7 @@ from typing import Final
 
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.giving_up import explains_ends
 from otel_torchdist.verdict.waits import DYING_NS
 from otel_torchdist.world.calls import Channel, OperationView
 from otel_torchdist.world.model import RankView
@@ -72,8 +73,8 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
         interrupted_ns: When the first rank was interrupted in that operation; None if none was.
     """
     dead = [view for view in views if view.is_dead]
-    if not dead:
-        return None
+    if not dead or explains_ends(views):
+        return None  # they gave up waiting for a rank that lived
     causes = _unexplained(dead) or dead
     causes.sort(key=_died_ns)
     start_ns = _died_ns(causes[0])

@@ -7,12 +7,13 @@ not come is seen only in the run as it was when the first of them gave up.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import Blame, How, TapeState
 from otel_torchdist.verdict.deadline import backend_of, timeout_passed
 from otel_torchdist.world.calls import Channel, OperationView, Progress
@@ -44,16 +45,22 @@ class GivenUp:
         return max(self.at_ns - self.operation.record.entered_ns, 0)
 
 
+def timed_out(view: RankView) -> OperationView | None:
+    """The last operation of a rank, if a timeout ended it."""
+    last = view.last
+    if last is None or last.record.how is not How.FAILED or last.record.completed_ns is None:
+        return None
+    return last if last.record.blame is Blame.TIMEOUT or timeout_passed(last) else None
+
+
 def gave_up(view: RankView) -> GivenUp | None:
     """The wait that a rank gave up, and after which it did nothing but end; None if it did not."""
     if view.alive and view.state is TapeState.RUNNING:
         return None
-    last = view.last
-    if last is not None and last.record.how is How.FAILED and last.record.completed_ns is not None:
-        if last.record.blame is Blame.TIMEOUT or timeout_passed(last):
-            return GivenUp(view.rank, last, last.record.completed_ns, _backend_of(last))
-        return None
-    if view.state is not TapeState.FAILED:
+    last = timed_out(view)
+    if last is not None:
+        return GivenUp(view.rank, last, last.record.completed_ns or 0, _backend_of(last))
+    if view.state is not TapeState.FAILED or (view.last is not None and view.last.record.how is How.FAILED):
         return None
     for operation in view.open:
         ended_ns = operation.record.wait_returned_ns
@@ -75,15 +82,16 @@ def explains_ends(views: Iterable[RankView]) -> bool:
     """
     ranks = tuple(views)
     given_up = all_given_up(ranks)
-    if not any(view.is_dead for view in ranks) or not given_up:
+    if not given_up:
         return False
-    return all(_ended_after(view, given_up) for view in ranks if view.is_dead)
+    first_ns, own = given_up[0].at_ns, {one.rank for one in given_up}
+    others = [view for view in ranks if view.is_dead and view.rank not in own]
+    if not others and not any(view.is_dead for view in ranks):
+        return False
+    return all(_ended_after(view, first_ns) for view in others)
 
 
-def _ended_after(view: RankView, given_up: list[GivenUp]) -> bool:
-    first_ns = given_up[0].at_ns
-    if any(one.rank == view.rank for one in given_up):
-        return True
+def _ended_after(view: RankView, first_ns: int) -> bool:
     if view.state is TapeState.FAILED and not _was_interrupted(view, first_ns):
         return False  # by an exception of its own
     ended_ns = view.death.at_ns if view.death is not None else _last_sign_ns(view)
@@ -126,6 +134,9 @@ def before_giving_up(world: WorldSnapshot) -> WorldSnapshot | None:
 def rewound(view: RankView, at_ns: int) -> RankView:
     """A rank as it was at a moment after which it has ended, or failed in the operation that it was in."""
     death = view.death
+    if not view.is_dead and view.is_over and _last_sign_ns(view) - HEARTBEAT_NS < at_ns - SETTLING_NS:
+        return view  # it had left before
+    stopped = Stopped(death.stopped, death.stopped_since_ns) if death is not None and death.stopped else view.stopped
     then = dataclasses.replace(
         view,
         alive=True,
@@ -133,6 +144,7 @@ def rewound(view: RankView, at_ns: int) -> RankView:
         state=TapeState.RUNNING,
         failure="",
         death=None,
+        stopped=stopped,
         ran_ns=death.ran_ns if death is not None else view.ran_ns,
         open=tuple(_still_waiting(one) for one in view.open if one.record.entered_ns <= at_ns),
         progress={channel: _reached(view, channel, known, at_ns) for channel, known in view.progress.items()},
@@ -154,7 +166,9 @@ def back_in(view: RankView, interrupted: OperationView) -> RankView:
     progress = dict(view.progress)
     if channel in progress and progress[channel].failed == sequence:
         progress[channel] = progress[channel]._replace(failed=0, failure="")
-    inside = dataclasses.replace(interrupted, record=record, failure="", waiting_since_ns=record.waiting_since_ns)
+    inside = dataclasses.replace(
+        interrupted, record=record, failure="", waiting_since_ns=record.waiting_since_ns, tolerance_ns=0
+    )
     return dataclasses.replace(view, open=(*view.open, inside), last=None, progress=progress)
 
 
@@ -162,7 +176,7 @@ def _still_waiting(operation: OperationView) -> OperationView:
     if operation.record.wait_returned_ns is None:
         return operation
     record = msgspec.structs.replace(operation.record, wait_returned_ns=None)
-    return dataclasses.replace(operation, record=record, waiting_since_ns=record.waiting_since_ns)
+    return dataclasses.replace(operation, record=record, waiting_since_ns=record.waiting_since_ns, tolerance_ns=0)
 
 
 def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> Progress:
@@ -179,11 +193,3 @@ def _reached(view: RankView, channel: Channel, known: Progress, at_ns: int) -> P
     failed, failure = (known.failed, known.failure) if known.failed <= entered else (0, "")
     recent = tuple(arrival for arrival in known.recent if arrival.sequence <= entered)
     return known._replace(entered=entered, failed=failed, failure=failure, recent=recent)
-
-
-def ranks_by_backend(given_up: Iterable[GivenUp]) -> Mapping[str, list[GivenUp]]:
-    """What gave up, and where."""
-    found: dict[str, list[GivenUp]] = {}
-    for one in given_up:
-        found.setdefault(one.backend, []).append(one)
-    return found

@@ -25,6 +25,11 @@ class RootFinder:
         self._threshold_ns = threshold_ns
         self._death_reported = False
 
+    @property
+    def is_death_reported(self) -> bool:
+        """See `mark_death_reported`."""
+        return self._death_reported
+
     def mark_death_reported(self) -> None:
         """Note that a verdict `dead` was given, or a hung job is being ended: the deaths that follow mean nothing."""
         self._death_reported = True

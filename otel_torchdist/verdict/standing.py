@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.departures import has_failed_by_departure
 from otel_torchdist.verdict.first_death import first_death
+from otel_torchdist.verdict.giving_up import explains_ends, timed_out
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import RankView, WorldSnapshot
+
+RAISES_NS: Final = 500_000_000
+"""How long a program may take from the exception of a timeout to its end, or until it goes on."""
+ENDS_NS: Final = 5_000_000_000
+"""How long after that its launcher may take to end the others."""
 
 
 def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
@@ -19,11 +27,29 @@ def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
     """
     if verdict.kind is VerdictKind.DEAD or has_failed_by_departure(verdict, world):
         return False
-    first = first_death([world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks])
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    first = first_death(members)
     if first is None:
-        return False
+        return explains_ends(members)
     all_wait = verdict.kind is VerdictKind.CIRCULAR
     return first.together or all_wait or not {*first.ranks} <= {*verdict.ranks}
+
+
+def awaits_ends(world: WorldSnapshot, verdict: Verdict) -> bool:
+    """Whether ranks that waited have just been timed out, and how the others end is still to be seen."""
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    at_ns = timed_out_ns(world, verdict)
+    if at_ns is None or not any(view.alive for view in members):
+        return False
+    is_ending = any(view.is_over for view in members if view.rank in verdict.roll.waits)
+    return world.taken_ns - at_ns < (ENDS_NS if is_ending else RAISES_NS)
+
+
+def timed_out_ns(world: WorldSnapshot, verdict: Verdict) -> int | None:
+    """When a timeout ended the first wait in the operation of a verdict, or in another of its members; else None."""
+    last = [timed_out(world.ranks[rank]) for rank in verdict.roll.standings if rank in world.ranks]
+    ends = [one.record.completed_ns for one in last if one is not None and one.record.entered_ns >= verdict.since_ns]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:

@@ -19,6 +19,8 @@ from otel_torchdist.cli.output.text import captured, day_and_time, fates, length
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.tape.rescue import RescueState
+from otel_torchdist.units import seconds
+from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
 from otel_torchdist.verdict.wording.rescued import describe_rescue
 from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_link
@@ -116,12 +118,17 @@ def conclusion_of(diagnosis: Diagnosis) -> list[str]:
     if found.ended_together is not None:
         return ["ended together", describe_together(found.ended_together, not found.unseen)]
     if found.has_verdict:
-        hung = () if found.hung_ns is None else (f"the job was ended while it hung, after {found.hung_ns / 1e9:.1f} s",)
+        hung = () if found.hung_ns is None else (_how_it_ended(diagnosis, found.hung_ns),)
         return [VERDICT, diagnosis.verdict_text, *hung, *_beyond_the_sentence(diagnosis), *_rescue(diagnosis)]
     if found.is_undecided:
         return ["undecided", diagnosis.undecided_text]
     waited = "longer than allowed" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
     return ["no verdict", f"no operation was open for {waited}, and no rank was left behind in one"]
+
+
+def _how_it_ended(diagnosis: Diagnosis, hung_ns: int) -> str:
+    how = describe_end([one.view for one in diagnosis.ranks])
+    return how or f"the job was ended while it hung, after {seconds(hung_ns / 1e9)}"
 
 
 def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:

@@ -212,15 +212,22 @@ class RunIncident:
         if self._open is None:
             self._incident = None
 
-    def resolve(self, world: WorldSnapshot, outcome: Outcome) -> IncidentResolved:
-        """End the ongoing incident."""
+    def give_at_once(self, verdict: Verdict, world: WorldSnapshot, agent_id: int) -> VerdictGiven:
+        """Give the verdict, with its places, on what is over already."""
+        self.drop_pending()
+        if self._incident is None:
+            self._name(world, verdict, [], agent_id)
+        return self.give(Occasion.OPENED, verdict, world)
+
+    def resolve(self, world: WorldSnapshot, outcome: Outcome, ended_ns: int | None = None) -> IncidentResolved:
+        """End the ongoing incident, now or at the moment `ended_ns`."""
         assert self._open is not None and self._incident is not None
         incident, now = self._incident, world.taken_ns
         before, epoch = self._epochs.last(incident) or 0, self._next_epoch(incident)
         self._epochs.take(incident, epoch, now)
         verdict = self._open.verdict
         self._open = self._incident = self.pending = self.ruling = None
-        return IncidentResolved(outcome, incident, epoch, before, verdict, world, now)
+        return IncidentResolved(outcome, incident, epoch, before, verdict, world, ended_ns or now)
 
     def ruling_for_markers(self, world: WorldSnapshot, verdict: Verdict) -> Ruling | None:
         """The ruling that markers show and link to, even before it is given; None without an incident."""

@@ -6,7 +6,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import compress_ranks, run_label
-from otel_torchdist.stall.events import Ruling
+from otel_torchdist.stall.events import IncidentResolved, Ruling
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.events import (
     CallsStuck,
@@ -24,6 +24,7 @@ from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
+from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.machine import telling
 from otel_torchdist.verdict.wording.sentence import describe_link, describe_operation, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
@@ -254,20 +255,27 @@ def _of_frame(frame: CallSiteName | None) -> Attributes:
     }
 
 
-def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
-    """Describe how a stalled operation ended, and after how long."""
+def resolution(verdict: Verdict, outcome: Outcome, length_ns: int, how: str = "") -> str:
+    """Describe how a stalled operation ended, and after how long; `how` is from `describe_end`."""
     where = describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
     length = seconds(length_ns / 1e9)
     if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
         return f"all ranks that waited in {where} have ended, {length} after it began"
     endings = {
         Outcome.COMPLETED: f"{where} completed after {length}",
-        Outcome.FAILED: f"{where} failed after {length}",
+        Outcome.FAILED: f"{where} failed after {length}{how and f': {how}'}",
         Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {where}",
         Outcome.OUT_OF_SIGHT: f"{where} can no longer be observed after {length}: "
         "its tapes are gone or now belong to another run",
     }
     return endings[outcome]
+
+
+def resolution_of(event: IncidentResolved) -> str:
+    """Describe how an incident ended."""
+    ranks = event.world.ranks
+    members = [ranks[rank] for rank in event.verdict.roll.standings if rank in ranks]
+    return resolution(event.verdict, event.outcome, event.length_ns, describe_end(members))
 
 
 def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> Ruling:

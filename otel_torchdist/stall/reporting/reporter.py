@@ -19,7 +19,7 @@ from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, Time
 from otel_torchdist.stall.findings.events import FINDINGS, CallsStuck, Finding, MismatchFound, ProblemFound, ValuesFound
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.reporting import attributes
-from otel_torchdist.stall.reporting.attributes import resolution
+from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.stall.reporting.spans import finding_span, incident_spans, marker_span, resolution_spans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.verdict.model import Outcome
@@ -98,7 +98,7 @@ class StallReporter:
     def _report_end(self, event: IncidentResolved) -> None:
         spans = resolution_spans(event)
         self._sink.emit(spans, urgent=True)
-        text = resolution(event.verdict, event.outcome, event.length_ns)
+        text = resolution_of(event)
         _logger.warning("stall over: %s (%s)", text, _where(event.incident))
         is_well = event.outcome is Outcome.COMPLETED
         severity = SeverityNumber.INFO if is_well else SeverityNumber.ERROR

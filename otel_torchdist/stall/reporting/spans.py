@@ -18,7 +18,7 @@ from otel_torchdist.stall.findings.events import Finding
 from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.reporting import attributes
-from otel_torchdist.stall.reporting.attributes import resolution
+from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Outcome, Verdict
@@ -125,7 +125,7 @@ class _Epoch:
 
     def closed(self, event: IncidentResolved) -> FinishedSpan:
         completed = event.outcome is Outcome.COMPLETED
-        error = None if completed else resolution(self.verdict, event.outcome, event.length_ns)
+        error = None if completed else resolution_of(event)
         root = self._root(event.length_ns, error)
         return msgspec.structs.replace(root, attributes={**root.attributes, semconv.STALL_RESOLVED: completed})
 

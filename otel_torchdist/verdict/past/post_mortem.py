@@ -11,22 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import msgspec
-
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
+from otel_torchdist.verdict.giving_up import back_in
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate, urgency
+from otel_torchdist.verdict.past.hung import Hung, find_hung
 from otel_torchdist.verdict.past.last_moment import LastMoment, last_moment
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
 from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.verdict.waits import DYING_NS, left_behind, waits_of
-from otel_torchdist.world.calls import Channel, OperationId, OperationView
+from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 
@@ -108,7 +108,9 @@ def examine(
         now_ns: Monotonic time.
         written: The verdict that this node's agent has written down; None if there is none.
     """
-    moment, end = last_moment(run_id, views, now_ns), seen_end(run_id, views, rules, now_ns)
+    moment = last_moment(run_id, views, now_ns)
+    hung = find_hung(WorldSnapshot(run_id, now_ns, _by_rank(views)), rules.threshold_ns)
+    end = seen_end(run_id, views, rules, now_ns) if hung is None else _end_of(hung)
     verdict = end.verdict if end is not None else judge(moment, rules)
     of_agents = verdict_of_all_nodes(written, moment.world, world_size, verdict)
     known = {view.rank for view in views}
@@ -253,6 +255,10 @@ def seen_end(run_id: int, views: Sequence[RankView], rules: StallRules, now_ns: 
     return SeenEnd(_when_over(locate(after, verdict)) if verdict is not None else None, end_ns, False, first)
 
 
+def _end_of(hung: Hung) -> SeenEnd:
+    return SeenEnd(hung.verdict, hung.world.taken_ns, True, None)
+
+
 def _by_rank(views: Sequence[RankView]) -> Mapping[int, RankView]:
     return MappingProxyType({view.rank: view for view in views})
 
@@ -280,23 +286,4 @@ def _alive_at(view: RankView, at_ns: int) -> RankView:
     interrupted = interrupted_operation(view)
     if interrupted is None or (interrupted.record.completed_ns or 0) < at_ns - DYING_NS:
         return then
-    return _back_in(then, interrupted)
-
-
-def _back_in(view: RankView, interrupted: OperationView) -> RankView:
-    record = msgspec.structs.replace(interrupted.record, completed_ns=None, how=None, failure=0)
-    channel, sequence = interrupted.operation_id
-    progress = dict(view.progress)
-    if channel in progress and progress[channel].failed == sequence:
-        progress[channel] = progress[channel]._replace(failed=0, failure="")
-    inside = dataclasses.replace(interrupted, record=record, failure="", waiting_since_ns=record.waiting_since_ns)
-    return dataclasses.replace(
-        view,
-        open=(*view.open, inside),
-        last=_before(view.last, interrupted.operation_id),
-        progress=MappingProxyType(progress),
-    )
-
-
-def _before(last: OperationView | None, operation_id: OperationId) -> OperationView | None:
-    return None if last is None or last.operation_id == operation_id else last
+    return back_in(then, interrupted)
