@@ -6,10 +6,15 @@ with exceptions that name no rank, and their launcher ends them.
 
 from __future__ import annotations
 
+import signal
+from typing import Final
+
 from otel_torchdist.verdict.first_death import failed_by_exception
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.world.model import RankView, WorldSnapshot
+
+ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def names_departed(verdict: Verdict) -> bool:
@@ -30,7 +35,26 @@ def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
     if not names_departed(verdict) or verdict.roll.silent:
         return False
     departed = [world.ranks[rank] for rank in verdict.ranks]
-    if any(view.asked_signal for view in departed) or not any(view.seen_alive_ns for view in departed):
+    if is_cancelled(verdict, world) or not any(view.seen_alive_ns for view in departed):
         return False
     failed = (world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED))
     return any(view.exited_in_error or failed_by_exception(view) for view in failed)
+
+
+def is_cancelled(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether a verdict names ranks that exited because all members were asked to: the one that is faster is no cause.
+
+    A rank that alone was asked has left the others behind, which nobody meant to.
+    """
+    if not names_departed(verdict):
+        return False
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    return all(was_signalled(view) for view in members)
+
+
+def was_signalled(view: RankView) -> bool:
+    """Whether a signal has asked a rank to end: recorded, or seen in how its process ended."""
+    if view.asked_signal:
+        return True
+    number = view.death.signal or (view.exit_code or 0) - 128 if view.death is not None else 0
+    return number in ASKING

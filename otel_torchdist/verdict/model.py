@@ -148,6 +148,7 @@ class Verdict:
         places: Where the ranks are; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
         exit_codes: By rank, the code with which it exited, for ranks that did so before the operation was over.
+        asked: By rank, the signal that had asked it to exit, for the same ranks, if such signals are recorded.
         hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
@@ -168,6 +169,7 @@ class Verdict:
     places: Mapping[int, Place] = field(default_factory=dict[int, Place])
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
     exit_codes: Mapping[int, int] = field(default_factory=dict[int, int])
+    asked: Mapping[int, int] = field(default_factory=dict[int, int])
     hosts: tuple[str, ...] = ()
     first: FirstDeath | None = None
     node: str = ""
@@ -256,6 +258,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         places=places,
         failures=failures,
         exit_codes={rank: code for rank, code in codes.items() if code is not None},
+        asked={rank: members[rank].asked_signal for rank in codes if members[rank].asked_signal},
         node=_node_of(verdict.ranks, world),
         symptoms=symptoms,
         deadline=first_deadline(world, verdict.roll.waits),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.verdict.departures import has_failed_by_departure, names_departed
+from otel_torchdist.verdict.departures import has_failed_by_departure, is_cancelled, names_departed
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
@@ -56,7 +56,8 @@ class RootFinder:
         kept = judge.verdict_on(current.operation_id) if current is not None else None
         if current is not None and kept is None:
             return None
-        verdicts = [kept, *(judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled))]
+        others = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled)]
+        verdicts = [kept, *(found for found in others if found is not None and not is_cancelled(found, world))]
         # Where all ranks vanished at once and unseen, it is not known which died first; that their calls did not match
         # is known.
         explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | of_dead}

@@ -59,8 +59,8 @@ def seen_before(world: FakeWorld) -> None:
 @pytest.mark.parametrize(
     ("status", "state", "how"),
     [
-        (CLEAN, TapeState.FINISHED, "has exited cleanly"),
-        (CLEAN, TapeState.RUNNING, "has exited cleanly"),
+        (CLEAN, TapeState.FINISHED, "has exited with code 0"),
+        (CLEAN, TapeState.RUNNING, "has exited with code 0"),
         (HANDLES_TERM, TapeState.FINISHED, "exited with code 143"),
         (None, TapeState.FINISHED, "has finished"),
     ],
@@ -143,7 +143,7 @@ def test_all_ranks_end_with_an_error_code() -> None:
     assert reported(world) == []
 
 
-@pytest.mark.parametrize("change", ["asked to end", "a member is not seen", "not watched before"])
+@pytest.mark.parametrize("change", ["all asked to end", "a member is not seen", "not watched before"])
 def test_no_rank_is_named(change: str) -> None:
     """If a recorded signal had asked it to end, if a rank that is not seen may be the cause, or if nothing watched."""
     world, numbers = departed(CLEAN)
@@ -164,8 +164,31 @@ class _Changed(Watching):
     def _snapshot(self) -> WorldSnapshot:
         snapshot = super()._snapshot()
         ranks: dict[int, RankView] = dict(snapshot.ranks)
-        if self._change == "asked to end":
-            ranks[2] = dataclasses.replace(ranks[2], asked_signal=signal.SIGTERM)
+        asked = {"all asked to end": range(4), "asked to end": [2]}.get(self._change, [])
+        ranks |= {rank: dataclasses.replace(ranks[rank], asked_signal=signal.SIGTERM) for rank in asked}
         if self._change == "a member is not seen":
             del ranks[0]
         return dataclasses.replace(snapshot, ranks=ranks)
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["the others fail", "the others wait"])
+def test_rank_that_alone_was_asked_to_end(fails: bool) -> None:
+    """It is named, with the signal: its handler has left with code 0, and the others still need it."""
+    world, numbers = departed(CLEAN)
+    seen_before(world)
+    if fails:
+        fail(world, numbers, OTHER_ERROR, TapeState.FAILED, "RuntimeError")
+    watching = _Changed(world, "asked to end")
+    watching.until(30.0)
+    (_, given), *_ = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    assert said(given).startswith("rank 2 has exited with code 0 after SIGTERM before all_reduce (sequence 2, default")
+
+
+def test_all_were_asked_and_one_is_faster() -> None:
+    """A job that is cancelled slowly: whoever waits for a rank that has left already, nobody is to blame."""
+    world, _ = departed(CLEAN)
+    seen_before(world)
+    watching = _Changed(world, "all asked to end")
+    watching.until(60.0)
+    assert watching.verdicts == []

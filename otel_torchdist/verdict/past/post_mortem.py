@@ -16,6 +16,7 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.compiling import CompileExcuses
+from otel_torchdist.verdict.departures import is_cancelled
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
 from otel_torchdist.verdict.giving_up import back_in
 from otel_torchdist.verdict.judging.judge import Judge
@@ -174,7 +175,8 @@ def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     failed = [verdict_on(operation_id) for operation_id in _interrupted(world)]
     found += [one for one in (*behind, *failed) if one is not None and one.kind.is_final]
     # Ranks that are not seen may have interrupted an operation from which one is absent.
-    found += [one for one in failed if one is not None and one.kind is VerdictKind.ABSENT and not one.roll.silent]
+    absent = [one for one in failed if one is not None and one.kind is VerdictKind.ABSENT and not one.roll.silent]
+    found += [one for one in absent if not is_cancelled(one, world)]
     return found
 
 
@@ -186,7 +188,8 @@ def stalled_verdict(world: WorldSnapshot, rules: StallRules) -> Verdict | None:
 def _of_stalls(world: WorldSnapshot, rules: StallRules) -> list[Verdict]:
     judge = Judge(world, rules.threshold_ns)
     stalls = [judge.verdict_on(operation_id) for operation_id in _stalled(world, rules)]
-    return [verdict for verdict in stalls if verdict is not None and not _is_excused(world, verdict, rules)]
+    found = [verdict for verdict in stalls if verdict is not None and not is_cancelled(verdict, world)]
+    return [verdict for verdict in found if not _is_excused(world, verdict, rules)]
 
 
 def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:

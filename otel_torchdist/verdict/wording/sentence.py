@@ -10,7 +10,7 @@ from otel_torchdist.tape.ends import RAISED
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.departures import is_about_failure
+from otel_torchdist.verdict.departures import is_about_failure, names_departed
 from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
@@ -93,7 +93,8 @@ def _endings(verdict: Verdict) -> list[str]:
         if standing is Standing.DEAD and not cause_states_death(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
-            parts += [] if is_about_failure(verdict) else [describe_exit(verdict, rank)]
+            is_said = is_about_failure(verdict) or (verdict.kind is VerdictKind.ABSENT and names_departed(verdict))
+            parts += [] if is_said else [describe_exit(verdict, rank)]
         elif failure and not cause_states_death(verdict):
             parts.append(f"rank {rank} raised {failure}")
     return [*parts, *describe_circumstances(verdict)]
@@ -144,9 +145,9 @@ def cause_of(verdict: Verdict, age: str) -> str:
         case VerdictKind.CIRCULAR:
             return _circular(verdict, age)
         case VerdictKind.UNMATCHED:
-            return describe_departure(verdict, _operation_id(verdict)) or _unmatched(verdict, age)
+            return describe_departure(verdict, _operation_id(verdict), age) or _unmatched(verdict, age)
         case VerdictKind.ABSENT:
-            return describe_departure(verdict, _operation_id(verdict)) or _absent(verdict, age)
+            return describe_departure(verdict, _operation_id(verdict), age) or _absent(verdict, age)
         case VerdictKind.RENDEZVOUS:
             return _rendezvous(verdict, age)
         case VerdictKind.DEVICE:

@@ -38,7 +38,7 @@ def test_rank_leaves_on_one_of_two_nodes(warm_python: WarmPython) -> None:
         job.order(2, "return")
         said = job.said()
     assert said.agent == (("absent", "2"),), said.sentences
-    assert said.sentences[0].startswith("rank 2 has exited cleanly before all_reduce"), said.sentences
+    assert said.sentences[0].startswith("rank 2 has exited with code 0 before all_reduce"), said.sentences
     assert said.disk == [("absent", [2])] * 2
 
 
