@@ -90,8 +90,30 @@ def run_label(run_id: int) -> str:
     return f"{run_id:032x}"[:8] if run_id else ""
 
 
+class MemberRank(int):
+    """A process of another world beside the ranks of a run: a number that no rank has, shown as what the process is.
+
+    A run may meet such processes in a world that its program has made by hand. Ranks are numbers everywhere, and so are
+    these; only texts show that they are none of the run's: `rank 1 of transfer`.
+    """
+
+    label: str
+
+    def __new__(cls, number: int, label: str) -> MemberRank:
+        """Give the process a number, and say what it is: `1 of transfer`."""
+        found = super().__new__(cls, number)
+        found.label = label
+        return found
+
+    def __str__(self) -> str:
+        """Return what it is."""
+        return self.label
+
+
 MAX_RANKS_TEXT: Final = 256
 MAX_LISTED: Final = 65_536
+MAX_MEMBERS: Final = 4
+"""Processes of other worlds that a text names."""
 _PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -110,7 +132,7 @@ def compress_ranks(ranks: Iterable[int], max_text: int = MAX_RANKS_TEXT) -> str:
     # Consecutive ranks have the same difference to their index.
     for _, run in groupby(enumerate(ascending), lambda item: item[1] - item[0]):
         members = [rank for _, rank in run]
-        part = f"{members[0]}-{members[-1]}" if len(members) > 1 else str(members[0])
+        part = f"{members[0]:d}-{members[-1]:d}" if len(members) > 1 else f"{members[0]:d}"
         longer = f"{text},{part}" if text else part
         if len(longer) > max_text:
             return f"{text},… ({len(ascending) - written} more)"
@@ -128,7 +150,13 @@ def listed_ranks(text: str) -> list[int]:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 2`, or `ranks 2-3,7`."""
+    """`rank 2`, or `ranks 2-3,7`; processes of another world follow: `ranks 2-3 and rank 1 of transfer`."""
+    others = [rank for rank in ranks if isinstance(rank, MemberRank)]
+    if others:
+        own = [rank for rank in ranks if not isinstance(rank, MemberRank)]
+        named = [*([name_ranks(own)] if own else []), *(f"rank {rank}" for rank in others[:MAX_MEMBERS])]
+        more = len(others) - MAX_MEMBERS
+        return " and ".join([*named, f"{more} more"] if more > 0 else named)
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {compress_ranks(ranks)}"
 
 

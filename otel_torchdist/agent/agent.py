@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.findings_log import FindingsLog
 from otel_torchdist.agent.job import Job
+from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.priority import Priority
 from otel_torchdist.agent.reading.memory_shares import MAX_BYTES_OF_USER
 from otel_torchdist.agent.reading.reader import Reader
@@ -28,7 +29,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.live.site import live_feed, live_site, page_address
 from otel_torchdist.machine.watch import MachineWatch
-from otel_torchdist.naming import readable
+from otel_torchdist.naming import MemberRank, readable
 from otel_torchdist.path_watch.child import NodeCalls
 from otel_torchdist.path_watch.steps import StepRange
 from otel_torchdist.path_watch.watch import ANSWER_S, PathWatch, RunToWatch, StepsOnRequest
@@ -41,6 +42,7 @@ from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.world.model import RankView
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -81,6 +83,7 @@ class Agent:
         self._priority = priority
         self._jobs: dict[Path, Job] = {}
         self._own: set[Path] = set()
+        self._neighbours = Neighbours()
         self._targets: dict[Path, ScrapeTarget] = {}
         self._steps = StepsOnRequest()
         self._peers = AgentPeers(self._steps.answer)
@@ -152,6 +155,7 @@ class Agent:
         """Start reading new tapes, and read everything new. The first turn completes before anyone can scrape."""
         with guard.guarded("agent"):
             self._take_up()
+            self._neighbours.update(self.reader, self._own, os.geteuid())
             if self._config.exchange:
                 self._peers.search(sorted(self._own))
             self.reader.turn()
@@ -178,7 +182,7 @@ class Agent:
         paths = {tape.identity.nonce: tape.path for tape in self.reader.tapes}
         runs = self.reader.seen
         tapes = {
-            seen.world.run: tuple(paths[view.nonce] for view in seen.world.in_order if view.nonce in paths)
+            seen.world.run: tuple(paths[view.nonce] for view in seen.world.in_order if _is_own(view, paths))
             for seen in runs
             if seen.world.run and not seen.world.is_foreign
         }
@@ -294,6 +298,11 @@ class Agent:
         snapshot = self.reader.metrics.snapshot()
         self.scrapes += 1
         return snapshot
+
+
+def _is_own(view: RankView, paths: Collection[int]) -> bool:
+    """Whether a process is a rank of the run in whose snapshot it is, and its tape is read here."""
+    return view.nonce in paths and not isinstance(view.rank, MemberRank)
 
 
 def _machine_watch() -> MachineWatch | None:

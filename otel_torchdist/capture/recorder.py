@@ -17,6 +17,7 @@ from otel_torchdist.capture.message_counters import ListPlaces, MessageCounters
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
 from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
+from otel_torchdist.job.worlds import WorldsFile
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Kernel, TapeState
 from otel_torchdist.tape.names.model import MAX_NAMES, SPARE_OF_LABELS, LabelName
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+MAX_COUNTED: Final = 4096
+"""Sets of members whose groups are counted, if worlds that were made by hand are among them."""
 _warned_of: Final[set[Path]] = set()
 """Base directories that this process has already reported as small, also before it re-initialized."""
 
@@ -42,6 +45,7 @@ class Recorder:
         step: Number of the current step.
         native: What the native library records of this run; None if it is not in use.
         message_counters: Count point-to-point operations.
+        worlds: Lists the worlds that were made by hand.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Recorder:
         library: Library | None = None,
         synchronized: bool = False,
         checks_values: bool = False,
+        world: str = "",
     ) -> None:
         """Create the tape.
 
@@ -64,6 +69,7 @@ class Recorder:
             library: The native library, if calls are recorded by it.
             synchronized: Whether devices are synchronised around collectives.
             checks_values: Whether all inputs of operations are checked to be finite.
+            world: As in `TapeIdentity`.
 
         Raises:
             TapeError: There is not enough space, or the directory cannot be used.
@@ -80,6 +86,7 @@ class Recorder:
             str(torch.__version__),
             synchronized,
             checks_values,
+            world,
         )
         self.native: NativeRecording | None = None
         if library is None:
@@ -98,7 +105,8 @@ class Recorder:
         self._has_warned = self._has_warned_of_loss = False
         self._labels: dict[str | LabelName, int] = {}
         self.message_counters = MessageCounters(ListPlaces() if self.native is None else self.native.counter_places())
-        self._group_counts: Counter[tuple[int, ...]] = Counter()
+        self._group_counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self.worlds = WorldsFile(self.tape.path)
 
     def new_counter(self) -> MutableSequence[int]:
         """Return a place for one number, which the native library can write too."""
@@ -114,10 +122,13 @@ class Recorder:
         self._labels[name] = identity = self.tape.names.intern(name, SPARE_OF_LABELS)
         return identity
 
-    def count_group(self, ranks: tuple[int, ...]) -> int:
-        """Return how many groups with these members came before, and count this one."""
-        nth = self._group_counts[ranks]
-        self._group_counts[ranks] += 1
+    def count_group(self, ranks: tuple[int, ...], world: str = "") -> int:
+        """Return how many groups with these members of a world came before, and count this one."""
+        if world and (world, ranks) not in self._group_counts and len(self._group_counts) >= MAX_COUNTED:
+            by_hand = next((key for key in self._group_counts if key[0]), None)
+            self._group_counts.pop(by_hand or (world, ranks), None)  # worlds that are made again and again
+        nth = self._group_counts[world, ranks]
+        self._group_counts[world, ranks] += 1
         return nth
 
     def end_step(self, now_ns: int, sequence: int, skipped: bool = False, scale: float | None = None) -> None:

@@ -19,9 +19,10 @@ from otel_torchdist.capture.c10d.coalescing import Coalescing
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
 from otel_torchdist.capture.c10d.dispatcher import Dispatcher, usable_library
-from otel_torchdist.capture.c10d.groups.creation import follow_creation
+from otel_torchdist.capture.c10d.groups.creation import Rendezvous, follow_creation
 from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
+from otel_torchdist.capture.c10d.groups.worlds import PlaceInWorld, world_of
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
@@ -163,8 +164,14 @@ class Capture:
 
     # --- groups ----------------------------------------------------------------------------------------------
 
-    def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
-        """Start a tape and finish the previous one, if any; one that RPC has begun goes on if it is of this rank."""
+    def default_group_begins(self, rank: int, world_size: int, world: str = "") -> Recorder | None:
+        """Start a tape and finish the previous one, if any; one that RPC has begun goes on if it is of this rank.
+
+        Args:
+            rank: This rank.
+            world_size: How many ranks there are.
+            world: As in `TapeIdentity`.
+        """
         if self._is_of_rpc and self._recorder is not None:
             identity = self._recorder.tape.identity
             if (identity.rank, identity.world_size) == (rank, world_size):
@@ -184,6 +191,7 @@ class Capture:
                 self._library,
                 self._observing is not None and self._observing.synchronizes,
                 self._observing is not None and self._observing.checks_values(rank),
+                world,
             )
         except TapeError as error:
             self._begins_tapes = False
@@ -205,6 +213,25 @@ class Capture:
             self._rpc.take_recorder(recorder)
         return recorder
 
+    def world_begins(self, place: PlaceInWorld, world_size: int) -> Recorder | None:
+        """Record a world that is made by hand with the recorder in use: this process leaves none of its other worlds.
+
+        A process that is in no other starts a tape, whose rank is that in this world.
+        """
+        recorder = self._recorder
+        if recorder is None:
+            recorder = self.default_group_begins(place.here, world_size, place.world)
+            if recorder is not None:
+                self._agreements.agree(recorder, None)
+        if recorder is not None:
+            recorder.worlds.add(place.world)
+        return recorder
+
+    def place_of(self, group: ProcessGroup) -> PlaceInWorld:
+        """Which world a group is of."""
+        known = self._groups.find(group)
+        return PlaceInWorld(known.name.world, known.name.here) if known is not None else world_of(group)
+
     @property
     def cuda_device(self) -> int | None:
         """Index of the CUDA device of the first operation on one; None before."""
@@ -214,10 +241,11 @@ class Capture:
         """The recorder in use; None if there is none."""
         return self._recorder
 
-    def group_created(self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...], nth: int) -> None:
+    def group_created(self, rendezvous: Rendezvous, group: ProcessGroup) -> None:
         """Register a group whose creation was observed."""
-        if self._groups.find(group) is None:
-            self._groups.learn(recorder, group, ranks, nth)
+        recorder = rendezvous.recorder
+        if recorder is not None and self._groups.find(group) is None:
+            self._groups.learn(recorder, group, rendezvous.ranks, rendezvous.nth, place=rendezvous.place)
             self._abort_hooks.attach(recorder, group)
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
@@ -235,6 +263,7 @@ class Capture:
             return
         if self._recorder is None or before is not None:  # created elsewhere, or replaces one that still exists
             self.default_group_begins(group.rank(), group.size())
+            self._groups.begins(group)
         state = self._meet(group)
         if self._recorder is None or state is None:
             return
@@ -269,14 +298,21 @@ class Capture:
         known = self._groups.find(group)
         if known is not None:
             return known
-        recorder = self._recorder
+        place = world_of(group)
+        if place.is_by_hand:
+            recorder = self.world_begins(place, group.size())
+        else:
+            recorder = self._recorder or self._lone_group_begins(group)
         if recorder is None:
-            recorder = self.default_group_begins(group.rank(), group.size())
-            if recorder is None:
-                return None
-            self._agreements.agree(recorder, None)
+            return None
         self._abort_hooks.attach(recorder, group)
-        return self._groups.learn(recorder, group)
+        return self._groups.learn(recorder, group, place=place)
+
+    def _lone_group_begins(self, group: ProcessGroup) -> Recorder | None:
+        recorder = self.default_group_begins(group.rank(), group.size())
+        if recorder is not None:
+            self._agreements.agree(recorder, None)
+        return recorder
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None

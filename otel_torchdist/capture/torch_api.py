@@ -13,8 +13,10 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch.compiler import is_dynamo_compiling
-from torch.distributed import ReduceOp, Work, distributed_c10d
+from torch.distributed import ProcessGroup, ReduceOp, Work, distributed_c10d
 from torch.optim import Optimizer
+
+from otel_torchdist import guard
 
 ctypes.pythonapi.PyInstanceMethod_New.restype = ctypes.py_object
 
@@ -33,6 +35,8 @@ _KERNEL_KEYS: Final = ("PrivateUse1", "CPU", "CUDA", "XPU", "MTIA", "CompositeEx
 REDUCE_OPS: Final[dict[int, str]] = {
     int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
 }
+_MAX_PREFIXES: Final = 16
+"""Stores within stores that are looked through."""
 _wait: Any = vars(Work)["wait"]
 _INSTANCE_METHOD: Final[Any] = _wait.__class__
 CHECKPOINT_LOGGER: Final = "c10d-NullHandler-dcp_logger"
@@ -129,6 +133,29 @@ def known_groups() -> list[Any]:
 def backend_and_store(group: Any) -> tuple[str, Any]:
     """Configured backend and store of a group; '' and None if it is not in torch's registry."""
     return _c10d._world.pg_map.get(group) or ("", None)
+
+
+def store_place(store: Any) -> str:
+    """Where a store is, the same for all its clients: `port 29500`, or the path of a file; '' if it does not show."""
+    for _ in range(_MAX_PREFIXES):
+        inner = getattr(store, "underlying_store", None)
+        if inner is None:
+            break
+        store = inner
+    for attribute, text in (("port", "port {}"), ("path", "{}")):
+        value = getattr(store, attribute, None)
+        if isinstance(value, int | str) and value:
+            return text.format(value)
+    return ""
+
+
+def text_of_group(group: ProcessGroup, attribute: str) -> str:
+    """Name or description of a group; '' if it has none."""
+    try:
+        return str(getattr(group, attribute)).replace("undefined", "")
+    except RuntimeError as error:  # it has no backend yet, so torch has not named it
+        guard.pass_on(error)
+        return ""
 
 
 def ranks_in_books(group: Any) -> dict[int, int] | None:

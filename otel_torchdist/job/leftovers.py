@@ -28,7 +28,7 @@ CHECKPOINT_NAME: Final = "agent.checkpoint"
 AGENT_DUE_NS: Final = 30_000_000_000
 """An agent that has been started reads the tapes within this time, also on a busy node."""
 _PART_OF_TAPE: Final = re.compile(
-    r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description)(?:\.new)?)"
+    r"\.?([0-9a-f]{16})\.(?:tape|names|fault|abort|rescue|new|(?:stacks|death|profile|description|worlds)(?:\.new)?)"
 )
 
 

@@ -52,11 +52,20 @@ class StallWatch:
         self._peer_agents = peer_agents
         self._deaths = deaths
         self._followers: dict[int, TapeFollower] = {}
+        self._neighbours: set[int] = set()
         self._detector: Detector | None = None
         self.failed: dict[int, Exception] = {}
 
-    def follow(self, reader: TapeReader, is_new: bool = False) -> None:
-        """Follow a tape, which no agent may have read before; every batch from its first poll on comes to `observe`."""
+    def follow(self, reader: TapeReader, is_new: bool = False, is_neighbour: bool = False) -> None:
+        """Follow a tape; every batch from its first poll on comes to `observe`.
+
+        Args:
+            reader: The tape.
+            is_new: Whether no agent may have read it before.
+            is_neighbour: Whether another agent judges its run.
+        """
+        if is_neighbour:
+            self._neighbours.add(reader.identity.nonce)
         if self._deaths is not None:
             self._deaths.follow(reader.path, reader.identity, reader.owner)
         self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths, is_new, self._machine)
@@ -64,6 +73,7 @@ class StallWatch:
     def forget(self, nonce: int) -> None:
         """Stop following the tape with this nonce."""
         self._followers.pop(nonce, None)
+        self._neighbours.discard(nonce)
         if self._deaths is not None:
             self._deaths.forget(nonce)
 
@@ -110,7 +120,7 @@ class StallWatch:
             self._detector = Detector(self._rules, now_ns, self._peer_agents)
         for follower in self._followers.values():
             follower.is_last_check = is_last
-        found = self._detector.process(worlds(self._followers.values(), now_ns, looked_ns), is_last)
+        found = self._detector.process(worlds(self._followers.values(), now_ns, looked_ns, self._neighbours), is_last)
         self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
         for world, error in self._detector.failed:
             self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}

@@ -16,8 +16,9 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import Kernel
 
-_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ")
+_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ128s")
 """New fields come last: zeros follow the block, and so stand for them in the tapes of older versions."""
+MAX_WORLD_BYTES: Final = 128
 _CHECKSUM: Final = struct.Struct("=Q")
 _CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
 _KERNELS: Final = {int(kernel): kernel for kernel in layout.Kernel}
@@ -36,6 +37,7 @@ def identify(
     torch: str = "",
     synchronized: bool = False,
     checks_values: bool = False,
+    world: str = "",
 ) -> TapeIdentity:
     """Create the identity of a tape that this process is about to write, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
@@ -57,6 +59,7 @@ def identify(
         torch=torch,
         synchronized=synchronized,
         checks_values=checks_values,
+        world=world,
     )
 
 
@@ -84,6 +87,7 @@ def encode_identity(identity: TapeIdentity) -> bytes:
         identity.torch.encode("utf-8", "replace")[:40],
         identity.synchronized,
         identity.checks_values,
+        identity.world.encode("utf-8", "replace")[:MAX_WORLD_BYTES],
     )
     padded = block.ljust(_CHECKSUM_OFFSET, b"\0")
     return padded + _CHECKSUM.pack(zlib.crc32(padded))
@@ -115,6 +119,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         torch,
         synchronized,
         checks,
+        world,
     ) = rest
     if magic != layout.MAGIC:
         raise TapeError(f"{where}: not a tape, or one of a machine with another byte order")
@@ -148,6 +153,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         torch=_text(torch),
         synchronized=bool(synchronized),
         checks_values=bool(checks),
+        world=_text(world),
     )
 
 
@@ -265,6 +271,8 @@ class TapeIdentity:
         torch: Version of its torch; '' if the tape does not say.
         synchronized: Whether it waits for devices before and after collectives.
         checks_values: Whether it checks that all inputs of operations are finite.
+        world: The world that its rank and world size are of, if its program has made that by hand and this process was
+            in no other when the tape was created; '' for the default group's.
     """
 
     nonce: int
@@ -284,3 +292,4 @@ class TapeIdentity:
     torch: str = ""
     synchronized: bool = False
     checks_values: bool = False
+    world: str = ""

@@ -11,15 +11,25 @@ from collections.abc import Collection, Iterable, Sequence
 from types import MappingProxyType
 
 from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, sort_into_runs
-from otel_torchdist.naming import run_id_of_claim
+from otel_torchdist.naming import MemberRank, run_id_of_claim
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.following.follower import TapeFollower
+from otel_torchdist.world.joining import joined
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 
-def worlds(followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0) -> list[WorldSnapshot]:
-    """The snapshots of all runs that the tapes belong to, each with its local ranks; see these for the times."""
+def worlds(
+    followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0, neighbours: Collection[int] = ()
+) -> list[WorldSnapshot]:
+    """The snapshots of all runs that the tapes belong to, each with its local ranks; see these for the times.
+
+    Args:
+        followers: They follow the tapes.
+        now_ns: See `WorldSnapshot`.
+        looked_ns: See `WorldSnapshot`.
+        neighbours: Nonces of tapes that another agent reads: it judges their runs.
+    """
     read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
     shown = settled([(follower.reader.identity, view) for follower, view in read])
     views = {follower: view for (follower, _), view in zip(read, shown, strict=True)}
@@ -28,7 +38,33 @@ def worlds(followers: Iterable[TapeFollower], now_ns: int, looked_ns: int = 0) -
     for key in [key for key in found if not key.run]:
         # What is over, and never knew its run, holds up no rank.
         found[key] = {rank: view for rank, view in found[key].items() if view.alive}
-    return [_world(key, ranks, now_ns, looked_ns, found) for key, ranks in found.items() if ranks]
+    there = {key: ranks for key, ranks in found.items() if ranks}
+    together: dict[RunKey, dict[int, RankView]] = {}
+    for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
+        together |= joined({key: ranks for key, ranks in there.items() if key.owner == owner})
+    return [
+        _world(key, left_alone(ranks), now_ns, looked_ns, found)
+        for key, ranks in together.items()
+        if not all(view.nonce in neighbours for rank, view in ranks.items() if not isinstance(rank, MemberRank))
+    ]
+
+
+def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
+    """Show processes of other worlds that were ended after the run as finished, unless they waited or had failed.
+
+    Whoever starts a trainer and its engines ends the engines when the trainer is done.
+    """
+    is_done = all(
+        view.state is TapeState.FINISHED and not view.is_dead
+        for rank, view in ranks.items()
+        if not isinstance(rank, MemberRank)
+    )
+    if not is_done:
+        return ranks
+    return {
+        rank: as_finished(view) if isinstance(rank, MemberRank) and view.is_dead else view
+        for rank, view in ranks.items()
+    }
 
 
 def _member(follower: TapeFollower, view: RankView) -> Member:

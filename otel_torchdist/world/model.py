@@ -108,6 +108,9 @@ class RankView:
             died, or may have been stopped; or native code did not release its GIL.
         symptoms: What its machine has shown lately that may explain a stall.
         worker: What it is and does as a worker of RPC; None if it is none.
+        world: The world that its rank is of, if its program has made that by hand; '' for that of the default group.
+        world_size: How many ranks that has; 0 if it is not known.
+        places: By the key of each group of another world: this process's rank there.
         clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
     """
 
@@ -150,6 +153,9 @@ class RankView:
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
     shared_groups: tuple[SharedGroup, ...] = ()
     worker: WorkerView | None = None
+    world: str = ""
+    world_size: int = 0
+    places: Mapping[str, int] = field(default_factory=dict[str, int])
     clock_error_ns: int = 0
 
     @property

@@ -41,6 +41,7 @@ class ResolvedNames:
 
     Attributes:
         groups: The groups that were resolved so far, by their key. A new one makes a new mapping.
+        places: See `RankView`. A new one makes a new mapping.
     """
 
     def __init__(self, names: Names, rank: int) -> None:
@@ -52,6 +53,7 @@ class ResolvedNames:
         self._collectives: dict[tuple[RecordKind, int], Channel] = {}
         self._renamed = names.renamed
         self.groups: Mapping[str, GroupView] = MappingProxyType({})
+        self.places: Mapping[str, int] = MappingProxyType({})
 
     def operation(self, operation: Operation, tolerance_ns: int = 0, longest_ns: int = 0) -> OperationView:
         """Resolve an operation; see `OperationView` for `tolerance_ns` and `longest_ns`."""
@@ -111,6 +113,8 @@ class ResolvedNames:
             return self._channel_of_group(operation)
         key = names.group.key if names.group is not None else ""
         here, peer = self._rank, operation.peer
+        if names.group is not None and names.group.name.world:
+            here = names.group.name.here
         if names.operation == _SEND:
             return Channel(operation.kind, key, here, peer, operation.tag)
         return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
@@ -135,6 +139,8 @@ class ResolvedNames:
         if name is None:
             return None
         self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
+        if name.world:
+            self.places = MappingProxyType({**self.places, view.key: name.here})
         known = self.groups.get(view.key)
         if known is None or name.aligned or not known.name.aligned:  # of some messages alone, it may not be
             self.groups = MappingProxyType({**self.groups, view.key: view})

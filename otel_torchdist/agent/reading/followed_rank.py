@@ -41,6 +41,7 @@ class FollowedRank:
         ended_at: Monotonic time in seconds at which its end was seen.
         unlocked_at: Monotonic time in seconds at which its lock was first seen to be free.
         has_been_read: Whether it has been polled.
+        is_neighbour: Whether it belongs to another job, which another agent reads.
     """
 
     tape: TapeReader
@@ -50,6 +51,7 @@ class FollowedRank:
     ended_at: float | None = None
     unlocked_at: float | None = None
     has_been_read: bool = False
+    is_neighbour: bool = False
 
     @property
     def spans_dropped(self) -> int:

@@ -121,13 +121,16 @@ class Reader:
         held = sum(rank.spans_dropped for rank in tuple(self._ranks.values()))
         return self._spans_dropped + held + self._outputs.sink.dropped
 
-    def follow(self, tape: TapeReader, exported: bool = True, before: RankState | None = None) -> None:
+    def follow(
+        self, tape: TapeReader, exported: bool = True, before: RankState | None = None, is_neighbour: bool = False
+    ) -> None:
         """Start reading a tape.
 
         Args:
             tape: The tape; owned by the reader.
             exported: Whether we export its spans and metrics. If not, it is only watched for stalls.
             before: Where another reader stopped, to continue from there.
+            is_neighbour: Whether it belongs to another job, whose own agent judges its run.
         """
         identity = tape.identity
         spans = metrics = None
@@ -137,10 +140,10 @@ class Reader:
             describe = partial(described_beyond, self._outputs.resource, self._outputs.is_of_one_job, tape)
             outputs = self._outputs
             spans = RankSpans(tape, outputs.sink, sampler, outputs.links, metrics.exemplify, describe, self._run_of)
-        rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics)
+        rank = self._ranks[identity.nonce] = FollowedRank(tape, spans, metrics, is_neighbour=is_neighbour)
         if exported and self._archive is not None:
             rank.archive = TapeArchive(tape, self._archive)
-        self._watch.follow(tape, is_new=exported and before is None)
+        self._watch.follow(tape, exported and before is None, is_neighbour)
         if before is not None:
             self._watch.observe(identity.nonce, rank.resume(before))
 
@@ -160,8 +163,13 @@ class Reader:
 
     @property
     def tapes(self) -> list[TapeReader]:
-        """The tapes that are being read."""
-        return [rank.tape for rank in self._ranks.values()]
+        """The tapes that are being read, without those of neighbours."""
+        return [rank.tape for rank in self._ranks.values() if not rank.is_neighbour]
+
+    @property
+    def neighbours(self) -> int:
+        """How many tapes of other jobs are being read."""
+        return sum(rank.is_neighbour for rank in self._ranks.values())
 
     def life_of(self, tape: TapeReader) -> RankLife:
         """What became of the process that writes a tape; also `RUNNING` while that is not yet known.
@@ -178,8 +186,8 @@ class Reader:
 
     @property
     def any_running(self) -> bool:
-        """Whether any tape's writer is alive and has not recorded its end."""
-        return any(rank.ended_at is None for rank in self._ranks.values())
+        """Whether any tape's writer is alive and has not recorded its end; that of a neighbour does not count."""
+        return any(rank.ended_at is None for rank in self._ranks.values() if not rank.is_neighbour)
 
     @property
     def next_turn_s(self) -> float:
@@ -206,7 +214,7 @@ class Reader:
         looked_ns = time.monotonic_ns()
         self._read_all(keeps_up=is_last)
         if self._machine is not None:
-            ranks = [rank.tape for rank in self._ranks.values() if rank.ended_at is None]
+            ranks = [rank.tape for rank in self._ranks.values() if rank.ended_at is None and not rank.is_neighbour]
             self._machine.update([WatchedRank(tape.path, tape.identity, tape.owner) for tape in ranks])
         self.incidents = []
         if watches:

@@ -46,6 +46,8 @@ class _Group:
     timeout_ms: _Number = 0
     at_timeout: AtTimeout = AtTimeout.UNKNOWN
     dimensions: Annotated[tuple[str, ...], Meta(max_length=MAX_DIMENSIONS)] = ()
+    world: str = ""
+    here: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ def _name(line: _Line) -> Name | None:
             group.timeout_ms,
             group.at_timeout,
             tuple(map(readable, group.dimensions)),
+            readable(group.world, MAX_TEXT),
+            group.here,
         )
     if line.signature is not None:
         one = line.signature

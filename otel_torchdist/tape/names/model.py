@@ -47,6 +47,9 @@ class GroupName:
             to another entry.
         at_timeout: What its backend does then.
         dimensions: Names of the dimensions of device meshes that this group is for.
+        world: The world that the group is of, the same text for all its members; '' for that of the default group.
+            `ranks` are ranks of that world.
+        here: This process's rank in that world; -1 where that is the rank of its tape.
     """
 
     name: str
@@ -60,15 +63,19 @@ class GroupName:
     timeout_ms: int = 0
     at_timeout: AtTimeout = AtTimeout.UNKNOWN
     dimensions: tuple[str, ...] = ()
+    world: str = ""
+    here: int = -1
 
     @property
     def key(self) -> str:
-        """Eight hex digits that are the same on all members: from ranks, `nth`, epoch and device, never the name."""
+        """Eight hex digits that are the same on all members: from ranks, `nth`, epoch, device, world, not the name."""
         text = f"{self.nth}:{','.join(map(str, self.ranks))}"
         if self.epoch != -1:
             text += f":{self.epoch}"
         if self.device:  # operations are counted per backend
             text += f":{self.device}"
+        if self.world:
+            text += f"@{self.world}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 

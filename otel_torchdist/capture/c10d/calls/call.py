@@ -125,8 +125,8 @@ class GroupState(GroupChannels):
             self.forget_plans()
 
     def has_met(self, rank: int) -> bool:
-        """Whether a collective of this group has ended that proves that `rank` had entered it."""
-        return self.is_synchronized and rank in self.name.ranks
+        """Whether a collective has ended here that proves that `rank` of the default world had entered it."""
+        return self.is_synchronized and not self.name.world and rank in self.name.ranks
 
 
 class Plan:

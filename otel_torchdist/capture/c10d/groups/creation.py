@@ -14,12 +14,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.failures import failure_word
+from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld, world_by_hand
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.tape.layout import How, RecordKind
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches
 
 
+DEFAULT_GROUP: Final = "default_pg"
+"""How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
+
+
 class GroupEvents(Protocol):
     """Receiver of group events."""
 
@@ -37,11 +42,19 @@ class GroupEvents(Protocol):
         """Prepare for a default group that is about to be created; return its recorder."""
         ...
 
+    def world_begins(self, place: PlaceInWorld, world_size: int) -> Recorder | None:
+        """Prepare for a world that is about to be made by hand; return the recorder of its operations."""
+        ...
+
+    def place_of(self, group: ProcessGroup) -> PlaceInWorld:
+        """Which world a group is of."""
+        ...
+
     def current_recorder(self) -> Recorder | None:
         """The recorder in use; None if there is none."""
         ...
 
-    def group_created(self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...], nth: int) -> None:
+    def group_created(self, rendezvous: Rendezvous, group: ProcessGroup) -> None:
         """Register a new group of which this rank is a member."""
         ...
 
@@ -61,10 +74,12 @@ class Rendezvous:
         recorder: Recorder of the operation; None while it is not recorded.
         ranks: Global ranks of the members.
         nth: How many groups with these members came before.
+        place: Which world the group is of.
     """
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
+        self.place = DEFAULT_WORLD
         self.ranks: tuple[int, ...] = ()
         self.nth = 0
         self._number = 0
@@ -79,6 +94,7 @@ class Rendezvous:
         description: str,
         backend: str,
         timeout_ms: int,
+        place: PlaceInWorld = DEFAULT_WORLD,
     ) -> None:
         """Publish the operation as entered.
 
@@ -90,10 +106,12 @@ class Rendezvous:
             description: What the group is for.
             backend: The backend as requested.
             timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known.
+            place: Which world the group is of.
         """
         self.recorder = recorder
         self.ranks = ranks
-        self.nth = recorder.count_group(ranks)
+        self.place = place
+        self.nth = recorder.count_group(ranks, place.world)
         tape = recorder.tape
         at_timeout = at_timeout_of(backend)
         group = GroupName(
@@ -105,6 +123,8 @@ class Rendezvous:
             aligned=True,
             timeout_ms=timeout_ms if at_timeout is not AtTimeout.UNKNOWN else 0,
             at_timeout=at_timeout,
+            world=place.world,
+            here=place.here,
         )
         signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
         self._entered = time.monotonic_ns()
@@ -171,26 +191,31 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
-        is_default = not arguments["global_ranks_in_group"]
-        if is_default and arguments["group_size"] < 1:
+        members, size, name = arguments["global_ranks_in_group"], arguments["group_size"], str(arguments["group_name"])
+        is_world, description, place = not members, arguments.get("group_desc") or "", DEFAULT_WORLD
+        if is_world and size < 1:
             return  # MPI: ranks are not known before the group is
-        if is_default:
-            recorder = events.default_group_begins(arguments["group_rank"], arguments["group_size"])
+        if is_world and description != DEFAULT_GROUP:
+            place = world_by_hand(name, arguments["store"], arguments["group_rank"], size)
+        if place.is_by_hand:
+            recorder = events.world_begins(place, size)
+        elif is_world:
+            recorder = events.default_group_begins(arguments["group_rank"], size)
         else:
             recorder = events.current_recorder()
         if recorder is None:
             return
-        if not is_default and recorder.tape.identity.rank not in arguments["global_ranks_in_group"]:
+        if not is_world and recorder.tape.identity.rank not in members:
             return
-        size, members = arguments["group_size"], arguments["global_ranks_in_group"]
         rendezvous.enter(
             recorder,
-            "init_process_group" if is_default else "new_group",
-            tuple(range(size)) if is_default else tuple(int(rank) for rank in members),
-            str(arguments["group_name"]),
-            arguments.get("group_desc") or "",
+            "init_process_group" if is_world else "new_group",
+            tuple(range(size)) if is_world else tuple(int(rank) for rank in members),
+            name,
+            description,
             str(arguments["backend"]),
             milliseconds_of(arguments.get("timeout")),
+            place,
         )
 
     @functools.wraps(original)
@@ -205,7 +230,7 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
         with guard.guarded("group creation"):
             group = result[0]
             if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
-                events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
+                events.group_created(rendezvous, group)
         return result
 
     return helper
@@ -219,13 +244,14 @@ def _split(
         if recorder is None or books is None:
             return
         by_group_rank = {group_rank: rank for rank, group_rank in books.items()}
-        ranks = tuple(by_group_rank[int(group_rank)] for group_rank in given)
-        if recorder.tape.identity.rank not in ranks:
+        ranks, place = tuple(by_group_rank[int(group_rank)] for group_rank in given), events.place_of(parent)
+        own = place.here if place.is_by_hand else recorder.tape.identity.rank
+        if own not in ranks:
             return  # this rank takes part in the split, but is not in the group
         name, description = names.get("group_name") or "", names.get("group_desc") or ""
         timeout_ms = milliseconds_of(names.get("timeout")) or timeout_of(parent)
         backend = backend_and_store(parent)[0]
-        rendezvous.enter(recorder, "split_group", ranks, name, description, backend, timeout_ms)
+        rendezvous.enter(recorder, "split_group", ranks, name, description, backend, timeout_ms, place)
 
     def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
         rendezvous = Rendezvous()
@@ -253,7 +279,7 @@ def _register(
             group = next(iter((*args, *kwargs.values())))
             rendezvous = split.pop(group, None)
             if rendezvous is not None and rendezvous.recorder is not None:
-                events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
+                events.group_created(rendezvous, group)
         return result
 
     return register

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import guard
 from otel_torchdist.capture.c10d.backends import configured_backend
 from otel_torchdist.capture.c10d.calls.call import GroupState
+from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
-from otel_torchdist.capture.torch_api import ranks_in_books
+from otel_torchdist.capture.torch_api import ranks_in_books, text_of_group
 from otel_torchdist.tape.names.model import GroupName
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ class Groups:
         """Remember groups whose first collectives were not counted: their sequences cannot be compared."""
         self._before_us.update(groups)
 
+    def begins(self, group: ProcessGroup) -> None:
+        """Count a group from now on: it becomes the default one, and all its members do the same."""
+        self._before_us.discard(group)
+
     def find(self, group: ProcessGroup) -> GroupState | None:
         """The state of a known group."""
         return self.by_identity.get(id(group))
@@ -47,6 +51,7 @@ class Groups:
         ranks: tuple[int, ...] | None = None,
         nth: int | None = None,
         membership: Membership | None = None,
+        place: PlaceInWorld = DEFAULT_WORLD,
     ) -> GroupState:
         """Register a group at its creation, when it is first seen in an operation, or when its members have changed.
 
@@ -56,24 +61,29 @@ class Groups:
             ranks: Global ranks of its members, if the caller knows them.
             nth: How many groups with these members came before, if already counted.
             membership: The new membership, if its members have just changed.
+            place: Which world it is of.
         """
         if membership is not None:
             ranks, nth = membership.ranks, 0
+        if ranks is None and place.is_by_hand:
+            ranks = tuple(range(group.size()))
         members = ranks if ranks is not None else member_ranks(group)
         is_listed = ranks is not None or ranks_in_books(group) is not None
         # A group that a library made by hand, smaller than the world: its members are a guess.
         is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
         backend = configured_backend(group)
         name = GroupName(
-            name=_text_of(group, "group_name"),
-            description=_text_of(group, "group_desc").replace("undefined", ""),
+            name=text_of_group(group, "group_name") or (f"world on {place.store}" if place.is_by_hand else ""),
+            description=text_of_group(group, "group_desc"),
             ranks=members,
-            nth=recorder.count_group(members) if nth is None else nth,
+            nth=recorder.count_group(members, place.world) if nth is None else nth,
             backend=backend,
             aligned=group not in self._before_us and not is_guess and (membership is None or membership.is_known),
             epoch=membership.epoch if membership is not None else -1,
             timeout_ms=timeout_of(group),
             at_timeout=at_timeout_of(backend),
+            world=place.world,
+            here=place.here,
         )
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
         identity = id(group)
@@ -97,7 +107,9 @@ class Groups:
             state.give_up()
 
     def clear(self) -> None:
-        """Forget every group."""
+        """Forget every group. A world that was made by hand may be used again, on another tape than it was counted."""
+        by_hand = (state.reference() for state in self.states() if state.name.world)
+        self._before_us.update(filter(None, by_hand))
         for state in self.states():
             state.give_up()
         self.by_identity.clear()
@@ -118,11 +130,3 @@ def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
     if by_global is None:
         return tuple(range(group.size()))
     return tuple(sorted(by_global, key=by_global.__getitem__))
-
-
-def _text_of(group: ProcessGroup, attribute: str) -> str:
-    try:
-        return str(getattr(group, attribute))
-    except RuntimeError as error:  # it has no backend yet, so torch has not named it
-        guard.pass_on(error)
-        return ""
