@@ -7,7 +7,7 @@ notebook launcher forks ranks from a process that is not a rank itself. Imports 
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from otel_torchdist import guard
 from otel_torchdist.when_imported import when_imported
@@ -16,7 +16,11 @@ C10D: Final = "torch.distributed.distributed_c10d"
 RPC: Final = "torch.distributed.rpc"
 # Every first group is created through one of these: ``init_device_mesh`` bypasses ``init_process_group``, and some
 # libraries create the default group themselves.
-_CREATORS: Final = {C10D: ("_new_process_group_helper", "_update_default_pg"), RPC: ("_init_rpc_backend",)}
+_CREATORS: Final = {
+    C10D: ("_new_process_group_helper", "_update_default_pg", "ProcessGroup.__init__"),
+    RPC: ("_init_rpc_backend",),
+}
+"""Some libraries for inference make groups without any of these functions: then the object itself is the first sign."""
 
 
 def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
@@ -32,10 +36,26 @@ def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
 
 
 class _Creator(NamedTuple):
-    """A function that creates groups or joins RPC."""
+    """A function that creates groups or joins RPC, in a module or a class."""
 
-    module: ModuleType
+    owner: Any
     name: str
+
+    @property
+    def current(self) -> Any:
+        """What is there now; a method of pybind's as it is stored, for it would be another one if it were put back."""
+        return cast("dict[str, Any]", vars(self.owner))[self.name]
+
+
+def _creators_in(module: ModuleType) -> list[_Creator]:
+    found: list[_Creator] = []
+    for path in _CREATORS[module.__name__]:
+        *owners, name = path.split(".")
+        owner: Any = module
+        for one in owners:
+            owner = getattr(owner, one)
+        found.append(_Creator(owner, name))
+    return found
 
 
 class _FirstGroup:
@@ -57,14 +77,14 @@ class _FirstGroup:
         with guard.guarded("waiting for the first group"):
             if module.__name__ == RPC and not hasattr(module, "init_rpc"):
                 return
-            creators = [_Creator(module, name) for name in _CREATORS[module.__name__]]
-            self._originals |= {creator: getattr(*creator) for creator in creators}
+            creators = _creators_in(module)
+            self._originals |= {creator: creator.current for creator in creators}
             for creator in creators:
                 self._stand_ins[creator] = stand_in = self._make(creator)
                 setattr(*creator, stand_in)
 
     def _make(self, creator: _Creator) -> Any:
-        @wraps(self._originals[creator])
+        @wraps(getattr(*creator))
         def create(*args: Any, **kwargs: Any) -> Any:
             return self._creator(creator)(*args, **kwargs)
 
@@ -73,17 +93,22 @@ class _FirstGroup:
     def _creator(self, creator: _Creator) -> Any:
         """Switch on at the first call; return what to call in the stand-in's place."""
         if not self._waiting:
-            return self._originals[creator]
+            return self._called(creator)
         reachable = self.leave()
         with guard.guarded("switching on"):
             self._switch_on()
         # By now capture's creator is installed there. A foreign wrapper of our stand-in is already on the stack.
-        return getattr(*creator) if creator in reachable else self._originals[creator]
+        return getattr(*creator) if creator in reachable else self._called(creator)
+
+    def _called(self, creator: _Creator) -> Any:
+        """The original as it is called from a function, which has no object to bind it to."""
+        original = self._originals[creator]
+        return original.__get__(None, creator.owner) if isinstance(creator.owner, type) else original
 
     def leave(self) -> set[_Creator]:
         """Restore the originals; return the creators whose stand-in no other code had wrapped."""
         self._waiting = False
-        unwrapped = {creator for creator, stand_in in self._stand_ins.items() if getattr(*creator) is stand_in}
+        unwrapped = {creator for creator, stand_in in self._stand_ins.items() if creator.current is stand_in}
         for creator in unwrapped:
             setattr(*creator, self._originals[creator])
         return unwrapped

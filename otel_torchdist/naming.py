@@ -110,6 +110,17 @@ class MemberRank(int):
         return self.label
 
 
+def plain_rank(rank: object) -> int:
+    """Return the number of a process of another world, for encoders that know plain numbers only.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(rank, MemberRank):
+        return int(rank)
+    raise TypeError(f"{type(rank).__name__} cannot be encoded")
+
+
 MAX_RANKS_TEXT: Final = 256
 MAX_LISTED: Final = 65_536
 MAX_MEMBERS: Final = 4

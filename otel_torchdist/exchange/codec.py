@@ -10,6 +10,7 @@ import msgspec
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.naming import MemberRank
 from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.tape.records.checkpoints import RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation
@@ -48,7 +49,9 @@ def answer_of(
     groups = _Groups()
     snapshots = [world, *before]
     ranks = tuple(
-        replace(_wire_rank(view, groups), windows=_windows(view.rank, snapshots, calls)) for view in world.in_order
+        replace(_wire_rank(view, groups), windows=_windows(view.rank, snapshots, calls))
+        for view in world.in_order
+        if not isinstance(view.rank, MemberRank)
     )
     return Answer(agent_id, now_ns, suspects_stall, tuple(groups.names), ranks)
 
@@ -66,8 +69,15 @@ def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int, erro
     Raises:
         WireError: The answer refers to a group that it does not list.
     """
-    groups = [GroupView(name.key, name, frozenset(name.ranks)) for name in answer.groups]
+    groups = [_group_of(name) for name in answer.groups]
     return tuple(_view(rank, groups, run, offset_ns, wall_offset_ns, error_ns) for rank in answer.ranks)
+
+
+def _group_of(name: GroupName) -> GroupView:
+    """A group of another agent's ranks; the members of a world that was made by hand are no ranks of the run."""
+    if name.world:
+        return GroupView(name.key, name, frozenset(), is_inferred=True)
+    return GroupView(name.key, name, frozenset(name.ranks))
 
 
 class _Groups:

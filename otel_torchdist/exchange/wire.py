@@ -13,6 +13,7 @@ import msgspec
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.naming import plain_rank
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.incident_id import Incident
@@ -149,7 +150,7 @@ class Answer:
 
 
 _T = TypeVar("_T")
-_encoder: Final = msgspec.msgpack.Encoder()
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=plain_rank)
 _questions: Final = msgspec.msgpack.Decoder(Question)
 _answers: Final = msgspec.msgpack.Decoder(Answer)
 

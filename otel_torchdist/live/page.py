@@ -11,11 +11,12 @@ import msgspec
 from otel_torchdist.live.document import chosen_lanes, document_of, no_document
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.live.model import LiveSnapshot
+from otel_torchdist.naming import plain_rank
 
 MAX_KEPT: Final = 32
 """Documents of one snapshot that are kept; beyond that they are made again."""
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder(enc_hook=plain_rank).encode
 
 
 class LivePage:

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.naming import plain_rank
 from otel_torchdist.pages.page import Page, html_of
 from otel_torchdist.report.model.report import Report
 
@@ -26,7 +27,7 @@ def html_of_report(report: Report) -> str:
         title=f"{report.heading.title} \N{EN DASH} otel_torchdist",
         body=_BODY,
         scripts=[_asset(name) for name in _SCRIPTS],
-        data=msgspec.json.encode(report),
+        data=msgspec.json.encode(report, enc_hook=plain_rank),
         style=_asset("report.css"),
     )
     return html_of(page, MARKER)

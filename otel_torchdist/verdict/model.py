@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline
 from otel_torchdist.verdict.first_death import FirstDeath
@@ -153,6 +154,7 @@ class Verdict:
         first: The death that explains the others; None for kinds other than `dead`.
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
         symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
+        behind: Waits that lead to this operation through several worlds of a process; see `waits_behind` and `locate`.
         deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
     """
 
@@ -175,6 +177,7 @@ class Verdict:
     node: str = ""
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
     deadline: Deadline | None = None
+    behind: tuple[WaitBehind, ...] = ()
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -262,6 +265,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         node=_node_of(verdict.ranks, world),
         symptoms=symptoms,
         deadline=first_deadline(world, verdict.roll.waits),
+        behind=waits_behind(world, verdict.roll, verdict.ranks),
     )
 
 

@@ -55,10 +55,11 @@ def joined(runs: Mapping[K, Mapping[int, RankView]]) -> dict[K, dict[int, RankVi
     return found
 
 
-def _precedence(ranks: Mapping[int, RankView]) -> tuple[int, bool, int, int]:
-    """Order runs: the largest first, which is the same for all that see them."""
+def _precedence(ranks: Mapping[int, RankView]) -> tuple[int, bool, bool, int, int]:
+    """Order runs, the same for all that see them: the largest first, then the one that sends, as rank 0 does."""
     oldest = min(ranks.values(), key=lambda view: (view.created_ns, view.nonce))
-    return -len(ranks), bool(oldest.world), oldest.created_ns, oldest.nonce
+    is_sender = any(here == 0 for view in ranks.values() for here in view.places.values())
+    return -len(ranks), bool(oldest.world), not is_sender, oldest.created_ns, oldest.nonce
 
 
 def _linked(runs: Mapping[K, Mapping[int, RankView]]) -> list[list[K]]:

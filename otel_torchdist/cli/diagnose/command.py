@@ -96,10 +96,10 @@ def diagnose(
         return
     chosen = chosen_run(config, wanted.run, wanted.run_dir)
     try:
-        diagnosis = diagnose_run(chosen.run, rules)
+        diagnosis = diagnose_run(chosen.run, rules, meets=chosen.index.meeting(chosen.run))
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    helpers = tuple(_diagnosed(chosen.index.helpers_of(chosen.run), rules))
+    helpers = tuple(_diagnosed(chosen.index.helpers_of(diagnosis.run), rules))
     diagnosis = dataclasses.replace(diagnosis, warnings=(*chosen.unreadable, *diagnosis.warnings), helpers=helpers)
     warn(diagnosis.warnings)
     if as_json:

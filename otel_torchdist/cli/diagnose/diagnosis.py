@@ -30,10 +30,11 @@ from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.assembly import as_finished
+from otel_torchdist.world.assembly import as_finished, left_alone
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.follower import TapeFollower
+from otel_torchdist.world.joining import joined
 from otel_torchdist.world.model import RankView, life_in
 from otel_torchdist.world.places import Place, Source, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks
@@ -152,25 +153,64 @@ class Diagnosis:
         return max(self.moment_ns - monotonic_ns, 0) / 1e9
 
 
-def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch], None] | None = None) -> Diagnosis:
+def diagnose_run(
+    run: Run,
+    rules: StallRules,
+    keep: Callable[[TapeReader, Batch], None] | None = None,
+    meets: Sequence[Run] = (),
+) -> Diagnosis:
     """Read all tapes of a run to their ends and judge it.
 
     Args:
         run: The run.
         rules: What counts as a stall.
         keep: Gets all that is read, for purposes of its own.
+        meets: Runs whose processes are in a world with processes of this one: they are judged together, under the
+            largest of them.
 
     Raises:
         TapeError: None of its tapes can be read any more.
     """
-    followers = {tape.identity.rank: TapeFollower(tape) for tape in run.tapes}
+    runs = (run, *meets)
+    followers = {tape.identity.nonce: TapeFollower(tape) for one in runs for tape in one.tapes}
     for follower in followers.values():
         _read_on(follower, keep)
     now_ns = _see_who_runs(followers.values())
-    views: list[RankView] = []
     warnings: list[str] = []
+    seen = {place: _views_of(one, followers, keep, now_ns, warnings) for place, one in enumerate(runs)}
+    together = joined({place: ranks for place, ranks in seen.items() if ranks})
+    own = {view.nonce for view in seen[0].values()}
+    place = next((at for at, ranks in together.items() if own & {view.nonce for view in ranks.values()}), None)
+    if place is None:
+        raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
+    run, views = runs[place], list(left_alone(together[place]).values())
+    written = read_agents_verdict(run.directory, run.run_id)
+    found = examine(run.run_id, run.world_size, views, rules, now_ns, written)
+    tapes = {tape.identity.nonce: tape for one in runs for tape in one.tapes}
+    findings, past_findings = _findings(run, found)
+    return Diagnosis(
+        run=run,
+        found=found,
+        wall_offset_ns=views[0].wall_offset_ns,
+        threshold_s=rules.threshold_s,
+        ranks=tuple(_account(found.moment, view, tapes[view.nonce]) for view in views),
+        warnings=tuple(warnings),
+        findings=findings,
+        past_findings=past_findings,
+    )
+
+
+def _views_of(
+    run: Run,
+    followers: Mapping[int, TapeFollower],
+    keep: Callable[[TapeReader, Batch], None] | None,
+    now_ns: int,
+    warnings: list[str],
+) -> dict[int, RankView]:
+    """Return the ranks of a run as they are now, and warn of what cannot be read."""
+    views: dict[int, RankView] = {}
     for tape in run.tapes:
-        follower = followers[tape.identity.rank]
+        follower = followers[tape.identity.nonce]
         _read_on(follower, keep)  # of a rank that ends just now, its last records count
         view = follower.view(now_ns)
         if view is None:
@@ -181,25 +221,10 @@ def diagnose_run(run: Run, rules: StallRules, keep: Callable[[TapeReader, Batch]
             view = dataclasses.replace(view, child=ChildWaits(tape.identity, tape.owner).check(view.stacks, now_ns))
         else:
             view = dataclasses.replace(view, death=read_death(tape.path, tape.owner))
-        views.append(as_finished(view) if view.is_dead and run.has_ended_with_parent(tape) else view)
+        views[view.rank] = as_finished(view) if view.is_dead and run.has_ended_with_parent(tape) else view
         if _has_holes(tape):
             warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")
-    if not views:
-        raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
-    written = read_agents_verdict(run.directory, run.run_id)
-    found = examine(run.run_id, run.world_size, views, rules, now_ns, written)
-    tapes = {tape.identity.rank: tape for tape in run.tapes}
-    findings, past_findings = _findings(run, found)
-    return Diagnosis(
-        run=run,
-        found=found,
-        wall_offset_ns=views[0].wall_offset_ns,
-        threshold_s=rules.threshold_s,
-        ranks=tuple(_account(found.moment, view, tapes[view.rank]) for view in views),
-        warnings=tuple(warnings),
-        findings=findings,
-        past_findings=past_findings,
-    )
+    return views
 
 
 def _findings(run: Run, found: PostMortem) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from rich.text import Text
 
 from otel_torchdist.cli.output.text import length, shown_callers, time_of_day
-from otel_torchdist.naming import compress_ranks
+from otel_torchdist.naming import name_ranks
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
 from otel_torchdist.world.calls import OperationView
@@ -87,7 +87,7 @@ def _named(operation: OperationView) -> str:
     group = operation.group
     if group is None or operation.operation_id.channel.is_point_to_point:
         return described
-    return f"{described} of {'rank' if len(group.members) == 1 else 'ranks'} {compress_ranks(group.members)}"
+    return f"{described} of {name_ranks(sorted(group.members))}"
 
 
 def _called(operation: OperationView) -> str:

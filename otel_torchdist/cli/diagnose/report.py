@@ -17,7 +17,7 @@ from otel_torchdist.cli.diagnose.operation_lines import call_lines, operation_li
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import captured, day_and_time, fates, length, time_of_day
 from otel_torchdist.job.runs.lives import RankLife
-from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.naming import MemberRank, have, name_ranks
 from otel_torchdist.tape.rescue import RescueState
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.wording.endings import describe_end
@@ -63,11 +63,13 @@ def lines_of(diagnosis: Diagnosis) -> Iterator[Text]:
 
 def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
     run = diagnosis.run
+    own = [one for one in diagnosis.ranks if not isinstance(one.view.rank, MemberRank)]
+    others = len(diagnosis.ranks) - len(own)
+    met = f", and {others} process{'es' * (others != 1)} of other runs that they meet" if others else ""
     of = f", helper processes of run {run.helps.label}" if run.helps is not None else ""
     yield Text.assemble(
         (f"run {run.label}" if run.label else "a run without an id", "bold"),
-        f"{of}, started {day_and_time(run.begun_ns)} on {run.host}, "
-        f"{len(diagnosis.ranks)} of {run.world_size} ranks report",
+        f"{of}, started {day_and_time(run.begun_ns)} on {run.host}, {len(own)} of {run.world_size} ranks report{met}",
     )
     yield Text(str(run.directory), style="dim")
     how = captured(tape.identity for tape in run.tapes)

@@ -16,6 +16,7 @@ from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_after_exit, life_of
 from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
 from otel_torchdist.job.usual_base import is_taken, substitute, usual_base
+from otel_torchdist.job.worlds import worlds_beside
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -105,6 +106,12 @@ class RunIndex:
     def helpers_of(self, run: Run) -> list[Run]:
         """Return the runs of processes that the ranks of a run have started."""
         return [other for other in self.runs if other.helps is run]
+
+    def meeting(self, run: Run) -> list[Run]:
+        """Return the other runs whose processes are in a world with processes of a run, made by hand."""
+        worlds = worlds_beside(tape.path for tape in run.tapes)
+        others = [other for other in self.runs if {*other.tapes}.isdisjoint(run.tapes)] if worlds else []
+        return [other for other in others if worlds & worlds_beside(tape.path for tape in other.tapes)]
 
     def close(self) -> None:
         """Close all tapes."""

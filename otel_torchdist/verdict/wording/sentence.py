@@ -10,10 +10,12 @@ from otel_torchdist.tape.ends import RAISED
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.units import seconds
+from otel_torchdist.verdict.across import WaitBehind
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
 from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.wording.across import describe_waits_behind
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
 from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
@@ -50,6 +52,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_endings(verdict),
         *describe_machine(verdict),
         *_places(verdict),
+        *describe_waits_behind(verdict, _operation_behind, describe_frame),
         *_coverage(verdict),
         *_deadline(verdict, verdict.since_ns + round(age_s * 1e9)),
     ]
@@ -304,6 +307,10 @@ def _unknown(verdict: Verdict, age: str) -> str:
     if verdict.doubt is Doubt.SILENT:
         return f"{cause}, although all ranks that report have entered it"
     return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}" if verdict.doubt else cause
+
+
+def _operation_behind(wait: WaitBehind) -> str:
+    return describe_operation(wait.operation, wait.group, wait.operation_id)
 
 
 def _operation_id(verdict: Verdict) -> str:

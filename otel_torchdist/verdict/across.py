@@ -1,0 +1,82 @@
+"""Waits that lead from one world of a process through another: who waits behind whom, and where.
+
+A trainer waits for its engine in one world, and its other ranks wait for it in another. A verdict is on one operation;
+without the waits behind it a reader would not see that these are one incident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.naming import MemberRank
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation
+from otel_torchdist.world.calls import GroupView, OperationId, OperationView
+from otel_torchdist.world.model import WorldSnapshot
+
+MAX_BEHIND: Final = 3
+"""Operations that are described."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBehind:
+    """Ranks that wait in one operation for others.
+
+    Attributes:
+        ranks: The ranks, ascending.
+        for_ranks: The ranks that they wait for.
+        operation_id: The operation.
+        operation: Its name.
+        group: Its group; None if it is not known.
+        call_site: Where the first of them called it; None if that is not known.
+    """
+
+    ranks: tuple[int, ...]
+    for_ranks: tuple[int, ...]
+    operation_id: OperationId
+    operation: str
+    group: GroupView | None
+    call_site: CallSiteName | None
+
+
+def waits_behind(world: WorldSnapshot, roll: RollCall, ranks: Collection[int]) -> tuple[WaitBehind, ...]:
+    """Who waits in an operation and, from there on, in others; nothing if all of them are of one world.
+
+    Args:
+        world: The snapshot.
+        roll: Roll call of the operation.
+        ranks: The ranks that hold it up.
+    """
+    if not any(isinstance(rank, MemberRank) for rank in world.ranks):
+        return ()
+    waiting = {rank: operation for rank, operation in roll.waits.items() if world.ranks[rank].waits_in(operation)}
+    if not waiting:
+        return ()
+    found = [_behind(waiting, tuple(sorted(ranks)), roll.operation_id)]
+    found += _further(world, {*waiting}, roll.operation_id)
+    met = {rank for one in found for rank in (*one.ranks, *one.for_ranks)}
+    is_across = any(isinstance(rank, MemberRank) for rank in met) and len(found) > 1
+    return tuple(found[:MAX_BEHIND]) if is_across else ()
+
+
+def _further(world: WorldSnapshot, held: set[int], known: OperationId) -> Iterator[WaitBehind]:
+    left = {operation_id: one for operation_id, one in open_by_operation(world).items() if operation_id != known}
+    while left:
+        for operation_id, here in sorted(left.items()):
+            roll = call_roll(world, operation_id, here)
+            behind = {rank: one for rank, one in roll.waits.items() if world.ranks[rank].waits_in(one)}
+            absent = tuple(sorted(held & {*roll.ranks(Standing.ABSENT)}))
+            if behind and absent and not held & behind.keys():
+                del left[operation_id]
+                held |= behind.keys()
+                yield _behind(behind, absent, operation_id)
+                break
+        else:
+            return
+
+
+def _behind(waiting: dict[int, OperationView], for_ranks: tuple[int, ...], operation_id: OperationId) -> WaitBehind:
+    first = waiting[min(waiting)]
+    return WaitBehind(tuple(sorted(waiting)), for_ranks, operation_id, first.name, first.group, first.call_site)
