@@ -15,9 +15,9 @@ from otel_torchdist.when_imported import when_imported
 C10D: Final = "torch.distributed.distributed_c10d"
 RPC: Final = "torch.distributed.rpc"
 # Every first group is created through one of these: ``init_device_mesh`` bypasses ``init_process_group``, and some
-# libraries create the default group themselves.
+# libraries create the default group themselves. In ``rendezvous``, the rank that hosts the store waits for all others.
 _CREATORS: Final = {
-    C10D: ("_new_process_group_helper", "_update_default_pg", "ProcessGroup.__init__"),
+    C10D: ("rendezvous", "_new_process_group_helper", "_update_default_pg", "ProcessGroup.__init__"),
     RPC: ("_init_rpc_backend",),
 }
 """Some libraries for inference make groups without any of these functions: then the object itself is the first sign."""

@@ -131,6 +131,15 @@ class Recorder:
         self._group_counts[world, ranks] += 1
         return nth
 
+    def forget_group(self, ranks: tuple[int, ...]) -> None:
+        """Do not count a group of the default world that could not be created."""
+        self._group_counts["", ranks] -= 1
+
+    def is_of(self, rank: int, world_size: int) -> bool:
+        """Whether it records this rank of a world of this size."""
+        identity = self.tape.identity
+        return (identity.rank, identity.world_size) == (rank, world_size)
+
     def end_step(self, now_ns: int, sequence: int, skipped: bool = False, scale: float | None = None) -> None:
         """End the current step.
 

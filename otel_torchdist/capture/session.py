@@ -172,10 +172,8 @@ class Capture:
             world_size: How many ranks there are.
             world: As in `TapeIdentity`.
         """
-        if self._is_of_rpc and self._recorder is not None:
-            identity = self._recorder.tape.identity
-            if (identity.rank, identity.world_size) == (rank, world_size):
-                return self._recorder
+        if self._is_of_rpc and self._recorder is not None and self._recorder.is_of(rank, world_size):
+            return self._recorder
         self._end_recorder(TapeState.FINISHED)
         if not self._begins_tapes:
             return None

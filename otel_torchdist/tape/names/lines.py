@@ -48,6 +48,7 @@ class _Group:
     dimensions: Annotated[tuple[str, ...], Meta(max_length=MAX_DIMENSIONS)] = ()
     world: str = ""
     here: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ def _name(line: _Line) -> Name | None:
             tuple(map(readable, group.dimensions)),
             readable(group.world, MAX_TEXT),
             group.here,
+            readable(group.address),
         )
     if line.signature is not None:
         one = line.signature

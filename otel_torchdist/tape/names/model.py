@@ -37,7 +37,7 @@ class GroupName:
         description: What the group is for (`mesh_dp`, `default_pg`), or ''.
         ranks: Global ranks of the members, ascending.
         nth: How many groups with these members this rank had created before, from 0.
-        backend: Name of the backend.
+        backend: Name of the backend; '' for a default group whose ranks have not reached their store yet.
         aligned: False when the group was already in use when first seen: its sequence numbers are not comparable
             across ranks.
         epoch: Number of this membership of a live group, as its members agreed when they formed it; -1 for a group
@@ -50,6 +50,7 @@ class GroupName:
         world: The world that the group is of, the same text for all its members; '' for that of the default group.
             `ranks` are ranks of that world.
         here: This process's rank in that world; -1 where that is the rank of its tape.
+        address: Where this rank meets the others to create the default group: `node0:29500`, a file; '' if not known.
     """
 
     name: str
@@ -65,6 +66,7 @@ class GroupName:
     dimensions: tuple[str, ...] = ()
     world: str = ""
     here: int = -1
+    address: str = ""
 
     @property
     def key(self) -> str:

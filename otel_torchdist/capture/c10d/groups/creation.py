@@ -7,31 +7,28 @@ it. Torch 2.8 has no such method; there, a group that was split off is known fro
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import threading
-import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.failures import failure_word
+from otel_torchdist.capture.c10d.groups.launch import Launch, follow_rendezvous
+from otel_torchdist.capture.c10d.groups.meeting import address_of
+from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, Rendezvous, recorded
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld, world_by_hand
-from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of, timeout_of
+from otel_torchdist.capture.c10d.timeouts import milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
-from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names.model import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.torch_api import Patches
 
 
-DEFAULT_GROUP: Final = "default_pg"
+DEFAULT_DESCRIPTION: Final = "default_pg"
 """How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
 
 
@@ -63,128 +60,18 @@ class GroupEvents(Protocol):
         ...
 
 
-class Rendezvous:
-    """The creation of one group, recorded as an operation that is open until every member has joined.
-
-    A signal handler may raise at any moment before, in or after it. No record may stay open because of that: torch has
-    given up the creation, and nothing would ever complete the record. So this object exists before its record does, and
-    the frame that calls torch's own code reports the end to it.
-
-    Attributes:
-        recorder: Recorder of the operation; None while it is not recorded.
-        ranks: Global ranks of the members.
-        nth: How many groups with these members came before.
-        place: Which world the group is of.
-    """
-
-    def __init__(self) -> None:
-        self.recorder: Recorder | None = None
-        self.place = DEFAULT_WORLD
-        self.ranks: tuple[int, ...] = ()
-        self.nth = 0
-        self._number = 0
-        self._entered = 0
-
-    def enter(
-        self,
-        recorder: Recorder,
-        kind: str,
-        ranks: tuple[int, ...],
-        name: str,
-        description: str,
-        backend: str,
-        timeout_ms: int,
-        place: PlaceInWorld = DEFAULT_WORLD,
-    ) -> None:
-        """Publish the operation as entered.
-
-        Args:
-            recorder: Recorder of the operation.
-            kind: The function that creates the group, as users know it.
-            ranks: Global ranks of the members.
-            name: The group's name in torch.
-            description: What the group is for.
-            backend: The backend as requested.
-            timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known.
-            place: Which world the group is of.
-        """
-        self.recorder = recorder
-        self.ranks = ranks
-        self.place = place
-        self.nth = recorder.count_group(ranks, place.world)
-        tape = recorder.tape
-        at_timeout = at_timeout_of(backend)
-        group = GroupName(
-            name,
-            description,
-            ranks,
-            self.nth,
-            backend,
-            aligned=True,
-            timeout_ms=timeout_ms if at_timeout is not AtTimeout.UNKNOWN else 0,
-            at_timeout=at_timeout,
-            world=place.world,
-            here=place.here,
-        )
-        signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
-        self._entered = time.monotonic_ns()
-        self._number = tape.begin(
-            entered_ns=self._entered,
-            step=recorder.step,
-            sequence=self.nth + 1,
-            message_bytes=0,
-            group=tape.names.intern(group, SPARE_OF_GROUPS),
-            signature=tape.names.intern(signature),
-            call_site=_call_site(recorder),
-            label=0,
-            peer=-1,
-            tag=0,
-            thread=threading.get_native_id(),
-            kind=RecordKind.RENDEZVOUS,
-            flags=0,
-        )
-
-    def over(self) -> None:
-        """Record that the group exists, and that this process lives.
-
-        All members' tapes have been created by then. So a rank that dies at once, before it knows the id of its run, is
-        known to have lived at the same time as the others.
-        """
-        self._complete(How.CALL, 0)
-        if self.recorder is not None:
-            self.recorder.tape.beat()
-
-    def failed(self, error: BaseException) -> None:
-        """Record that the creation raised or was interrupted. Does nothing once it is over."""
-        if self.recorder is None or not self._entered:
-            return
-        self._number = self._number or self.recorder.tape.begun_at(self._entered)
-        failure = 0
-        try:
-            failure = failure_word(self.recorder.tape.names, error)
-        finally:
-            self._complete(How.FAILED, failure)
-
-    def _complete(self, how: How, failure: int) -> None:
-        if self.recorder is not None and self._number:
-            self.recorder.tape.complete(self._number, self._entered, time.monotonic_ns(), how, failure)
-
-
-def _call_site(recorder: Recorder) -> int:
-    site = recorder.call_sites.find(0)
-    return recorder.call_sites.name_of(recorder.call_sites.code_at(site), site[1])
-
-
 def follow_creation(patches: Patches, events: GroupEvents) -> None:
     """Hook the creation of groups."""
-    patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events))
+    launch = Launch(events)
+    patches.replace(c10d, "rendezvous", lambda original: follow_rendezvous(original, launch))
+    patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events, launch))
     patches.replace(c10d, "_update_default_pg", lambda original: _update_default(original, events))
     split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous] = weakref.WeakKeyDictionary()
     patches.replace(ProcessGroup, "split_group", lambda original: _split(original, events, split))
     patches.replace(c10d, "_register_pg_in_world", lambda original: _register(original, events, split))
 
 
-def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:
+def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def enter(rendezvous: Rendezvous, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -193,9 +80,13 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
         arguments = bound.arguments
         members, size, name = arguments["global_ranks_in_group"], arguments["group_size"], str(arguments["group_name"])
         is_world, description, place = not members, arguments.get("group_desc") or "", DEFAULT_WORLD
+        backend, timeout_ms = str(arguments["backend"]), milliseconds_of(arguments.get("timeout"))
+        if rendezvous.recorder is not None:  # its ranks have looked for the store before
+            rendezvous.has_store(name, description, backend, timeout_ms)
+            return
         if is_world and size < 1:
             return  # MPI: ranks are not known before the group is
-        if is_world and description != DEFAULT_GROUP:
+        if is_world and description != DEFAULT_DESCRIPTION:
             place = world_by_hand(name, arguments["store"], arguments["group_rank"], size)
         if place.is_by_hand:
             recorder = events.world_begins(place, size)
@@ -209,19 +100,20 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
             return
         rendezvous.enter(
             recorder,
-            "init_process_group" if is_world else "new_group",
+            DEFAULT_GROUP if is_world else "new_group",
             tuple(range(size)) if is_world else tuple(int(rank) for rank in members),
             name,
             description,
-            str(arguments["backend"]),
-            milliseconds_of(arguments.get("timeout")),
+            backend,
+            timeout_ms,
             place,
+            address_of(arguments.get("store")) if is_world else "",
         )
 
     @functools.wraps(original)
     def helper(*args: Any, **kwargs: Any) -> Any:
-        rendezvous = Rendezvous()
-        with _recorded(rendezvous):
+        rendezvous = launch.take() or Rendezvous()
+        with recorded(rendezvous):
             with guard.guarded("group creation"):
                 enter(rendezvous, args, kwargs)
             result = original(*args, **kwargs)
@@ -255,7 +147,7 @@ def _split(
 
     def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
         rendezvous = Rendezvous()
-        with _recorded(rendezvous):
+        with recorded(rendezvous):
             with guard.guarded("group split"):
                 enter(rendezvous, parent, ranks, kwargs)
             group = original(parent, ranks, *args, **kwargs)
@@ -283,16 +175,6 @@ def _register(
         return result
 
     return register
-
-
-@contextlib.contextmanager
-def _recorded(rendezvous: Rendezvous) -> Generator[None, None, None]:
-    try:
-        yield
-    except BaseException as error:
-        with guard.guarded("group creation"):
-            rendezvous.failed(error)
-        raise
 
 
 def _update_default(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:

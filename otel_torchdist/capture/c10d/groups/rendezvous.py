@@ -1,0 +1,161 @@
+"""The creation of one group on the tape: an operation that is open until every member has joined."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist import guard
+from otel_torchdist.capture.c10d.failures import failure_word
+from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld
+from otel_torchdist.capture.c10d.timeouts import at_timeout_of
+from otel_torchdist.tape.layout import How, RecordKind
+from otel_torchdist.tape.names.model import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.recorder import Recorder
+
+DEFAULT_GROUP: Final = "init_process_group"
+
+
+class Rendezvous:
+    """The creation of one group, recorded as an operation that is open until every member has joined.
+
+    A signal handler may raise at any moment before, in or after it. No record may stay open because of that: torch has
+    given up the creation, and nothing would ever complete the record. So this object exists before its record does, and
+    the frame that calls torch's own code reports the end to it.
+
+    Attributes:
+        recorder: Recorder of the operation; None while it is not recorded.
+        ranks: Global ranks of the members.
+        nth: How many groups with these members came before.
+        place: Which world the group is of.
+        thread: The thread that creates it.
+    """
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.ranks: tuple[int, ...] = ()
+        self.nth = 0
+        self.place = DEFAULT_WORLD
+        self.thread = threading.get_native_id()
+        self._number = 0
+        self._entered = 0
+        self._address = ""
+        self._name = 0
+
+    def enter(
+        self,
+        recorder: Recorder,
+        kind: str,
+        ranks: tuple[int, ...],
+        name: str,
+        description: str,
+        backend: str,
+        timeout_ms: int,
+        place: PlaceInWorld = DEFAULT_WORLD,
+        address: str = "",
+    ) -> None:
+        """Publish the operation as entered.
+
+        Args:
+            recorder: Recorder of the operation.
+            kind: The function that creates the group, as users know it.
+            ranks: Global ranks of the members.
+            name: The group's name in torch.
+            description: What the group is for.
+            backend: The backend as requested.
+            timeout_ms: The timeout of its operations in milliseconds; 0 if it is not known.
+            place: Which world the group is of.
+            address: Where the ranks meet; '' if that is not known.
+        """
+        self.recorder = recorder
+        self.ranks = ranks
+        self.place = place
+        self.nth = recorder.count_group(ranks, place.world)
+        self._address = address
+        tape = recorder.tape
+        self._name = tape.names.intern(self._group(name, description, backend, timeout_ms), SPARE_OF_GROUPS)
+        signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
+        self._entered = time.monotonic_ns()
+        self._number = tape.begin(
+            entered_ns=self._entered,
+            step=recorder.step,
+            sequence=self.nth + 1,
+            message_bytes=0,
+            group=self._name,
+            signature=tape.names.intern(signature),
+            call_site=_call_site(recorder),
+            label=0,
+            peer=-1,
+            tag=0,
+            thread=self.thread,
+            kind=RecordKind.RENDEZVOUS,
+            flags=0,
+        )
+
+    def _group(self, name: str, description: str, backend: str, timeout_ms: int) -> GroupName:
+        at_timeout = at_timeout_of(backend)
+        return GroupName(
+            name,
+            description,
+            self.ranks,
+            self.nth,
+            backend,
+            aligned=True,
+            timeout_ms=timeout_ms if at_timeout is not AtTimeout.UNKNOWN else 0,
+            at_timeout=at_timeout,
+            world=self.place.world,
+            here=self.place.here,
+            address=self._address,
+        )
+
+    def has_store(self, name: str, description: str, backend: str, timeout_ms: int) -> None:
+        """Record that the store has been reached, by what is known of the group from then on; see `enter`."""
+        if self.recorder is not None and self._number:
+            group = self._group(name, description, backend, timeout_ms)
+            self.recorder.tape.names.replace(self._name, group, SPARE_OF_GROUPS)
+
+    def over(self) -> None:
+        """Record that the group exists, and that this process lives.
+
+        All members' tapes have been created by then. So a rank that dies at once, before it knows the id of its run, is
+        known to have lived at the same time as the others.
+        """
+        self._complete(How.CALL, 0)
+        if self.recorder is not None:
+            self.recorder.tape.beat()
+
+    def failed(self, error: BaseException) -> None:
+        """Record that the creation raised or was interrupted. Does nothing once it is over."""
+        if self.recorder is None or not self._entered:
+            return
+        self._number = self._number or self.recorder.tape.begun_at(self._entered)
+        failure = 0
+        try:
+            failure = failure_word(self.recorder.tape.names, error)
+        finally:
+            self._complete(How.FAILED, failure)
+
+    def _complete(self, how: How, failure: int) -> None:
+        if self.recorder is not None and self._number:
+            self.recorder.tape.complete(self._number, self._entered, time.monotonic_ns(), how, failure)
+
+
+def _call_site(recorder: Recorder) -> int:
+    site = recorder.call_sites.find(0)
+    return recorder.call_sites.name_of(recorder.call_sites.code_at(site), site[1])
+
+
+@contextlib.contextmanager
+def recorded(rendezvous: Rendezvous) -> Generator[None, None, None]:
+    """Record the end of a creation that raises or is interrupted inside."""
+    try:
+        yield
+    except BaseException as error:
+        with guard.guarded("group creation"):
+            rendezvous.failed(error)
+        raise
