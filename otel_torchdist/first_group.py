@@ -17,7 +17,7 @@ RPC: Final = "torch.distributed.rpc"
 # Every first group is created through one of these: ``init_device_mesh`` bypasses ``init_process_group``, and some
 # libraries create the default group themselves. In ``rendezvous``, the rank that hosts the store waits for all others.
 _CREATORS: Final = {
-    C10D: ("rendezvous", "_new_process_group_helper", "_update_default_pg", "ProcessGroup.__init__"),
+    C10D: ("_new_process_group_helper", "_update_default_pg", "rendezvous", "ProcessGroup.__init__"),
     RPC: ("_init_rpc_backend",),
 }
 """Some libraries for inference make groups without any of these functions: then the object itself is the first sign."""

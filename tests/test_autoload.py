@@ -21,7 +21,7 @@ dist = pytest.importorskip("torch.distributed")
 c10d = dist.distributed_c10d
 
 LIST_OURS = "import sys; print(*sorted(name for name in sys.modules if name.startswith('otel_torchdist')))"
-ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg")}
+ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg", "rendezvous")}
 
 WAITING = (
     "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.first_group "

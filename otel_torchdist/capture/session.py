@@ -41,6 +41,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.groups.rendezvous import Rendezvous
     from otel_torchdist.capture.observers.choice import Observing
     from otel_torchdist.native.library import Library
 
@@ -239,11 +240,13 @@ class Capture:
         """The recorder in use; None if there is none."""
         return self._recorder
 
-    def group_created(self, rendezvous: Rendezvous, group: ProcessGroup) -> None:
+    def group_created(self, group: ProcessGroup, rendezvous: Rendezvous) -> None:
         """Register a group whose creation was observed."""
         recorder = rendezvous.recorder
         if recorder is not None and self._groups.find(group) is None:
-            self._groups.learn(recorder, group, rendezvous.ranks, rendezvous.nth, place=rendezvous.place)
+            self._groups.learn(
+                recorder, group, rendezvous.ranks, rendezvous.nth, place=rendezvous.place, address=rendezvous.address
+            )
             self._abort_hooks.attach(recorder, group)
 
     def default_group_set(self, group: ProcessGroup | None) -> None:

@@ -187,6 +187,18 @@ def process_start_ticks(pid: int) -> int | None:
     return None if found is None else found[1]
 
 
+def process_began_ns(identity: TapeIdentity) -> int:
+    """Return when a tape's process began, in monotonic time: long before its tape, for it had to import torch.
+
+    If the kernel did not show that, it is when the tape was created.
+    """
+    if not identity.pid_start_ticks or not shares_pids(identity):
+        return identity.monotonic_ns
+    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    began_ns = identity.pid_start_ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK")) - asleep_ns
+    return min(max(began_ns, 0), identity.monotonic_ns)
+
+
 def process_state(pid: int) -> tuple[str, int] | None:
     """Return a process's state letter and its `process_start_ticks`; None if it does not exist."""
     try:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, sort_into_runs
 from otel_torchdist.naming import MemberRank, run_id_of_claim
-from otel_torchdist.tape.identity import TapeIdentity
+from otel_torchdist.tape.identity import TapeIdentity, process_began_ns
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
@@ -36,8 +36,8 @@ def worlds(
     runs = sort_into_runs({follower: _member(follower, view) for follower, view in views.items()})
     found = {key: {rank: views[follower] for rank, follower in ranks.items()} for key, ranks in runs.items()}
     for key in [key for key in found if not key.run]:
-        # What is over, and never knew its run, holds up no rank.
-        found[key] = {rank: view for rank, view in found[key].items() if view.alive}
+        began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
+        found[key] = _of_newest_launch(found[key], began_ns)
     there = {key: ranks for key, ranks in found.items() if ranks}
     together: dict[RunKey, dict[int, RankView]] = {}
     for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
@@ -65,6 +65,23 @@ def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
         rank: as_finished(view) if isinstance(rank, MemberRank) and view.is_dead else view
         for rank, view in ranks.items()
     }
+
+
+def _of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) -> dict[int, RankView]:
+    """The ranks that have been launched together, of those that do not know their run; none if nobody saw one alive.
+
+    Launchers start an attempt when the one before is gone: a rank whose launch failed at once belongs to those whose
+    processes were there by then, though they may not have had a tape yet.
+
+    Args:
+        ranks: Those of one directory.
+        began_ns: By rank, when its process began.
+    """
+    living = {rank for rank, view in ranks.items() if view.alive}
+    seen_ns = {rank: view.life.seen_ns for rank, view in ranks.items() if view.seen_alive_ns}
+    newest = living or {rank for rank, moment_ns in seen_ns.items() if moment_ns == max(seen_ns.values())}
+    since_ns = min((began_ns[rank] for rank in newest), default=0)
+    return {rank: view for rank, view in ranks.items() if newest and view.life.reaches(since_ns)}
 
 
 def _member(follower: TapeFollower, view: RankView) -> Member:

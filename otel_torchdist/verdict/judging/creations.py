@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.launches import is_launch
 from otel_torchdist.verdict.model import Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Field, Mismatch
-
-DEFAULT_GROUP: Final = "init_process_group"
-"""Ranks rendezvous there under an address, not under the group's name."""
 
 
 def other_creation(roll: RollCall) -> Mismatch | None:
@@ -19,8 +15,8 @@ def other_creation(roll: RollCall) -> Mismatch | None:
     torch counts the groups that a process has created, members or not, and uses that number for the rendezvous in the
     store: ranks whose numbers differ have skipped an earlier creation, and never meet.
     """
-    if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.operation == DEFAULT_GROUP:
-        return None
+    if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or is_launch(roll):
+        return None  # ranks create the default group under an address, not under a name
     parties: dict[str, list[int]] = {}
     for rank, operation in sorted(roll.waits.items()):
         if operation.group is not None:

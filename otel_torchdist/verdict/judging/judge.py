@@ -22,6 +22,7 @@ from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
+from otel_torchdist.verdict.launches import cut_off
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
@@ -81,6 +82,9 @@ class Judge:
         doubt = _doubt_of_operation(roll)
         if doubt is not None:
             return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
+        without_store = cut_off(roll, self._world.taken_ns, self._threshold_ns)
+        if without_store:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, without_store)
         missing = roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
         if missing:
             return self._blame(roll, missing, path, seen)

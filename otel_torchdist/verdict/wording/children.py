@@ -16,7 +16,8 @@ def describe_child(child: ChildWait, for_s: float) -> str:
     """Describe what a child, or several that do the same, has been doing for some seconds."""
     pids = (child.pid, *child.others)
     if len(pids) == 1:
-        return f"{child.name} (pid {child.pid}), which has been {child.doing} for {seconds(for_s)}{_held(child, 'it was')}"
+        has_been = f"which has been {child.doing} for {seconds(for_s)}"
+        return f"{child.name} (pid {child.pid}), {has_been}{_held(child, 'it was')}"
     names = _PLURALS.get(child.name, child.name)
     shown = ", ".join(map(str, pids[:_MAX_PIDS])) + (", …" if len(pids) > _MAX_PIDS else "")
     held = _held(child, "they were")

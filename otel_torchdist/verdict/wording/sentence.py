@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import PurePath
 from typing import Final
 
@@ -12,7 +13,7 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.across import WaitBehind
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
-from otel_torchdist.verdict.judging.creations import DEFAULT_GROUP
+from otel_torchdist.verdict.launches import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.across import describe_waits_behind
@@ -21,6 +22,7 @@ from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
+from otel_torchdist.verdict.wording.launches import describe_launch, elsewhere, has_own_words
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.misfits import describe_misfit
 from otel_torchdist.verdict.wording.remote_calls import describe_call
@@ -49,6 +51,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_node(verdict),
         *_crowd(verdict),
         *_creation(verdict),
+        *elsewhere(verdict),
         *_endings(verdict),
         *describe_machine(verdict),
         *_places(verdict),
@@ -66,6 +69,8 @@ def _node(verdict: Verdict) -> list[str]:
 
 def _crowd(verdict: Verdict) -> list[str]:
     """How many ranks wait, and whether some have left the operation."""
+    if has_own_words(verdict):
+        return []
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     meeting = shared_meeting(verdict)
@@ -121,7 +126,7 @@ def _places(verdict: Verdict) -> list[str]:
 
 
 def _coverage(verdict: Verdict) -> list[str]:
-    if verdict.reporting == verdict.members:
+    if verdict.reporting == verdict.members or has_own_words(verdict):
         return []
     unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen})
     adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
@@ -260,6 +265,10 @@ def _unmatched(verdict: Verdict, age: str) -> str:
 
 
 def _rendezvous(verdict: Verdict, age: str) -> str:
+    if has_own_words(verdict):
+        sites = Counter(operation.call_site for operation in verdict.roll.waits.values())
+        site = sites.most_common(1)[0][0]
+        return describe_launch(verdict, age, describe_frame(site) if site is not None else "")
     return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not joined {_operation_id(verdict)} for {age}"
 
 

@@ -281,9 +281,20 @@ class TapeFollower:
 
     def _open_views(self) -> tuple[OperationView, ...]:
         # An operation whose words have not changed is the same object as before, and so is its view.
-        views = {operation.number: self._view(operation) for operation in self.reader.open_operations()}
+        operations = self.reader.open_operations()
+        if any(operation.kind is RecordKind.RENDEZVOUS for operation in operations):
+            self._look_for_new_names()
+        views = {operation.number: self._view(operation) for operation in operations}
         self._views = views
         return tuple(views.values())
+
+    def _look_for_new_names(self) -> None:
+        """See whether a group that is being created has another name by now: its record stays as it is."""
+        names = self.reader.names
+        renamed = names.renamed
+        names.refresh()
+        if names.renamed != renamed:
+            self._views = {}
 
     def _view(self, operation: Operation) -> OperationView:
         known = self._views.get(operation.number)

@@ -11,53 +11,24 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.groups.launch import Launch, follow_rendezvous
 from otel_torchdist.capture.c10d.groups.meeting import address_of
-from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, Rendezvous, recorded
-from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld, world_by_hand
+from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, GroupEvents, Rendezvous, recorded
+from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, world_by_hand
 from otel_torchdist.capture.c10d.timeouts import milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.recorder import Recorder
     from otel_torchdist.capture.torch_api import Patches
 
 
 DEFAULT_DESCRIPTION: Final = "default_pg"
 """How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
-
-
-class GroupEvents(Protocol):
-    """Receiver of group events."""
-
-    def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
-        """Prepare for a default group that is about to be created; return its recorder."""
-        ...
-
-    def world_begins(self, place: PlaceInWorld, world_size: int) -> Recorder | None:
-        """Prepare for a world that is about to be made by hand; return the recorder of its operations."""
-        ...
-
-    def place_of(self, group: ProcessGroup) -> PlaceInWorld:
-        """Which world a group is of."""
-        ...
-
-    def current_recorder(self) -> Recorder | None:
-        """The recorder in use; None if there is none."""
-        ...
-
-    def group_created(self, rendezvous: Rendezvous, group: ProcessGroup) -> None:
-        """Register a new group of which this rank is a member."""
-        ...
-
-    def default_group_set(self, group: ProcessGroup | None) -> None:
-        """Follow torch's default group, which is `group` from now on, or none."""
-        ...
 
 
 def follow_creation(patches: Patches, events: GroupEvents) -> None:
@@ -122,7 +93,7 @@ def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -
         with guard.guarded("group creation"):
             group = result[0]
             if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
-                events.group_created(rendezvous, group)
+                events.group_created(group, rendezvous)
         return result
 
     return helper
@@ -171,7 +142,7 @@ def _register(
             group = next(iter((*args, *kwargs.values())))
             rendezvous = split.pop(group, None)
             if rendezvous is not None and rendezvous.recorder is not None:
-                events.group_created(rendezvous, group)
+                events.group_created(group, rendezvous)
         return result
 
     return register

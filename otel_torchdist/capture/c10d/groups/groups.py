@@ -52,6 +52,7 @@ class Groups:
         nth: int | None = None,
         membership: Membership | None = None,
         place: PlaceInWorld = DEFAULT_WORLD,
+        address: str = "",
     ) -> GroupState:
         """Register a group at its creation, when it is first seen in an operation, or when its members have changed.
 
@@ -62,6 +63,7 @@ class Groups:
             nth: How many groups with these members came before, if already counted.
             membership: The new membership, if its members have just changed.
             place: Which world it is of.
+            address: Where its members have met; '' if that is not known.
         """
         if membership is not None:
             ranks, nth = membership.ranks, 0
@@ -84,6 +86,7 @@ class Groups:
             at_timeout=at_timeout_of(backend),
             world=place.world,
             here=place.here,
+            address=address,
         )
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
         identity = id(group)

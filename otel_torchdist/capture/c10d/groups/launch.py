@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.groups.meeting import Meeting, meeting_of
-from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, Rendezvous, recorded
+from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, GroupEvents, Rendezvous, recorded
 from otel_torchdist.capture.torch_api import c10d
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.groups.creation import GroupEvents
     from otel_torchdist.capture.recorder import Recorder
 
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.failures import failure_word
@@ -16,9 +16,39 @@ from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.names.model import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from otel_torchdist.capture.recorder import Recorder
 
 DEFAULT_GROUP: Final = "init_process_group"
+
+
+class GroupEvents(Protocol):
+    """Receiver of group events."""
+
+    def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
+        """Prepare for a default group that is about to be created; return its recorder."""
+        ...
+
+    def world_begins(self, place: PlaceInWorld, world_size: int) -> Recorder | None:
+        """Prepare for a world that is about to be made by hand; return the recorder of its operations."""
+        ...
+
+    def place_of(self, group: ProcessGroup) -> PlaceInWorld:
+        """Which world a group is of."""
+        ...
+
+    def current_recorder(self) -> Recorder | None:
+        """The recorder in use; None if there is none."""
+        ...
+
+    def group_created(self, group: ProcessGroup, rendezvous: Rendezvous) -> None:
+        """Register a new group of which this rank is a member."""
+        ...
+
+    def default_group_set(self, group: ProcessGroup | None) -> None:
+        """Follow torch's default group, which is `group` from now on, or none."""
+        ...
 
 
 class Rendezvous:
@@ -34,6 +64,7 @@ class Rendezvous:
         nth: How many groups with these members came before.
         place: Which world the group is of.
         thread: The thread that creates it.
+        address: Where the ranks meet; '' if that is not known.
     """
 
     def __init__(self) -> None:
@@ -44,7 +75,7 @@ class Rendezvous:
         self.thread = threading.get_native_id()
         self._number = 0
         self._entered = 0
-        self._address = ""
+        self.address = ""
         self._name = 0
 
     def enter(
@@ -76,7 +107,7 @@ class Rendezvous:
         self.ranks = ranks
         self.place = place
         self.nth = recorder.count_group(ranks, place.world)
-        self._address = address
+        self.address = address
         tape = recorder.tape
         self._name = tape.names.intern(self._group(name, description, backend, timeout_ms), SPARE_OF_GROUPS)
         signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
@@ -110,7 +141,7 @@ class Rendezvous:
             at_timeout=at_timeout,
             world=self.place.world,
             here=self.place.here,
-            address=self._address,
+            address=self.address,
         )
 
     def has_store(self, name: str, description: str, backend: str, timeout_ms: int) -> None:
