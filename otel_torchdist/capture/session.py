@@ -41,6 +41,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.groups.launch import Launch
     from otel_torchdist.capture.c10d.groups.rendezvous import Rendezvous
     from otel_torchdist.capture.observers.choice import Observing
     from otel_torchdist.native.library import Library
@@ -106,6 +107,7 @@ class Capture:
         self._one_sided = OneSided(self._meet)
         self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
+        self._launch: Launch | None = None
         self._agreements = Agreements(self._groups, exchange_host)
         self._rpc = RpcJoining(self, self._watch.poll_soon, self._steps.call_begins, self._patches)
         self._is_of_rpc = False
@@ -125,7 +127,7 @@ class Capture:
         """Start recording; groups that already exist are included, with their sequences marked unaligned."""
         existing = known_groups()
         self._groups.born_before_us(existing)
-        follow_creation(self._patches, self)
+        self._launch = follow_creation(self._patches, self)
         follow_timeouts(self._patches, self._groups.renew_timeouts)
         Coalescing(self._groups, self._hot_path, self._meet).hook(self._patches)
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
@@ -360,6 +362,8 @@ class Capture:
         recorder.tape.beat()
         recorder.tape.keep_files()
         recorder.warn_of_names()
+        if self._launch is not None:
+            self._launch.beat()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
         self._rpc.sweep(of_all_ages=True)

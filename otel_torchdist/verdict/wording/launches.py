@@ -44,14 +44,16 @@ def _cut_off(verdict: Verdict, age: str) -> str:
     return f"{looks}, but {wait}: {DEFAULT_GROUP} has been blocked for {age}"
 
 
+def describe_meeting(verdict: Verdict) -> str:
+    """Where the ranks wait for each other in a launch: ` at node0:29500`; '' where they do not."""
+    addresses = set(_parties(verdict))
+    return f" at {addresses.pop()}" if len(addresses) == 1 else ""
+
+
 def elsewhere(verdict: Verdict) -> list[str]:
     """Which ranks wait at which address, where they differ and the cause does not say so."""
-    roll = verdict.roll
-    parties: dict[str, list[int]] = {}
-    for rank in sorted(roll.waits):
-        parties.setdefault(address_of(roll, rank), []).append(rank)
-    parties.pop("", None)
-    if not is_launch(roll) or len(parties) < 2 or verdict.ranks[:1] in [(rank,) for rank in roll.waits]:
+    parties = _parties(verdict)
+    if len(parties) < 2 or any(rank in verdict.roll.waits for rank in verdict.ranks):
         return []
     return [
         ", ".join(
@@ -59,3 +61,13 @@ def elsewhere(verdict: Verdict) -> list[str]:
             for address, ranks in parties.items()
         )
     ]
+
+
+def _parties(verdict: Verdict) -> dict[str, list[int]]:
+    """The ranks that wait in a launch by the address at which they do, as far as that is known."""
+    roll = verdict.roll
+    parties: dict[str, list[int]] = {}
+    for rank in sorted(roll.waits) if is_launch(roll) else ():
+        parties.setdefault(address_of(roll, rank), []).append(rank)
+    parties.pop("", None)
+    return parties

@@ -22,7 +22,7 @@ from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
-from otel_torchdist.verdict.wording.launches import describe_launch, elsewhere, has_own_words
+from otel_torchdist.verdict.wording.launches import describe_launch, describe_meeting, elsewhere, has_own_words
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.misfits import describe_misfit
 from otel_torchdist.verdict.wording.remote_calls import describe_call
@@ -76,6 +76,8 @@ def _crowd(verdict: Verdict) -> list[str]:
     meeting = shared_meeting(verdict)
     if parts and meeting:
         parts = [f"{parts[0]} in stage {meeting} of the checkpoint"]
+    elif parts:
+        parts = [parts[0] + describe_meeting(verdict)]
     out = verdict.roll.ranks(Standing.OUT)
     if out and verdict.kind.is_of_transfer:
         parts.append(f"{name_ranks(out)} {have(out)} left it")

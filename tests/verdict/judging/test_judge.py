@@ -143,15 +143,3 @@ def test_creation_of_a_group() -> None:
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (1,))
     assert sentence(verdict, 14).startswith("rank 1 has not joined new_group (mesh_tp) for 14.0 s")
-
-
-def test_rank_that_never_came_at_all() -> None:
-    """All known ranks wait in `init_process_group`: those that were never seen are named as such."""
-    world = FakeWorld(4)
-    for rank in (0, 1, 3):
-        world.ranks[rank].enter(EVERYBODY, 1.0, "init_process_group", kind=RecordKind.RENDEZVOUS)
-    verdict = the_verdict(world.snapshot(15.0, only=(0, 1, 3)))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
-    said = sentence(verdict, 14)
-    assert said.startswith("rank 2 has not joined init_process_group (default_pg) for 14.0 s; 3 of 4 ranks wait")
-    assert said.endswith("rank 2 has not been seen at all; 3 of 4 ranks report")

@@ -31,8 +31,8 @@ DEFAULT_DESCRIPTION: Final = "default_pg"
 """How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
 
 
-def follow_creation(patches: Patches, events: GroupEvents) -> None:
-    """Hook the creation of groups."""
+def follow_creation(patches: Patches, events: GroupEvents) -> Launch:
+    """Hook the creation of groups; returns the launch of this process's worlds."""
     launch = Launch(events)
     patches.replace(c10d, "rendezvous", lambda original: follow_rendezvous(original, launch))
     patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events, launch))
@@ -40,6 +40,7 @@ def follow_creation(patches: Patches, events: GroupEvents) -> None:
     split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous] = weakref.WeakKeyDictionary()
     patches.replace(ProcessGroup, "split_group", lambda original: _split(original, events, split))
     patches.replace(c10d, "_register_pg_in_world", lambda original: _register(original, events, split))
+    return launch
 
 
 def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -> Callable[..., Any]:

@@ -63,8 +63,11 @@ class Rendezvous:
         ranks: Global ranks of the members.
         nth: How many groups with these members came before.
         place: Which world the group is of.
-        thread: The thread that creates it.
+        thread: Native id of the thread that creates it.
+        python_thread: What Python calls that thread.
         address: Where the ranks meet; '' if that is not known.
+        is_over: Whether its end is recorded.
+        has_joined: Whether the group exists.
     """
 
     def __init__(self) -> None:
@@ -73,6 +76,8 @@ class Rendezvous:
         self.nth = 0
         self.place = DEFAULT_WORLD
         self.thread = threading.get_native_id()
+        self.python_thread = threading.get_ident()
+        self.is_over = self.has_joined = False
         self._number = 0
         self._entered = 0
         self.address = ""
@@ -157,12 +162,13 @@ class Rendezvous:
         known to have lived at the same time as the others.
         """
         self._complete(How.CALL, 0)
+        self.has_joined = True
         if self.recorder is not None:
             self.recorder.tape.beat()
 
     def failed(self, error: BaseException) -> None:
         """Record that the creation raised or was interrupted. Does nothing once it is over."""
-        if self.recorder is None or not self._entered:
+        if self.recorder is None or not self._entered or self.is_over:
             return
         self._number = self._number or self.recorder.tape.begun_at(self._entered)
         failure = 0
@@ -174,6 +180,7 @@ class Rendezvous:
     def _complete(self, how: How, failure: int) -> None:
         if self.recorder is not None and self._number:
             self.recorder.tape.complete(self._number, self._entered, time.monotonic_ns(), how, failure)
+            self.is_over = True
 
 
 def _call_site(recorder: Recorder) -> int:

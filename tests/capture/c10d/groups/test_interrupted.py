@@ -33,7 +33,7 @@ def test_deadline_while_rank_0_sets_the_id(jobs: Jobs) -> None:
     assert [operation.name for operation in job.tapes[0].operations] == ["all_reduce", "barrier"]
 
 
-@pytest.mark.parametrize("create", ["new_group", "init_process_group"])
+@pytest.mark.parametrize("create", ["new_group", "init_process_group", "launch"])
 def test_while_groups_are_created(jobs: Jobs, create: str) -> None:
     """At whichever line of our hooks a creation is interrupted, the exception arrives and no record stays open."""
     found = jobs.run("interrupted_creation", 1, create).ranks[0].line()

@@ -7,6 +7,7 @@ directly before the step.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -160,6 +161,10 @@ def recv() -> None:
 
 def rendezvous() -> None:
     """The last rank does not come to `init_process_group`."""
+
+
+def elsewhere() -> None:
+    """The last rank looks for the store at another address than the others, and finds none."""
 
 
 def new_group() -> None:
@@ -378,9 +383,9 @@ FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
         late, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
-        circular, recv, rendezvous, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan, overwritten,
-        short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut, splits,
-        silent_splits,
+        circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
+        overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
+        splits, silent_splits,
     )
 }  # fmt: skip
 
@@ -401,6 +406,11 @@ def main() -> None:
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
     if fault == "rendezvous" and is_faulty:
         wait_for_gate()
+    if fault == "elsewhere" and is_faulty:
+        with contextlib.suppress(Exception):
+            dist.init_process_group(
+                "gloo", "tcp://127.0.0.1:1", rank=rank, world_size=size, timeout=timedelta(seconds=6)
+            )
     dist.init_process_group(
         "gloo",
         init_method=os.environ["STORE"],

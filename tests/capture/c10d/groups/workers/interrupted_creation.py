@@ -1,7 +1,7 @@
 """A program that is interrupted at each line of ours that runs when it creates a group, one line after the other.
 
 A tracer raises there. Like a signal handler it gets the interrupted frame; unlike one it comes at the right moment.
-Argument: what is created, `new_group` or `init_process_group`.
+Argument: what is created, `new_group` or `init_process_group`, or `launch`: the default group, from the address on.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.groups import creation
+from otel_torchdist.capture.c10d.groups import creation, launch, rendezvous
 from tests.support.ranks.rank import own_tape, say, start_capture
 
-TRACED = {creation.__file__, guard.__file__, contextlib.__file__}
+HOOKS = {creation.__file__, launch.__file__}
+TRACED = {*HOOKS, rendezvous.__file__, guard.__file__, contextlib.__file__}
 MOST = 500
 
 
@@ -47,7 +48,7 @@ class Interruption:
 def within_creation(frame: FrameType | None) -> bool:
     """Whether a frame is one of the creation hooks, or runs for one."""
     while frame is not None and frame.f_code.co_filename in TRACED:
-        if frame.f_code.co_filename == creation.__file__:
+        if frame.f_code.co_filename in HOOKS:
             return True
         frame = frame.f_back
     return False
@@ -61,6 +62,11 @@ def new_group() -> None:
 def init_process_group() -> None:
     """Create the default group."""
     dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
+
+
+def launch_world() -> None:
+    """Create the default group at an address."""
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method="tcp://127.0.0.1:0")
 
 
 def interrupted_at(line: int, create: Any) -> bool:
@@ -79,7 +85,7 @@ def interrupted_at(line: int, create: Any) -> bool:
 
 
 capture = start_capture(64)
-create = {"new_group": new_group, "init_process_group": init_process_group}[sys.argv[1]]
+create = {"new_group": new_group, "init_process_group": init_process_group, "launch": launch_world}[sys.argv[1]]
 swallowed: list[int] = []
 left_open: dict[int, int] = {}
 if create is new_group:
@@ -88,10 +94,11 @@ lines = 0
 while lines < MOST and interrupted_at(lines + 1, create):
     lines += 1
     if capture.current_recorder() is not None:
+        capture._beat()  # as once a second; torch's own lines may be interrupted too
         reader = own_tape(capture)
         reader.poll()
         if reader.open_operations():
             left_open[lines] = len(reader.open_operations())
-    if create is init_process_group and dist.is_initialized():
+    if create is not new_group and dist.is_initialized():
         dist.destroy_process_group()
 say(lines=lines, left_open=left_open, swallowed=swallowed, is_there=dist.is_initialized())
