@@ -11,8 +11,8 @@ from pathlib import Path
 from otel_torchdist.agent.reading.stall_metrics import status_of
 from otel_torchdist.job.kept_findings import MAX_TEXT, KeptFinding, read_kept_findings, write_kept_findings
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.semconv import STRAGGLER
-from otel_torchdist.stall.findings.events import CallsGoOn, Finding, FindingGone, SlowGone, StragglerGone
+from otel_torchdist.semconv import IDLE, STRAGGLER
+from otel_torchdist.stall.findings.events import CallsGoOn, Finding, FindingGone, IdleOver, SlowGone, StragglerGone
 from otel_torchdist.tape.reading.reader import TapeReader
 
 _logger = logging.getLogger("otel_torchdist")
@@ -73,3 +73,5 @@ def _gone(one: FindingGone) -> _Key:
             return one.part.kind.value, compress_ranks(one.part.ranks), one.part.group
         case CallsGoOn():
             return one.calls.trouble.value, compress_ranks(one.calls.ranks), ""
+        case IdleOver():
+            return IDLE, compress_ranks(one.idle.ranks), ""

@@ -77,6 +77,7 @@ class Config:
         capture: What records the calls: the native library where there is one (the default), or Python.
         agent_linger: Seconds for which the agent keeps running after the last rank.
         stall_timeout: Age in seconds at which an open operation is stalled.
+        idle_after: After so many stall timeouts without any call a whole job stands still at the earliest; 0 for never.
         hooks: Functions or `Hooks`, as `module:name`, that are called around operations.
         numerics: Which operations' tensors are looked at.
         numerics_every: One in so many operations is sampled, of large messages fewer.
@@ -122,6 +123,7 @@ class Config:
     )
     agent_linger: float = _setting(env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER, milliseconds(0), "60000")
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, milliseconds(100), "10000")
+    idle_after: int = _setting(env.OTEL_PYTHON_TORCHDIST_IDLE_AFTER, integer(0, 1048576), "6")
     hooks: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_HOOKS, list_of_targets(), "")
     numerics: NumericsMode = _setting(
         env.OTEL_PYTHON_TORCHDIST_NUMERICS, one_of({mode.value: mode for mode in NumericsMode}), "off"

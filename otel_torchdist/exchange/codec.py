@@ -135,6 +135,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         shared_groups=view.shared_groups,
         checkpoints=replace(view.checkpoints, open=view.checkpoints.open[:MAX_OPEN]),
         worker=view.worker,
+        pace=view.pace,
     )
 
 
@@ -250,6 +251,7 @@ def _view(
         symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in rank.symptoms[:MAX_SYMPTOMS]),
         worker=None if rank.worker is None else rank.worker.moved(offset_ns),
         clock_error_ns=error_ns,
+        pace=rank.pace.moved(offset_ns),
     )
 
 

@@ -74,6 +74,8 @@ STACK_SOURCE: Final = "torchdist.stack.source"
 """How `code.stacktrace` was taken: by our `thread` in the rank, or by a `signal`, because the GIL was held."""
 REMOTE_CALL: Final = "rpc"
 """What stands for an operation in findings about remote procedure calls."""
+IDLE: Final = "idle"
+"""The verdict of a finding: no rank has called an operation for long, and all stand still; no rank is to blame."""
 STARVED: Final = "starved"
 """The verdict of a finding: all threads that serve remote procedure calls wait in calls of their own."""
 

@@ -9,7 +9,8 @@ from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
-from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck
+from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck, IdleFound, IdleOver
+from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.stall.findings.watch import FindingWatch
 from otel_torchdist.stall.incident_id import Incident
@@ -57,6 +58,7 @@ class RunWatch:
         self._findings = FindingWatch()
         self._timeouts = ShortTimeouts(rules.timeouts_exceed_ns)
         self._calls = TroubleFinder(rules.threshold_ns)
+        self._idle = IdleFinder(rules.idle_ns)
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._sight = Sight()
@@ -210,6 +212,7 @@ class RunWatch:
             events += self._findings.compare(world, run_of(world), self.agent_id, cause)
         if any(view.worker is not None for view in world.ranks.values()):
             events += self._stuck_calls(world)
+        events += self._standing_still(world)
         self._remember(world, waits)
         return events
 
@@ -237,6 +240,14 @@ class RunWatch:
             for one in self._calls.find(world)
         ]
         return found + [CallsGoOn(run, one) for one in self._calls.gone]
+
+    def _standing_still(self, world: WorldSnapshot) -> list[Event]:
+        """Report that the whole job calls nothing, and that it does again."""
+        run, found = run_of(world), self._idle.find(world)
+        events: list[Event] = [IdleOver(run, self._idle.gone)] if self._idle.gone is not None else []
+        if found is not None:
+            events.append(IdleFound(Incident(run, f"idle {found.since_ns}", self.agent_id), found, world))
+        return events
 
     def lose_sight(self) -> list[Event]:
         """End the incident: the run's tapes are gone, or belong to another run now."""

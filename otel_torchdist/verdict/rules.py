@@ -38,12 +38,14 @@ class StallRules:
             `evaluate.py:run`) matches one.
         compares_calls: Whether calls are compared between ranks even where nothing stalls.
         grace_ns: For how long a verdict stands before anything but a warning follows from it.
+        idle_ns: The time without a call after which a whole job stands still at the earliest; 0 for never.
     """
 
     threshold_ns: int
     ignored: tuple[str, ...] = ()
     compares_calls: bool = True
     grace_ns: int = 0
+    idle_ns: int = 0
 
     @classmethod
     def from_config(cls, config: Config, threshold_s: float | None = None) -> StallRules:
@@ -51,7 +53,9 @@ class StallRules:
         seconds = config.stall_timeout if threshold_s is None else threshold_s
         acts = any(action.kind is not ActionKind.LOG for action in config.on_stall)
         grace_ns = round(config.on_stall_grace * 1e9) if acts else 0
-        return cls(round(seconds * 1e9), config.stall_ignore, config.compare_calls, grace_ns)
+        threshold_ns = round(seconds * 1e9)
+        idle_ns = config.idle_after * threshold_ns
+        return cls(threshold_ns, config.stall_ignore, config.compare_calls, grace_ns, idle_ns)
 
     @property
     def timeouts_exceed_ns(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from otel_torchdist.job.requests.abort import GIVEN_UP
 from otel_torchdist.job.requests.stacks import ThreadStack
@@ -64,6 +65,29 @@ class ChildWait:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a rank calls operations, and whether it works meanwhile.
+
+    Attributes:
+        called_ns: When it last entered or left an operation, ended a step or began or ended an activity; 0 for never.
+        longest_gap_ns: The longest time between two calls so far, outside of operations; 0 if all were short.
+        busy: The share of a core that it and the processes that it has started used lately, outside of operations;
+            None if that is not known.
+    """
+
+    called_ns: int = 0
+    longest_gap_ns: int = 0
+    busy: float | None = None
+
+    def moved(self, offset_ns: int) -> Pace:
+        """The same on a clock that is ahead by this much."""
+        return replace(self, called_ns=self.called_ns + offset_ns) if self.called_ns else self
+
+
+NO_PACE: Final = Pace()
+
+
+@dataclass(frozen=True, slots=True)
 class RankView:
     """One rank.
 
@@ -111,6 +135,7 @@ class RankView:
         world: The world that its rank is of, if its program has made that by hand; '' for that of the default group.
         world_size: How many ranks that has; 0 if it is not known.
         places: By the key of each group of another world: this process's rank there.
+        pace: How often it calls operations.
         clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
     """
 
@@ -157,6 +182,7 @@ class RankView:
     world_size: int = 0
     places: Mapping[str, int] = field(default_factory=dict[str, int])
     clock_error_ns: int = 0
+    pace: Pace = NO_PACE
 
     @property
     def is_dead(self) -> bool:

@@ -14,6 +14,8 @@ from otel_torchdist.stall.findings.events import (
     CallsGoOn,
     CallsStuck,
     Finding,
+    IdleFound,
+    IdleOver,
     MismatchFound,
     PathMeasured,
     ProblemFound,
@@ -66,6 +68,8 @@ def _show_finding(event: Event, metrics: NodeMetrics) -> None:
         metrics.add_finding(status_of(event))
     elif isinstance(event, CallsGoOn):
         metrics.drop_finding(event.run, "", event.calls.trouble.value, event.calls.ranks)
+    elif isinstance(event, IdleOver):
+        metrics.drop_finding(event.run, "", semconv.IDLE, event.idle.ranks)
     elif isinstance(event, SlowGone):
         metrics.drop_finding(event.run, event.part.group, event.part.kind.value, event.part.ranks)
     elif isinstance(event, StragglerGone):
@@ -102,5 +106,7 @@ def status_of(event: Finding) -> FindingStatus:
     if isinstance(event, CallsStuck):
         calls = event.calls
         return FindingStatus(run, "", semconv.REMOTE_CALL, calls.trouble.value, calls.ranks, trace_id, text)
+    if isinstance(event, IdleFound):
+        return FindingStatus(run, "", "", semconv.IDLE, event.idle.ranks, trace_id, text)
     part = event.part
     return FindingStatus(run, part.group, part.operation, part.kind.value, part.ranks, trace_id, text)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.cli.diagnose.standing import NOT_STANDING, Standing, standing_of
 from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import read_agents_verdict
@@ -17,7 +18,7 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.processes.state import SILENT_NS
-from otel_torchdist.semconv import MISMATCHED, VERDICT, VERDICT_RANKS
+from otel_torchdist.semconv import IDLE, MISMATCHED, VERDICT, VERDICT_RANKS
 from otel_torchdist.stall.findings.events import FINDINGS
 from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_calls
 from otel_torchdist.stall.findings.watch import FindingWatch
@@ -82,6 +83,7 @@ class Diagnosis:
         warnings: What could not be read.
         findings: What is wrong without a stall, such as values that are not finite, a sentence each.
         past_findings: What an agent has found and no longer held at the last moment, a sentence each.
+        standing: How its ranks stand still outside of operations, if they do; if that is long, it is a finding.
         helpers: Diagnoses of the runs of processes that its ranks have started.
     """
 
@@ -93,6 +95,7 @@ class Diagnosis:
     warnings: tuple[str, ...]
     findings: tuple[str, ...] = ()
     past_findings: tuple[str, ...] = ()
+    standing: Standing = NOT_STANDING
     helpers: tuple[Diagnosis, ...] = ()
 
     @property
@@ -187,7 +190,8 @@ def diagnose_run(
     written = read_agents_verdict(run.directory, run.run_id)
     found = examine(run.run_id, run.world_size, views, rules, now_ns, written)
     tapes = {tape.identity.nonce: tape for one in runs for tape in one.tapes}
-    findings, past_findings = _findings(run, found)
+    standing = standing_of(found, rules, [tape.identity for tape in run.tapes])
+    findings, past_findings = _findings(run, found, standing)
     return Diagnosis(
         run=run,
         found=found,
@@ -197,6 +201,7 @@ def diagnose_run(
         warnings=tuple(warnings),
         findings=findings,
         past_findings=past_findings,
+        standing=standing,
     )
 
 
@@ -227,7 +232,7 @@ def _views_of(
     return views
 
 
-def _findings(run: Run, found: PostMortem) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _findings(run: Run, found: PostMortem, standing: Standing) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What agents report without a stall: what still holds at the last moment, and what did before.
 
     As far as the tapes show it, and otherwise as this node's agent has written it down.
@@ -243,8 +248,12 @@ def _findings(run: Run, found: PostMortem) -> tuple[tuple[str, ...], tuple[str, 
     if cause is not None:
         known.add((MISMATCHED, compress_ranks(cause.ranks)))
     kept = [one for one in read_kept_findings(run.directory, run.run_id) if (one.kind, one.ranks) not in known]
-    holding = (*map(describe_finding, shown), *(one.text for one in kept if not one.until_ns))
-    return holding, tuple(f"until {time_of_day(one.until_ns)}: {one.text}" for one in kept if one.until_ns)
+    if standing.is_long:  # which says for how long until now
+        kept = [one for one in kept if one.kind != IDLE or one.until_ns]
+    holding = [*map(describe_finding, shown), *(one.text for one in kept if not one.until_ns)]
+    if standing.is_long:
+        holding.append(standing.text)
+    return tuple(holding), tuple(f"until {time_of_day(one.until_ns)}: {one.text}" for one in kept if one.until_ns)
 
 
 def _key(attributes: Mapping[str, object]) -> tuple[object, object]:

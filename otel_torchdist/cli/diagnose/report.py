@@ -124,6 +124,9 @@ def conclusion_of(diagnosis: Diagnosis) -> list[str]:
         return [VERDICT, diagnosis.verdict_text, *hung, *_beyond_the_sentence(diagnosis), *_rescue(diagnosis)]
     if found.is_undecided:
         return ["undecided", diagnosis.undecided_text]
+    standing = diagnosis.standing
+    if standing.text and not standing.is_long:
+        return ["no verdict", standing.text]
     waited = "longer than allowed" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
     return ["no verdict", f"no operation was open for {waited}, and no rank was left behind in one"]
 

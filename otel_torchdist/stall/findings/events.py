@@ -12,6 +12,7 @@ from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.stall.incident_id import Incident
+from otel_torchdist.verdict.idle import Idle
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import WorldSnapshot
@@ -176,7 +177,35 @@ class ProblemFound:
     world: WorldSnapshot
 
 
-Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound | CallsStuck
-FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound, CallsStuck)
-FindingGone: TypeAlias = StragglerGone | SlowGone | CallsGoOn
+@dataclass(frozen=True, slots=True)
+class IdleFound:
+    """A whole job stands still outside of operations.
+
+    Attributes:
+        incident: Names its trace.
+        idle: Where the ranks stand, and since when.
+        world: The snapshot.
+    """
+
+    incident: Incident
+    idle: Idle
+    world: WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class IdleOver:
+    """It goes on, or has ended.
+
+    Attributes:
+        run: 128-bit id.
+        idle: As it was reported.
+    """
+
+    run: int
+    idle: Idle
+
+
+Finding: TypeAlias = MismatchFound | StragglerFound | SlowFound | ValuesFound | ProblemFound | CallsStuck | IdleFound
+FINDINGS: Final = (MismatchFound, StragglerFound, SlowFound, ValuesFound, ProblemFound, CallsStuck, IdleFound)
+FindingGone: TypeAlias = StragglerGone | SlowGone | CallsGoOn | IdleOver
 FindingEvent: TypeAlias = Finding | FindingGone | ArrivalsCompared | PathMeasured

@@ -7,6 +7,7 @@ from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.events import (
     CallsStuck,
     Finding,
+    IdleFound,
     MismatchFound,
     ProblemFound,
     SlowFound,
@@ -15,6 +16,7 @@ from otel_torchdist.stall.findings.events import (
 from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
+from otel_torchdist.verdict.wording.idle import describe_idle
 from otel_torchdist.verdict.wording.machine import describe_slow
 from otel_torchdist.verdict.wording.sentence import describe_frame, describe_mismatch, describe_operation
 from otel_torchdist.world.model import WorldSnapshot
@@ -34,6 +36,8 @@ def describe_finding(event: Finding) -> str:
         return describe_problem(event.problem)
     if isinstance(event, CallsStuck):
         return event.calls.text
+    if isinstance(event, IdleFound):
+        return describe_idle(event.idle, (event.world.taken_ns - event.idle.since_ns) / 1e9)
     late = event.straggler
     return (
         f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "

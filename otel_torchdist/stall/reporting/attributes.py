@@ -11,6 +11,7 @@ from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.events import (
     CallsStuck,
     Finding,
+    IdleFound,
     MismatchFound,
     ProblemFound,
     SlowFound,
@@ -85,6 +86,8 @@ def of_finding(event: Finding) -> Attributes:
         return _of_problem(event)
     if isinstance(event, CallsStuck):
         return _of_calls(event)
+    if isinstance(event, IdleFound):
+        return _of_idle(event)
     return _of_straggler(event) if isinstance(event, StragglerFound) else _of_slow_part(event)
 
 
@@ -148,6 +151,17 @@ def _of_calls(event: CallsStuck) -> Attributes:
         semconv.STALL_AGE: (event.world.taken_ns - calls.since_ns) / 1e9,
     }
     return found | ({semconv.RPC_METHOD: calls.function} if calls.function else {})
+
+
+def _of_idle(event: IdleFound) -> Attributes:
+    ranks = event.idle.ranks
+    return {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: semconv.IDLE,
+        semconv.VERDICT_RANKS: compress_ranks(ranks),
+        semconv.STALL_AGE: (event.world.taken_ns - event.idle.since_ns) / 1e9,
+        **_of_frame(event.idle.stands[ranks[0]].frame),
+    }
 
 
 def _of_straggler(event: StragglerFound) -> Attributes:

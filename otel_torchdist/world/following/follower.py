@@ -9,6 +9,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import RankSymptoms
+from otel_torchdist.processes.cpu_time import CpuTime
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
@@ -24,8 +25,9 @@ from otel_torchdist.world.following.baselines import Baselines
 from otel_torchdist.world.following.call_history import RankLogs
 from otel_torchdist.world.following.channel_progress import ChannelProgress
 from otel_torchdist.world.following.child_waits import ChildWaits
+from otel_torchdist.world.following.pace import PaceLog
 from otel_torchdist.world.following.values import ValueLog
-from otel_torchdist.world.model import RankView, Stacks
+from otel_torchdist.world.model import Pace, RankView, Stacks
 from otel_torchdist.world.part_sizes import part_sizes
 from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
@@ -85,6 +87,8 @@ class TapeFollower:
         self._checkpoints = CheckpointLog(reader.names)
         self._shared_groups = SharedGroups(self._resolved)
         self._process = ProcessState(reader.identity)
+        self._pace = PaceLog()
+        self._cpu = CpuTime(reader.identity)
         self._children = ChildWaits(reader.identity, reader.owner)
         self._request = 0
         self._stacks_file = StacksFile(reader.path, reader.owner)
@@ -108,6 +112,7 @@ class TapeFollower:
         for operation in batch.ended:
             self._ended(operation)
         self._progress.settle()
+        self._pace.observe(batch)
         if batch.numerics or batch.steps or batch.lost:
             self._values.observe(batch.entered, batch.numerics, batch.steps, batch.lost > 0)
 
@@ -232,7 +237,14 @@ class TapeFollower:
             death=death,
             symptoms=self._machine.symptoms_of(identity.nonce) if self._machine is not None else (),
             worker=worker_of(self.reader, status),
+            pace=self._current_pace(now_ns, is_over),
         )
+
+    def _current_pace(self, now_ns: int, is_over: bool) -> Pace:
+        pace = self._pace.shown(None)
+        if is_over:
+            return pace
+        return self._pace.shown(self._cpu.check(now_ns, max(pace.called_ns, self.reader.identity.monotonic_ns)))
 
     def _end(self, now_ns: int) -> tuple[bool, Death | None]:
         """Whether it is alive, and how it died, as far as that was seen before its tape was last polled.

@@ -7,11 +7,13 @@ begins there, and the operation that is open goes on when the group is created i
 from __future__ import annotations
 
 import functools
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from otel_torchdist import guard
 from otel_torchdist.capture.c10d.groups.meeting import Meeting, meeting_of
 from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, GroupEvents, Rendezvous
 from otel_torchdist.capture.thread_frames import frames_by_thread
