@@ -1,13 +1,19 @@
 """The ``torch.backends`` entry point: the last step of every ``import torch``.
 
 It runs in every process that imports torch, including torchrun itself and DataLoader workers. Without our switch
-it reads one environment variable and returns. With it, it only waits for the first process group. The switch's
-value is checked only then, so that an invalid one is reported by the ranks alone.
+it reads one environment variable and returns. With it, it only waits for the first process group, and for torchrun to
+wait for other nodes. The switch's value is checked only then, so that an invalid one is reported by the ranks alone.
 """
 
 import os
+from types import ModuleType
 
 _SWITCH = "OTEL_PYTHON_TORCHDIST_ENABLED"
+_LAUNCHERS = (
+    "torch.distributed.elastic.rendezvous.dynamic_rendezvous",
+    "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
+)
+"""What torchrun imports to wait for other nodes."""
 
 
 def autoload() -> None:
@@ -16,8 +22,11 @@ def autoload() -> None:
         return
     try:
         from otel_torchdist.first_group import when_first_group
+        from otel_torchdist.when_imported import when_imported
 
         when_first_group(_switch_on)
+        for launcher in _LAUNCHERS:
+            when_imported(launcher, _watch_nodes)
     except Exception as error:
         from otel_torchdist import guard
 
@@ -28,3 +37,9 @@ def _switch_on() -> None:
     from otel_torchdist.switch import switch_on_from_environment
 
     switch_on_from_environment()
+
+
+def _watch_nodes(module: ModuleType) -> None:
+    from otel_torchdist.node_rendezvous import watch
+
+    watch(module)

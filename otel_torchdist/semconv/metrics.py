@@ -19,6 +19,7 @@ COMMUNICATION_SECONDS: Final = "torchdist_communication_seconds_total"
 LAST_STARTED_SEQUENCE: Final = "torchdist_last_started_sequence"
 LAST_COMPLETED_SEQUENCE: Final = "torchdist_last_completed_sequence"
 STEP_DURATION: Final = "torchdist_step_duration_seconds"
+IDLE_SECONDS: Final = "torchdist_idle_seconds"
 TIMED_STEPS: Final = "torchdist_timed_steps_total"
 TIMED_STEP_SECONDS: Final = "torchdist_timed_step_seconds_total"
 DATA_WAIT_SECONDS: Final = "torchdist_data_wait_seconds_total"
@@ -112,6 +113,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     LAST_STARTED_SEQUENCE: "torchdist.last_started_sequence",
     LAST_COMPLETED_SEQUENCE: "torchdist.last_completed_sequence",
     STEP_DURATION: "torchdist.step.duration",
+    IDLE_SECONDS: "torchdist.idle",
     TIMED_STEPS: "torchdist.timed_steps",
     TIMED_STEP_SECONDS: "torchdist.timed_step",
     DATA_WAIT_SECONDS: "torchdist.data_wait",

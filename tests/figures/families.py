@@ -137,6 +137,15 @@ def saved_age(run: Run) -> None:
     assert run.final.series(semconv.CHECKPOINT_AGE) == {}
 
 
+def idle(run: Run) -> None:
+    """While the program runs, no rank has been without a call since before its last one; nothing is idle in the end."""
+    found = run.live.series(semconv.IDLE_SECONDS)
+    newest = {str(one.rank): max(call.created_ns for call in one.calls) / 1e9 for one in run.witnesses}
+    assert found.keys() == {(rank,) for rank in newest}
+    assert all(0 <= seconds <= max(run.live.at - newest[rank], 0) + 5 for (rank,), seconds in found.items())
+    assert run.final.series(semconv.IDLE_SECONDS) == {}
+
+
 def step_seconds(run: Run, bound: int) -> Series:
     """Return bounds of the sum of all steps but the first, whose begin is not known."""
     return by_rank(lambda witness: witness.step_bounds_s(witness.steps - 1, 0)[bound])(run)
@@ -248,6 +257,7 @@ PROGRAM_FAMILIES: Final[dict[str, Check]] = {
     semconv.CHECKPOINT_FAILURES: absent(semconv.CHECKPOINT_FAILURES),
     semconv.CHECKPOINT_AGE: if_saving(saved_age, absent(semconv.CHECKPOINT_AGE)),
     semconv.CHECKPOINT_INTERVAL: absent(semconv.CHECKPOINT_INTERVAL),
+    semconv.IDLE_SECONDS: idle,
     semconv.TIMED_STEPS: shown(semconv.TIMED_STEPS, by_rank(lambda witness: witness.steps - 1)),
     semconv.TIMED_STEP_SECONDS: within(
         semconv.TIMED_STEP_SECONDS, lambda run: step_seconds(run, 0), lambda run: step_seconds(run, 1)

@@ -119,6 +119,7 @@ class RankSnapshot:
         save_interval_s: The longest of the newest intervals between its saves; 0 if there is none.
         figures: What it has counted itself.
         calls: Durations of its remote procedure calls, by metric and labels.
+        idle_s: Seconds since it last entered or left an operation, or ended a step.
     """
 
     run: str
@@ -145,6 +146,7 @@ class RankSnapshot:
     calls: Mapping[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
         default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
     )
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

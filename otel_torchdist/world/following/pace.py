@@ -10,11 +10,15 @@ from otel_torchdist.world.model import Pace
 NOTABLE_NS: Final = 1_000_000_000
 """Within a batch that spans less, gaps are not looked for: they would be no measure of what is unusually long."""
 
+FIRST_CALLS: Final = 16
+"""Gaps before this many calls are those of a program that starts: it loads data, compiles, and is slow at first."""
+
 
 class PaceLog:
-    """Follows the calls of one tape; what it keeps is two numbers."""
+    """Follows the calls of one tape; what it keeps is three numbers."""
 
     def __init__(self) -> None:
+        self._calls = 0
         self._reached_ns = 0
         self._longest_gap_ns = 0
 
@@ -27,15 +31,17 @@ class PaceLog:
             *(one.completed_ns or 0 for one in batch.activities_ended),
         ]
         last_ns = batch.entered[-1].entered_ns if batch.entered else 0
-        if self._reached_ns and last_ns - self._reached_ns > NOTABLE_NS:
+        if batch.entered and last_ns - (self._reached_ns or batch.entered[0].entered_ns) > NOTABLE_NS:
             calls = [(one.entered_ns, True) for one in batch.entered]
             self._look_for_gaps(sorted([*calls, *((end_ns, False) for end_ns in ends)]))
+        self._calls += len(batch.entered)
         self._reached_ns = max([self._reached_ns, last_ns, *ends])
 
     def _look_for_gaps(self, moments: list[tuple[int, bool]]) -> None:
-        reached_ns = self._reached_ns
+        reached_ns, calls = self._reached_ns, self._calls
         for moment_ns, is_call in moments:
-            if is_call:
+            calls += is_call
+            if is_call and reached_ns and calls > FIRST_CALLS:
                 self._longest_gap_ns = max(self._longest_gap_ns, moment_ns - reached_ns)
             reached_ns = max(reached_ns, moment_ns)
 

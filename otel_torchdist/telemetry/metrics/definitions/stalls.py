@@ -77,6 +77,14 @@ STALL_METRICS: Final = (
         of_rank(lambda rank: None if rank.up is None else int(rank.up)),
     ),
     NumberMetric(
+        semconv.IDLE_SECONDS,
+        Kind.GAUGE,
+        Unit.SECONDS,
+        "Time since the rank last entered or left an operation, or ended a step; no series of a rank that is over.",
+        BY_RANK,
+        of_rank(lambda rank: rank.idle_s if rank.up else None),
+    ),
+    NumberMetric(
         semconv.STALLED_METRIC,
         Kind.GAUGE,
         Unit.NONE,

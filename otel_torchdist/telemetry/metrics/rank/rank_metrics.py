@@ -81,6 +81,7 @@ class RankMetrics:
         self.run = RunLabel(label_of)
         self._status: TapeStatus | None = None
         self._up: bool | None = True
+        self._called_ns = tape.identity.monotonic_ns
         self._records_lost = 0
         self._totals = RankTotals()
         self._awaited_values: dict[int, Series] = {}
@@ -164,6 +165,9 @@ class RankMetrics:
             for operation in still_open:
                 if operation.started_ns is not None:
                     self._count_begun(operation)
+            ends = [one.completed_ns or 0 for one in batch.ended]
+            calls = [one.entered_ns for one in batch.entered[-1:]]
+            self._called_ns = max([self._called_ns, *ends, *calls, *(mark.ended_ns for mark in batch.steps)])
             self._status = status
             self._figures = read_figures(self._tape.words)
             if is_running or status.state is not TapeState.RUNNING:  # else it disappeared silently: see `gone`
@@ -229,6 +233,7 @@ class RankMetrics:
                 save_interval_s=max(saves.intervals_ns, default=0) / 1e9,
                 figures=self._figures,
                 calls=dict(self._calls.copies),
+                idle_s=max(now_ns - self._called_ns, 0) / 1e9,
             )
 
     @property

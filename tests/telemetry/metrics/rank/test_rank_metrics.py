@@ -295,6 +295,24 @@ def test_headroom(node: Node) -> None:
         assert node.values(semconv.INPUT_HEADROOM_METRIC) == expected
 
 
+def test_time_without_a_call(node: Node) -> None:
+    """A rank is idle since it last entered or left an operation, or ended a step; a rank that is over has no series."""
+    rank = node.add(monotonic_ns=0)
+    node.clock.now_ns = 20 * SECOND
+    number = rank.begin(at=12 * SECOND)
+    node.poll()
+    assert node.values(semconv.IDLE_SECONDS) == {(RUN, "0"): 8.0}
+    rank.writer.complete(number, 12 * SECOND, 13 * SECOND, How.CALL)
+    node.poll()
+    assert node.values(semconv.IDLE_SECONDS) == {(RUN, "0"): 7.0}
+    rank.writer.step_ended(1, 15 * SECOND, 1)
+    node.poll()
+    assert node.values(semconv.IDLE_SECONDS) == {(RUN, "0"): 5.0}
+    rank.writer.finish(TapeState.FAILED, 0)
+    node.poll()
+    assert node.values(semconv.IDLE_SECONDS) == {}
+
+
 def test_steps(node: Node) -> None:
     """A step's duration is the time between two consecutive marks; the first mark and one after a gap have none."""
     rank = node.add()
