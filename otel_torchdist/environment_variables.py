@@ -170,6 +170,16 @@ more. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) there is none.
 Default: "true"
 """
 
+OTEL_PYTHON_TORCHDIST_ANNOUNCE = "OTEL_PYTHON_TORCHDIST_ANNOUNCE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ANNOUNCE
+
+Whether a stall or a crash is announced on the job's standard error, once for the whole job: the verdict, and the
+command that shows more, in lines that begin with ``otel_torchdist:``. Where the job's standard error cannot be written
+to from outside, a rank logs them.
+Default: "true"
+"""
+
 OTEL_PYTHON_TORCHDIST_ON_STALL = "OTEL_PYTHON_TORCHDIST_ON_STALL"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL

@@ -21,6 +21,7 @@ from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.findings_log import FindingsLog
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.neighbours import Neighbours
+from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.priority import Priority
 from otel_torchdist.agent.reading.memory_shares import MAX_BYTES_OF_USER
 from otel_torchdist.agent.reading.reader import Reader
@@ -67,13 +68,20 @@ class Agent:
             each was given up.
     """
 
-    def __init__(self, config: Config, outputs: Callable[[], Outputs], priority: Priority | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        outputs: Callable[[], Outputs],
+        priority: Priority | None = None,
+        is_relayed: bool = False,
+    ) -> None:
         """Set up an agent that reads no job directory yet.
 
         Args:
             config: Threshold, span budget and where `/metrics` is served.
             outputs: Builds what the agent writes to.
             priority: That of this process; None if it stays as it is.
+            is_relayed: Whether ranks pass on the warnings of this process; see `LogRelay`.
         """
         self.scrapes = 0
         self.given_up: dict[Path, float] = {}
@@ -103,7 +111,10 @@ class Agent:
         held = dataclasses.replace(built, sink=self._sink)
         self._feed = live_feed(config)
         archive = archive_of(config)
-        self.reader = Reader(held, config.span_budget, self._watch, self._deaths, archive, self._feed, self._machine)
+        self._notices = Notices(lambda: self.reader.tapes, is_relayed=is_relayed) if config.announce else None
+        self.reader = Reader(
+            held, config.span_budget, self._watch, self._deaths, archive, self._feed, self._machine, self._notices
+        )
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:
@@ -145,6 +156,11 @@ class Agent:
     def is_live(self, directory: Path) -> bool:
         """Whether a rank of a job that is read is alive, judging by the open tapes, which takes no descriptor."""
         return any(tape.is_alive() for tape in self.reader.tapes if tape.path.parent == directory)
+
+    @property
+    def is_announcing(self) -> bool:
+        """Whether a verdict is still to be written to a job's standard error."""
+        return self._notices is not None and self._notices.is_announcing
 
     @property
     def metrics_port(self) -> int | None:

@@ -99,7 +99,8 @@ class Foreground:
         reader = self._agent.reader
         if stop.received is not None:
             return reader.is_concluding
-        return reader.is_concluding or reader.awaits_last_verdict or RankLife.RUNNING in self._log.latest
+        is_known = not reader.awaits_last_verdict and RankLife.RUNNING not in self._log.latest
+        return reader.is_concluding or not is_known or self._agent.is_announcing
 
     def _linger(self, stop: StopSignals) -> None:
         """Stay for a final scrape, and for ranks that are restarted."""

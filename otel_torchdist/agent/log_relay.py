@@ -15,13 +15,20 @@ from typing import Final
 
 from otel_torchdist.files.kept import KeptFile, identity_of
 from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.this_process.stderr_logging import ANNOUNCED, NOTICE, goes_to_stderr_only
 
 LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"
 STAND_IN_LOCK_NAME: Final = "relay.stand-in.lock"
 SILENT_CHECKS: Final = 4
 """Checks, one a second, without a sign of the rank that is responsible."""
-LEVELS: Final = {" WARNING ": logging.WARNING, " ERROR ": logging.ERROR, " CRITICAL ": logging.CRITICAL}
+LEVELS: Final = {
+    " WARNING ": logging.WARNING,
+    f" {NOTICE} ": logging.WARNING,
+    f" {ANNOUNCED} ": logging.WARNING,
+    " ERROR ": logging.ERROR,
+    " CRITICAL ": logging.CRITICAL,
+}
 """As they appear in a line of the agent's log, after the time."""
 MAX_BYTES: Final = 65_536
 """Most that is read at once; the rest can be found in the file."""
@@ -164,5 +171,17 @@ def pass_on(line: str) -> None:
     for word, level in LEVELS.items():
         _, found, message = line.partition(word)
         if found:
-            _logger.log(level, "%s", message)
+            if word.strip() != ANNOUNCED or not goes_to_stderr_only(_logger):
+                _logger.log(level, "%s", message)
             return
+
+
+def relay_sign(directory: Path) -> int | None:
+    """Return a number that grows with each check of the rank that relays the agent's log; None if no rank does."""
+    with contextlib.suppress(OSError):
+        file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.fstat(file).st_mtime_ns if is_locked_elsewhere(file) else None
+        finally:
+            os.close(file)
+    return None

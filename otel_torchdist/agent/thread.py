@@ -16,6 +16,7 @@ from otel_torchdist import guard
 from otel_torchdist.actions.finding_actions import FindingActions
 from otel_torchdist.actions.perform import Callback
 from otel_torchdist.actions.stall_actions import StallActions, doable_here, suspended_among
+from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
@@ -90,7 +91,9 @@ class ReaderThread:
         with guard.guarded("reader"):
             watch = StallWatch(StallRules.from_config(self._config))
             archive, feed = archive_of(self._config), live_feed(self._config)
-            reader = Reader(self._outputs(), self._config.span_budget, watch, archive=archive, live=feed)
+            notices = Notices(lambda: reader.tapes, is_rank=True) if self._config.announce else None
+            outputs, budget = self._outputs(), self._config.span_budget
+            reader = Reader(outputs, budget, watch, archive=archive, live=feed, announcer=notices)
             server = self._serve(reader, feed)
             try:
                 while not self._stopping:

@@ -16,6 +16,7 @@ import torch
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.job.description import JobDescription, RankDescription, describe_job, write_description
 from otel_torchdist.job.launch_command import git_commit, without_secrets
+from otel_torchdist.job.standard_error import find_standard_error
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -39,7 +40,8 @@ class SelfDescription:
     def begin(self, recorder: Recorder) -> None:
         """Describe this process beside a new tape."""
         self._tape, self._knows_gpu = recorder.tape.path, False
-        self._write(RankDescription(own_job(self._describes_launch)))
+        job = own_job(self._describes_launch)
+        self._write(RankDescription(job, stderr=find_standard_error(os.environ)))
 
     def beat(self) -> None:
         """Add the GPU, as soon as an operation has run on one: CUDA is initialised then. Called once a second."""

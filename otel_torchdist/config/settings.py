@@ -88,6 +88,7 @@ class Config:
         stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
         compare_calls: Whether calls are compared between ranks while nothing stalls.
         critical_path: Whether an agent finds the critical path of the newest steps from time to time.
+        announce: Whether stalls and crashes are announced on the job's standard error.
         on_stall: Actions on a stall, in addition to a warning in the log.
         on_finding: Actions on a finding without a stall, in addition to a warning in the log.
         on_stall_grace: Seconds for which a verdict must have stood before they are run.
@@ -136,6 +137,7 @@ class Config:
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, list_of_patterns(), "")
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
     critical_path: bool = _setting(env.OTEL_PYTHON_TORCHDIST_CRITICAL_PATH, _BOOLEAN, "true")
+    announce: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ANNOUNCE, _BOOLEAN, "true")
     on_stall: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL, _ACTIONS, "log")
     on_finding: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_FINDING, _FINDING_ACTIONS, "log")
     on_stall_grace: float = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE, milliseconds(0), "30000")

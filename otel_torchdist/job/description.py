@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import replace_at_once
+from otel_torchdist.job.standard_error import StandardError
 from otel_torchdist.naming import readable
 
 MAX_BYTES: Final = 1 << 16
@@ -148,10 +149,12 @@ class RankDescription:
     Attributes:
         job: Its job.
         gpu: UUID of the GPU that its operations run on: `GPU-…`; '' before the first.
+        stderr: The standard error of its job; None if `/proc` does not show it.
     """
 
     job: JobDescription = UNKNOWN_JOB
     gpu: str = ""
+    stderr: StandardError | None = None
 
 
 def description_path(tape: Path) -> Path:

@@ -32,7 +32,7 @@ def read_description(tape: Path, owner: int | None = None) -> RankDescription | 
     given = {one.name: getattr(found.job, one.name) for one in fields(found.job)}
     texts = {name: shown(text) for name, text in given.items() if isinstance(text, str)}
     command = tuple(shown(argument) for argument in found.job.command[:MAX_ARGUMENTS])
-    return RankDescription(replace(found.job, command=command, **texts), shown(found.gpu))
+    return RankDescription(replace(found.job, command=command, **texts), shown(found.gpu), found.stderr)
 
 
 def gpu_of(tape: Path, owner: int | None = None) -> str:

@@ -22,6 +22,7 @@ from otel_torchdist.job.description_file import job_in
 from otel_torchdist.job.directory import clean_up
 from otel_torchdist.serving.scrape_target import withdraw_stale
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
+from otel_torchdist.this_process.stderr_logging import LevelFormatter
 from otel_torchdist.this_process.stop_signals import StopSignals
 
 LOG_BYTES: Final = 512 * 1024
@@ -42,7 +43,7 @@ def main(directory: str) -> None:
             logging.getLogger("otel_torchdist").info("%s", error)
             return
         outputs = partial(outputs_from_environment, job=job_in(job_directory))
-        agent = Agent(config, outputs, Priority(weighs_session=True)).add(job)
+        agent = Agent(config, outputs, Priority(weighs_session=True), is_relayed=True).add(job)
         Foreground(agent, config.agent_linger, is_awaited=True).run(stop)
         clean_up(job_directory.parent, config.keep_runs, config.keep_bytes)
 
@@ -50,7 +51,8 @@ def main(directory: str) -> None:
 def _log_to_file(path: Path) -> None:
     """Log to two files of at most half a megabyte each; output that bypasses the log goes to the first as well."""
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
-    logging.basicConfig(handlers=[handler], format=LINE)
+    handler.setFormatter(LevelFormatter(LINE))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     logging.captureWarnings(True)
     with path.open("ab") as file:

@@ -30,6 +30,7 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall
 from otel_torchdist.stall.findings.events import FINDINGS, Finding, FindingGone
+from otel_torchdist.stall.reporting.notice import Announcer
 from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
@@ -74,6 +75,7 @@ class Reader:
         archive: ArchiveWriter | None = None,
         live: LiveFeed | None = None,
         machine: MachineWatch | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -85,13 +87,14 @@ class Reader:
             archive: Writes what is read into an archive; None for no archive. Closed with the reader.
             live: Takes what the live page shows; None if there is no page.
             machine: Reads the machine, and is stopped by its creator; None if nothing does.
+            announcer: See `StallReporter`.
         """
         self._outputs = outputs
         self._archive = archive
         self._span_budget = span_budget
         self._ranks: dict[int, FollowedRank] = {}
         self._watch = watch
-        self._reporter = StallReporter(outputs.sink, outputs.events, self)
+        self._reporter = StallReporter(outputs.sink, outputs.events, self, announcer)
         self._findings: list[Finding | FindingGone] = []
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)

@@ -15,13 +15,15 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
 )
 from otel_torchdist.naming import run_label
-from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, TimeoutShort, VerdictGiven
+from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, Occasion, TimeoutShort, VerdictGiven
 from otel_torchdist.stall.findings.events import FINDINGS, CallsStuck, Finding, MismatchFound, ProblemFound, ValuesFound
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.reporting import attributes
 from otel_torchdist.stall.reporting.attributes import resolution_of
+from otel_torchdist.stall.reporting.notice import Announcer
 from otel_torchdist.stall.reporting.spans import finding_span, incident_spans, marker_span, resolution_spans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
+from otel_torchdist.this_process.stderr_logging import ANNOUNCED, goes_to_stderr_only, logged_as
 from otel_torchdist.verdict.model import Outcome
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.sentence import sentence
@@ -50,14 +52,16 @@ class StepTraces(Protocol):
 class StallReporter:
     """Turns events into spans and logs."""
 
-    def __init__(self, sink: SpanSink, events: Logger, traces: StepTraces) -> None:
+    def __init__(self, sink: SpanSink, events: Logger, traces: StepTraces, announcer: Announcer | None = None) -> None:
         """Report to these receivers.
 
         Args:
             sink: Receives the spans, all of them urgent.
             events: Receives the log events.
             traces: Places markers in the traces of steps.
+            announcer: Announces the first verdict on each incident; None if none is announced.
         """
+        self._announcer = announcer
         self._sink = sink
         self._events = events
         self._traces = traces
@@ -92,8 +96,16 @@ class StallReporter:
         verdict = event.verdict
         age_ns = verdict.age_ns(event.world.taken_ns)
         text = sentence(verdict, age_ns / 1e9)
-        _logger.warning("stall: %s (%s)", text, _where(event.incident))
+        is_announced = self._announce(event, text)
+        if not (is_announced and goes_to_stderr_only(_logger)):
+            extra = logged_as(ANNOUNCED) if is_announced else None
+            _logger.warning("stall: %s (%s)", text, _where(event.incident), extra=extra)
         self._emit(semconv.STALL_EVENT, SeverityNumber.ERROR, text, event.incident, spans[0])
+
+    def _announce(self, event: VerdictGiven, text: str) -> bool:
+        """Announce the first verdict on an incident, unless another agent has done that."""
+        is_first = event.occasion is Occasion.OPENED and event.predecessor is None
+        return is_first and self._announcer is not None and self._announcer.announce(event, text)
 
     def _report_end(self, event: IncidentResolved) -> None:
         spans = resolution_spans(event)

@@ -1,0 +1,165 @@
+"""Announces verdicts on the standard error of the job, once per incident.
+
+A thread writes, because a file system may hang. What cannot be written now is tried again for a while: a rank may log
+it instead, and a launcher that writes to its file at an offset of its own may end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import guard
+from otel_torchdist.agent.log_relay import relay_sign
+from otel_torchdist.job.description_file import read_description
+from otel_torchdist.job.standard_error import StandardError
+from otel_torchdist.processes.reopened_stderr import Delivery, write_to
+from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.stall.reporting.notice import notice_lines
+from otel_torchdist.tape.identity import shares_pids
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.this_process.stderr_logging import NOTICE, logged_as
+from otel_torchdist.world.model import RankView
+
+FIRST_TRY_S: Final = 0.3
+"""How long the reader waits for the first attempt."""
+RETRY_S: Final = 0.25
+GIVEN_UP_S: Final = 15.0
+"""Launchers end within seconds of their ranks."""
+RECENT_NS: Final = 60_000_000_000
+"""Longer after a job its file may serve another one."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Notices:
+    """Announces the verdicts of one reader; see `Announcer`."""
+
+    def __init__(
+        self, tapes: Callable[[], Iterable[TapeReader]], is_rank: bool = False, is_relayed: bool = False
+    ) -> None:
+        """Announce nothing yet.
+
+        Args:
+            tapes: Returns the tapes that are read.
+            is_rank: Whether this process is a rank, so that its own log is the job's.
+            is_relayed: Whether ranks pass on the log of this process; see `LogRelay`.
+        """
+        self._tapes = tapes
+        self._is_rank = is_rank
+        self._is_relayed = is_relayed
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def is_announcing(self) -> bool:
+        """Whether a notice is still to be written."""
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        return bool(self._threads)
+
+    def announce(self, event: VerdictGiven, text: str) -> bool:
+        """See `Announcer`. Jobs of other users get none: what they say of their files may be forged."""
+        notice = self._notice(event, text)
+        if notice is None:
+            return False
+        thread = threading.Thread(target=notice.write_once if self._is_rank else notice.write_or_relay, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # Python 3.12 starts none while it ends
+            notice.write_once()
+        else:
+            self._threads.append(thread)
+        notice.tried.wait(FIRST_TRY_S)
+        if self._is_rank and not notice.is_delivered:
+            notice.log()
+        return notice.is_delivered
+
+    def _notice(self, event: VerdictGiven, text: str) -> _Notice | None:
+        views = event.world.ranks.values()
+        if not any(_was_here(view, event.world.taken_ns) for view in views):
+            return None
+        nonces = {view.nonce for view in views if not view.is_remote}
+        tapes = [tape for tape in self._tapes() if tape.identity.nonce in nonces and tape.owner == os.geteuid()]
+        if not tapes:
+            return None
+        first = min(tapes, key=lambda tape: tape.identity.rank)
+        host = first.identity.host if len(nonces) < first.identity.world_size else ""
+        lines = notice_lines(text, event.world.run, first.path.parent, host)
+        return _Notice(lines, files_of(tapes), first.path.parent if self._is_relayed else None)
+
+
+def _was_here(view: RankView, now_ns: int) -> bool:
+    return view.alive or now_ns - max(view.heartbeat_ns, view.seen_alive_ns) < RECENT_NS
+
+
+def files_of(tapes: Iterable[TapeReader]) -> list[StandardError]:
+    """Return the standard errors that ranks have written down, that of the lowest rank first, each with all holders."""
+    holders: dict[tuple[int, int, str], dict[tuple[int, int], None]] = {}
+    for tape in sorted(tapes, key=lambda tape: tape.identity.rank):
+        found = read_description(tape.path, tape.owner) if shares_pids(tape.identity) else None
+        if found is not None and found.stderr is not None:
+            one = found.stderr
+            holders.setdefault((one.device, one.inode, one.path), {}).update(dict.fromkeys(one.holders))
+    return [StandardError(*file, tuple(processes)) for file, processes in holders.items()]
+
+
+class _Notice:
+    """The lines to write, and where.
+
+    Attributes:
+        tried: Set after the first attempt.
+        is_delivered: Whether the lines are written, or handed to a rank.
+    """
+
+    def __init__(self, lines: Sequence[str], files: Sequence[StandardError], relay: Path | None) -> None:
+        """Write to the first of `files` that takes the lines, or through the ranks of the job directory `relay`."""
+        self.tried = threading.Event()
+        self.is_delivered = False
+        self._lines = lines
+        self._text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+        self._files = files
+        self._relay = relay
+
+    def write_once(self) -> None:
+        """Write the lines if that is possible now."""
+        with guard.guarded("the notice on stderr"):
+            self._write()
+        self.tried.set()
+
+    def write_or_relay(self) -> None:
+        """Write the lines, or have a rank log them, as soon as that is possible."""
+        deadline = time.monotonic() + GIVEN_UP_S
+        with guard.guarded("the notice on stderr"):
+            while not self._write() and not self._relayed(deadline) and time.monotonic() < deadline:
+                self.tried.set()
+                time.sleep(RETRY_S)
+        self.tried.set()
+
+    def log(self) -> None:
+        """Log the lines for those who read the log of this process."""
+        for line in self._lines:
+            _logger.warning("%s", line, extra=logged_as(NOTICE))
+        self.is_delivered = True
+
+    def _write(self) -> bool:
+        self.is_delivered = self.is_delivered or any(write_to(one, self._text) is Delivery.DONE for one in self._files)
+        return self.is_delivered
+
+    def _relayed(self, deadline: float) -> bool:
+        """Log the lines for the rank that passes them on, and wait until it has; False if there is none (any more)."""
+        if self._relay is None or relay_sign(self._relay) is None:
+            return False
+        self.log()
+        self.tried.set()
+        asked = sign = relay_sign(self._relay)
+        while sign is not None and time.monotonic() < deadline:
+            if sign != asked:  # it has begun another check since the lines were logged
+                return True
+            time.sleep(RETRY_S)
+            sign = relay_sign(self._relay)
+        self.is_delivered = False
+        return False

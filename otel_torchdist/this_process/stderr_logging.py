@@ -1,0 +1,44 @@
+"""Keeps a verdict from appearing twice on a job's standard error: as a notice, and as a line of a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+NOTICE: Final = "NOTICE"
+"""Level, in an agent's log, of what a rank logs for an agent that cannot write to the job's standard error."""
+ANNOUNCED: Final = "ANNOUNCED"
+"""Level, in an agent's log, of a warning that is on the job's standard error already."""
+_LEVEL: Final = "otel_torchdist_level"
+
+
+def logged_as(level: str) -> dict[str, str]:
+    """Return the `extra` of a log record that appears under this level in an agent's log."""
+    return {_LEVEL: level}
+
+
+class LevelFormatter(logging.Formatter):
+    """Formats records with the levels of `logged_as`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        record.levelname = getattr(record, _LEVEL, record.levelname)
+        return super().format(record)
+
+
+def goes_to_stderr_only(logger: logging.Logger) -> bool:
+    """Whether every handler of a logger writes to standard error; so does Python's own where there is none."""
+    handlers: list[logging.Handler] = []
+    current: logging.Logger | None = logger
+    while current is not None:
+        handlers += current.handlers
+        current = current.parent if current.propagate else None
+    return all(_writes_to_stderr(handler) for handler in handlers)
+
+
+def _writes_to_stderr(handler: logging.Handler) -> bool:
+    if isinstance(handler, logging.NullHandler):
+        return True
+    is_stream = isinstance(handler, logging.StreamHandler)
+    return is_stream and vars(handler).get("stream") in (sys.stderr, sys.__stderr__)
