@@ -60,6 +60,7 @@ def test_defaults() -> None:
         "synchronize": False,
         "stall_ignore": (),
         "compare_calls": True,
+        "announce": True,
         "critical_path": True,
         "on_stall": ({"kind": ActionKind.LOG, "target": ""},),
         "on_finding": ({"kind": ActionKind.LOG, "target": ""},),

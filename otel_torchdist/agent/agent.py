@@ -139,6 +139,7 @@ class Agent:
         self._own.discard(directory)
         for nonce in job.taken_up:
             self.reader.forget(nonce)
+        self.reader.leave(directory)
         job.close()
         target = self._targets.pop(directory, None)
         if target is not None:

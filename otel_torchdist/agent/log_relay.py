@@ -70,6 +70,18 @@ class LogTail:
         """Skip what has been added since the last call."""
         self._advance()
 
+    @property
+    def position(self) -> bytes:
+        """How far which file has been read."""
+        return b"%d %d %d" % (*self._identity, self._read)
+
+    def skip_to(self, position: bytes) -> None:
+        """Skip what another process has read, which this is the `position` of."""
+        self._open_newest()
+        words = [int(word) for word in position.split() if word.isdigit()]
+        if len(words) == 3 and tuple(words[:2]) == self._identity:
+            self._read = max(self._read, words[2])
+
     def close(self) -> None:
         """Close the file."""
         file, self._file = self._file, None
@@ -162,8 +174,14 @@ class LogRelay:
         self._stands_in = False
 
     def _relay_new(self) -> None:
-        for line in self._tail.new_lines():
+        """Log what is new, except for what another rank has logged since this one looked."""
+        progress = self._stand_in_lock.fileno()  # of the other file, the time of the last change is a sign
+        self._tail.skip_to(os.pread(progress, 64, 0))
+        lines = self._tail.new_lines()
+        for line in lines:
             pass_on(line)
+        with contextlib.suppress(OSError):  # no space
+            os.pwrite(progress, self._tail.position.ljust(64), 0) if lines else None
 
 
 def pass_on(line: str) -> None:

@@ -33,6 +33,7 @@ GRADIENT_SYNC_SECONDS: Final = "torchdist_gradient_sync_seconds"
 GRADIENT_SYNC_EXPOSED_SECONDS: Final = "torchdist_gradient_sync_exposed_seconds"
 STALLED_METRIC: Final = "torchdist_stalled"
 STALL_INFO: Final = "torchdist_stall_info"
+ATTEMPT_ENDED: Final = "torchdist_attempt_ended_info"
 FINDING_INFO: Final = "torchdist_finding_info"
 ARRIVALS: Final = "torchdist_arrivals_compared_total"
 LAST_ARRIVALS: Final = "torchdist_last_arrivals_total"
@@ -127,6 +128,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     GRADIENT_SYNC_EXPOSED_SECONDS: "torchdist.gradient_sync.exposed",
     STALLED_METRIC: "torchdist.stalled",
     STALL_INFO: "torchdist.stall.info",
+    ATTEMPT_ENDED: "torchdist.attempt_ended.info",
     FINDING_INFO: "torchdist.finding.info",
     ARRIVALS: "torchdist.arrivals_compared",
     LAST_ARRIVALS: "torchdist.last_arrivals",

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
+from otel_torchdist.agent.reading.attempt_ends import AttemptEnds
 from otel_torchdist.agent.reading.followed_rank import FollowedRank, RankState
 from otel_torchdist.agent.reading.losses import LossLog
 from otel_torchdist.agent.reading.memory_shares import MemoryShares
@@ -28,7 +30,7 @@ from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
-from otel_torchdist.stall.events import Event, OngoingStall
+from otel_torchdist.stall.events import Event, OngoingStall, VerdictGiven
 from otel_torchdist.stall.findings.events import FINDINGS, Finding, FindingGone
 from otel_torchdist.stall.reporting.notice import Announcer
 from otel_torchdist.stall.reporting.reporter import StallReporter
@@ -38,6 +40,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.job_attributes import described_beyond
 from otel_torchdist.telemetry.export.outputs import Outputs
+from otel_torchdist.telemetry.export.prompt_push import PromptPush
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.spans.model import LinkTarget
@@ -105,8 +108,10 @@ class Reader:
             archive_dropped=lambda: archive.dropped if archive is not None else None,
             machine=lambda: machine.reading if machine is not None else None,
         )
+        self._ends = AttemptEnds(self.metrics)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
+        self._push = PromptPush(provider)
         self.incidents: list[Event] = []
         self.failed: dict[int, Exception] = {}
         self._is_behind = False
@@ -226,6 +231,10 @@ class Reader:
             self.failed |= self._watch.failed
         else:
             self._watch.stand_down()
+        tapes = {nonce: rank.tape for nonce, rank in self._ranks.items()}
+        has_ended = self._ends.update(self.incidents, self.seen if watches else (), tapes, self.awaits_last_verdict)
+        if has_ended or any(isinstance(event, VerdictGiven) for event in self.incidents):
+            self._push.request()
         for nonce, rank in list(self._ranks.items()):
             self._retire(nonce, rank)
         if self._live is not None:
@@ -313,6 +322,10 @@ class Reader:
                     rank.metrics.gone(cleanly=life is RankLife.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
+
+    def leave(self, directory: Path) -> None:
+        """Show nothing any more of a job directory whose tapes have been forgotten."""
+        self._ends.leave(directory)
 
     def forget(self, nonce: int) -> None:
         """Stop reading a tape, if it is being read."""

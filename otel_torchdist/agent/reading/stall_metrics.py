@@ -28,7 +28,8 @@ from otel_torchdist.stall.findings.slow import PathLengths
 from otel_torchdist.stall.findings.values import NonFinite
 from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.telemetry.metrics.labels import label_value
-from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.run_status import FindingStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, PathSnapshot
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 

@@ -19,9 +19,11 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunKey, RunLabels, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
+from otel_torchdist.telemetry.metrics.run_status import EndStatus, FindingStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import (
     ArrivalCounts,
     DurationListeners,
+    EndSnapshot,
     FindingSnapshot,
     GroupInfo,
     Listener,
@@ -36,42 +38,6 @@ from otel_torchdist.telemetry.metrics.snapshots import (
 
 MAX_FINDINGS: Final = 64
 """Findings kept per run, the newest ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class StallStatus:
-    """The one incident of a run, as the metrics show it.
-
-    Attributes:
-        run_id: The run.
-        group_key: `GroupName.key` of the group whose operation stalls; '' if it is not known.
-        operation: That operation.
-        verdict: The verdict's name.
-        ranks: Global ranks that the verdict names.
-        coverage: How many members reported, such as `3/4`.
-        trace_id: Trace of the incident.
-    """
-
-    run_id: int
-    group_key: str
-    operation: str
-    verdict: str
-    ranks: tuple[int, ...]
-    coverage: str
-    trace_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class FindingStatus:
-    """A finding in a run that is not a stall; attributes as in `StallStatus`, and a sentence."""
-
-    run_id: int
-    group_key: str
-    operation: str
-    verdict: str
-    ranks: tuple[int, ...]
-    trace_id: int
-    text: str = ""
 
 
 @dataclass(slots=True)
@@ -89,6 +55,7 @@ class _Run:
     calls: dict[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
         default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
     )
+    end: EndSnapshot | None = None
 
     def copy(self) -> _Run:
         timed = {labels: one.copy() for labels, one in self.timed.items()}
@@ -103,7 +70,13 @@ class _Run:
             arrivals,
             self.path,
             {series: one.copy() for series, one in self.calls.items()},
+            self.end,
         )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is shown without a rank."""
+        return self.stall is not None or self.end is not None
 
     def add(self, rank: RankSnapshot) -> None:
         self.steps.add(rank.steps)
@@ -172,7 +145,7 @@ class NodeMetrics:
             if last is not None:
                 self._runs.setdefault(last.run, _Run()).add(last)
             present = {snapshot.run for snapshot in self._snapshot_ranks()}
-            self._runs = {label: run for label, run in self._runs.items() if label in present or run.stall}
+            self._runs = {label: run for label, run in self._runs.items() if label in present or run.is_kept}
             self._release()
 
     def _label_of(self, user: int, directory: Path, run_id: int) -> str:
@@ -215,6 +188,30 @@ class NodeMetrics:
             run = self._runs.get(self._run_labels.of_run(run_id))
             if run is not None:
                 run.stall = None
+
+    def set_end(self, status: EndStatus) -> None:
+        """Show how an attempt has ended."""
+        label = self._run_labels.of_run(status.run_id)
+        snapshot = EndSnapshot(
+            group=self._group_label(label, status.group_key) if status.group_key else "",
+            operation=label_value(status.operation) if status.operation else "",
+            verdict=label_value(status.verdict),
+            ranks=compress_ranks(status.ranks),
+            trace_id=f"{status.trace_id:032x}" if status.trace_id else "",
+        )
+        with self._lock:
+            self._runs.setdefault(label, _Run()).end = snapshot
+
+    def clear_end(self, run_id: int) -> None:
+        """Stop showing how an attempt has ended; its run is removed if no rank of it is left."""
+        label = self._run_labels.of_run(run_id)
+        with self._lock:
+            run = self._runs.get(label)
+            if run is not None:
+                run.end = None
+                if not run.is_kept and label not in {rank.run for rank in self._snapshot_ranks()}:
+                    del self._runs[label]
+                self._release()
 
     def add_finding(self, status: FindingStatus) -> None:
         """Show a finding that is not a stall, in addition to earlier ones."""
@@ -295,6 +292,7 @@ class NodeMetrics:
                     run.arrivals,
                     run.path,
                     run.calls,
+                    run.end,
                 )
                 for label, run in runs.items()
             },

@@ -162,6 +162,17 @@ class StallSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class EndSnapshot:
+    """How an attempt has ended, as labels."""
+
+    group: str
+    operation: str
+    verdict: str
+    ranks: str
+    trace_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class FindingSnapshot:
     """A finding in a run that is not a stall: labels, and a sentence for pages."""
 
@@ -223,6 +234,7 @@ class RunSnapshot:
         arrivals: Which ranks came last, by label of the group.
         path: Its critical path; None if it is not known here.
         calls: Durations of remote procedure calls, by metric and labels.
+        end: How it has ended; None while it runs.
     """
 
     timed: Mapping[tuple[str, str, str], TimedMessages]
@@ -236,6 +248,7 @@ class RunSnapshot:
     calls: Mapping[tuple[str, tuple[str, str, str]], DurationHistogram] = field(
         default_factory=dict[tuple[str, tuple[str, str, str]], DurationHistogram]
     )
+    end: EndSnapshot | None = None
 
 
 class RankTimes(NamedTuple):

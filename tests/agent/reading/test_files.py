@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, LogRelay
+from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, LogRelay, relay_sign
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.followed_rank import RankState
@@ -273,6 +273,46 @@ def test_warnings_are_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture
         ("ERROR", "unfinished"),
         ("WARNING", "after the rotation"),
     ]
+
+
+def test_rank_that_takes_over_relays_nothing_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The next rank continues where the last one stopped, also if it has not looked since."""
+    log = tmp_path / LOG_NAME
+    first, second = LogRelay(tmp_path), LogRelay(tmp_path)
+    log.write_text("12:00:01 WARNING stall: rank 2 is late\n")
+    first.close()
+    with log.open("a") as file:
+        file.write("12:00:02 WARNING stall over\n")
+    second.close()
+    assert caplog.messages == ["stall: rank 2 is late", "stall over"]
+
+
+@pytest.mark.parametrize(("handlers", "shown"), [([], []), ([logging.StreamHandler()], []), (["file"], ["stall"])])
+def test_announced_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: list[logging.Handler | str], shown: list[str]
+) -> None:
+    """What is on the job's standard error already is only relayed into logs that people keep elsewhere."""
+    logger = logging.getLogger("otel_torchdist")
+    kept = logging.FileHandler(tmp_path / "kept.log", delay=False)
+    found = [kept if handler == "file" else handler for handler in handlers]
+    for one in (one for one in found if isinstance(one, logging.StreamHandler) and one is not kept):
+        one.setStream(sys.stderr)
+    monkeypatch.setattr(logger, "handlers", found)
+    monkeypatch.setattr(logger, "propagate", False)
+    relay = LogRelay(tmp_path)
+    (tmp_path / LOG_NAME).write_text("12:00:01 ANNOUNCED stall\n")
+    relay.close()
+    kept.close()
+    assert (tmp_path / "kept.log").read_text().splitlines() == shown
+
+
+def test_notice_is_relayed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What an agent could not write itself is logged as it is; meanwhile a sign shows when a rank has looked."""
+    relay = LogRelay(tmp_path)
+    assert relay_sign(tmp_path) is None  # this process has the lock itself
+    (tmp_path / LOG_NAME).write_text("12:00:01 NOTICE otel_torchdist: rank 2 is late\n")
+    relay.close()
+    assert caplog.messages == ["otel_torchdist: rank 2 is late"]
 
 
 def test_directory_that_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

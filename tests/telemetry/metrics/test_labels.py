@@ -8,7 +8,8 @@ from pathlib import Path
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunKey, RunLabels
-from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.run_status import StallStatus
 from tests.support.tapes.fake_tape import RUN, RUN_ID, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS
 

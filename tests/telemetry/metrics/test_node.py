@@ -19,7 +19,8 @@ from otel_torchdist.stall.findings.slow import Gain, PathLengths
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
-from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, FindingStatus, NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, NodeMetrics
+from otel_torchdist.telemetry.metrics.run_status import FindingStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS, Node, series_of

@@ -33,10 +33,11 @@ from otel_torchdist.tape.layout import Kernel, RunIdState
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.model import Kind, Unit
-from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
+from otel_torchdist.telemetry.metrics.run_status import StallStatus
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.worlds.machines import whole_machine
 

@@ -21,8 +21,9 @@ from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.tape.layout import How, Kernel
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
-from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.metrics.run_status import StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 

@@ -11,7 +11,8 @@ from otel_torchdist import semconv
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
-from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.run_status import StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS, Node, series_of

@@ -30,6 +30,14 @@ def stall_info(node: NodeSnapshot) -> Numbers:
             )
 
 
+def attempt_ended(node: NodeSnapshot) -> Numbers:
+    """How each run has ended."""
+    for label, run in node.runs.items():
+        if run.end:
+            end = run.end
+            yield (label, end.group, end.operation, end.verdict, end.ranks, end.trace_id), 1
+
+
 def finding_info(node: NodeSnapshot) -> Numbers:
     """Findings in each run that are not stalls, each once."""
     for label, run in node.runs.items():
@@ -107,6 +115,22 @@ STALL_METRICS: Final = (
             semconv.LABEL_TRACE_ID,
         ),
         stall_info,
+    ),
+    NumberMetric(
+        semconv.ATTEMPT_ENDED,
+        Kind.INFO,
+        Unit.NONE,
+        "How the job's last attempt has ended, until the next one steps or the agent exits: the last verdict, with the "
+        "ranks that it names; finished if all ranks have; ended if they failed or were ended, and no rank is named.",
+        (
+            LABEL_RUN,
+            LABEL_GROUP,
+            LABEL_OPERATION,
+            semconv.LABEL_VERDICT,
+            semconv.LABEL_RANKS,
+            semconv.LABEL_TRACE_ID,
+        ),
+        attempt_ended,
     ),
     NumberMetric(
         semconv.FINDING_INFO,

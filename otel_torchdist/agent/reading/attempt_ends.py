@@ -1,0 +1,180 @@
+"""Shows in the metrics how the last attempt of each job has ended, until the next one steps.
+
+A job that crashes resolves its stall at once, within less than a scrape interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_torchdist import semconv
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.naming import listed_ranks
+from otel_torchdist.stall.events import Event, IncidentResolved, Ruling, VerdictGiven
+from otel_torchdist.stall.incidents.incident import run_of
+from otel_torchdist.stall.seen import RunSeen
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.run_status import EndStatus
+from otel_torchdist.verdict.model import Outcome, Verdict
+from otel_torchdist.world.model import WorldSnapshot, life_in
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end that is shown for a job directory.
+
+    Attributes:
+        status: The end.
+        step: The step in which its run was.
+        created_ns: When the newest tape of its run was created.
+    """
+
+    status: EndStatus
+    step: int
+    created_ns: int
+
+
+class AttemptEnds:
+    """How the attempts of the jobs that a reader reads have ended."""
+
+    def __init__(self, metrics: NodeMetrics) -> None:
+        """Show it in these metrics."""
+        self._metrics = metrics
+        self._verdicts: dict[int, EndStatus] = {}
+        self._shown: dict[Path, _End] = {}
+
+    def update(
+        self, events: Iterable[Event], seen: Iterable[RunSeen], tapes: Mapping[int, TapeReader], is_awaited: bool
+    ) -> bool:
+        """Follow one turn; returns whether an attempt has ended in it.
+
+        Args:
+            events: What was reported in it.
+            seen: The runs, as of this turn.
+            tapes: The tapes that are read, by their nonce.
+            is_awaited: Whether a verdict on ranks that have ended is still pending.
+        """
+        before = dict(self._shown)
+        runs = {run_of(one.world): one for one in seen}
+        for event in events:
+            self._take(event, runs, tapes)
+        for run, one in runs.items():
+            self._hear(run, one)
+        self._verdicts = {run: status for run, status in self._verdicts.items() if run in runs}
+        for directory, worlds in _by_directory(runs, tapes).items():
+            self._drop_if_stepping(directory, worlds)
+            if not is_awaited and all(_is_gone(world) for world in worlds):
+                self._note_end(directory, worlds, tapes)
+        return any(before.get(directory) != end for directory, end in self._shown.items())
+
+    def leave(self, directory: Path) -> None:
+        """Forget a job directory that is not read any more."""
+        shown = self._shown.pop(directory, None)
+        if shown is not None:
+            self._metrics.clear_end(shown.status.run_id)
+
+    def _take(self, event: Event, runs: Mapping[int, RunSeen], tapes: Mapping[int, TapeReader]) -> None:
+        if isinstance(event, VerdictGiven):
+            self._verdicts[event.incident.run] = _status_of(event.verdict, event.incident.run, event.incident.trace_id)
+        if not isinstance(event, IncidentResolved):
+            return
+        match event.outcome:
+            case Outcome.COMPLETED:
+                self._verdicts.pop(event.incident.run, None)
+            case Outcome.FAILED | Outcome.RANKS_ENDED:
+                status = self._verdicts.get(event.incident.run)
+                directory = _directory_of(event.world, tapes)
+                if status is not None and directory is not None and event.incident.run in runs:
+                    self._show(directory, status, event.world)
+            case Outcome.OUT_OF_SIGHT:
+                pass
+
+    def _hear(self, run: int, seen: RunSeen) -> None:
+        """Remember the ruling of another agent as long as it holds."""
+        if seen.judge is None:
+            return
+        if seen.ruling is not None:
+            self._verdicts[run] = _status_of_ruling(seen.ruling, run)
+        elif not _is_gone(seen.world):
+            self._verdicts.pop(run, None)
+
+    def _note_end(self, directory: Path, worlds: list[WorldSnapshot], tapes: Mapping[int, TapeReader]) -> None:
+        """Show the end of the newest run in a directory in which no process is left."""
+        attempts = [world for world in worlds if not _is_of_helpers(world, tapes)]
+        if not attempts:
+            return
+        world = max(attempts, key=_created_ns)
+        run, shown = run_of(world), self._shown.get(directory)
+        if shown is not None and shown.created_ns > _created_ns(world):
+            return
+        status = self._verdicts.get(run)
+        if status is None:  # it ended without a verdict, or one has been given already
+            if shown is not None and shown.status.run_id == run:
+                return
+            finished = all(life_in(view) is RankLife.FINISHED for view in world.ranks.values())
+            status = EndStatus(run, "", "", semconv.FINISHED if finished else semconv.ENDED, (), 0)
+        if shown is None or shown.status != status:
+            self._show(directory, status, world)
+
+    def _show(self, directory: Path, status: EndStatus, world: WorldSnapshot) -> None:
+        self.leave(directory)
+        self._shown[directory] = _End(status, _step(world), _created_ns(world))
+        self._metrics.set_end(status)
+
+    def _drop_if_stepping(self, directory: Path, worlds: Iterable[WorldSnapshot]) -> None:
+        """Forget an end that a later attempt has left behind, or the same run if its program has handled the error."""
+        shown = self._shown.get(directory)
+        if shown is None:
+            return
+        for world in worlds:
+            is_same = run_of(world) == shown.status.run_id
+            is_later = not is_same and _created_ns(world) > shown.created_ns
+            if (is_same and _step(world) > shown.step) or (is_later and _step(world) > 0):
+                self.leave(directory)
+                return
+
+
+def _by_directory(runs: Mapping[int, RunSeen], tapes: Mapping[int, TapeReader]) -> dict[Path, list[WorldSnapshot]]:
+    found: dict[Path, list[WorldSnapshot]] = {}
+    for seen in runs.values():
+        directory = _directory_of(seen.world, tapes)
+        if directory is not None and not seen.world.is_foreign:
+            found.setdefault(directory, []).append(seen.world)
+    return found
+
+
+def _directory_of(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> Path | None:
+    local = (tapes[view.nonce].path.parent for view in world.ranks.values() if view.nonce in tapes)
+    return next(local, None)
+
+
+def _is_of_helpers(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> bool:
+    return any(tapes[view.nonce].identity.parent for view in world.ranks.values() if view.nonce in tapes)
+
+
+def _is_gone(world: WorldSnapshot) -> bool:
+    """Whether the processes of this node's ranks have ended."""
+    return not any(view.alive for view in world.ranks.values() if not view.is_remote)
+
+
+def _created_ns(world: WorldSnapshot) -> int:
+    return max(view.created_ns for view in world.ranks.values() if not view.is_remote)
+
+
+def _step(world: WorldSnapshot) -> int:
+    return max(view.step for view in world.ranks.values() if not view.is_remote)
+
+
+def _status_of(verdict: Verdict, run: int, trace_id: int) -> EndStatus:
+    group, ranks = verdict.operation_id.channel.group, tuple(sorted(verdict.ranks))
+    return EndStatus(run, group, verdict.operation, verdict.kind.value, ranks, trace_id)
+
+
+def _status_of_ruling(ruling: Ruling, run: int) -> EndStatus:
+    found, group = ruling.attributes, ruling.operation_id.channel.group
+    ranks = tuple(listed_ranks(str(found.get(semconv.VERDICT_RANKS, ""))))
+    operation, verdict = str(found.get(semconv.OPERATION, "")), str(found.get(semconv.VERDICT, ""))
+    return EndStatus(run, group, operation, verdict, ranks, ruling.incident.trace_id)
