@@ -53,6 +53,16 @@ def shown_live(name: str, expected: Expected) -> Check:
     return check
 
 
+def shown_finally(name: str, expected: Expected) -> Check:
+    """Expect these series when ranks have ended, and none while they live."""
+
+    def check(run: Run) -> None:
+        assert run.live.series(name) == {}
+        assert run.final.series(name) == dict(expected(run))
+
+    return check
+
+
 def within(name: str, least: Expected, most: Expected, suffix: str = "", lives: bool = False) -> Check:
     """Expect series with numbers between bounds; the upper ones name all series, the lower ones those not above 0."""
 

@@ -20,7 +20,7 @@ from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
 from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, NodeMetrics
-from otel_torchdist.telemetry.metrics.run_status import FindingStatus, StallStatus
+from otel_torchdist.telemetry.metrics.run_status import EndStatus, FindingStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS, Node, series_of
@@ -319,6 +319,21 @@ def test_stall_outlives_the_ranks(node: Node) -> None:
     node.poll()
     node.forget(last)
     assert node.values(semconv.STALLED_METRIC) == {}
+
+
+def test_end_outlives_the_ranks(node: Node) -> None:
+    """How an attempt has ended stays although its ranks are forgotten, and goes without leaving anything."""
+    rank = node.add()
+    rank.begin()
+    node.poll()
+    node.metrics.set_end(EndStatus(RUN_ID, WORLD.key, "all_reduce", "dead", (2,), 0xABC))
+    node.forget(rank)
+    ended = (RUN, WORLD.key, "all_reduce", "dead", "2", f"{0xABC:032x}")
+    assert node.values(semconv.ATTEMPT_ENDED) == {ended: 1}
+    node.metrics.set_end(EndStatus(RUN_ID, "", "", "ended", (), 0))
+    assert node.values(semconv.ATTEMPT_ENDED) == {(RUN, "", "", "ended", "", ""): 1}
+    node.metrics.clear_end(RUN_ID)
+    assert list(series_of(node.metrics.snapshot())) == [(semconv.SPANS_DROPPED, ())]
 
 
 def test_scrapes_and_the_reader_do_not_disturb_each_other(tmp_path: Path) -> None:

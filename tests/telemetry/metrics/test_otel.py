@@ -170,6 +170,7 @@ def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
 
 WHERE_SOMETHING_WAS_FOUND = (
     semconv.STALL_INFO,
+    semconv.ATTEMPT_ENDED,
     semconv.FINDING_INFO,
     semconv.ARRIVALS,
     semconv.LAST_ARRIVALS,

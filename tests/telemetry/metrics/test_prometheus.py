@@ -23,7 +23,7 @@ from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_MET
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
-from otel_torchdist.telemetry.metrics.run_status import StallStatus
+from otel_torchdist.telemetry.metrics.run_status import EndStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 
@@ -72,6 +72,7 @@ def node(tmp_path: Path) -> NodeMetrics:
             rank.begin(at=88 * SECOND, sequence=2)
         metrics.track(rank.reader).consume(rank.reader.poll(), rank.reader.status(), 0)
     metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (1,), "2/4", 7))
+    metrics.set_end(EndStatus(RUN_ID, WORLD.key, "all_reduce", "dead", (1,), 7))
     return metrics
 
 
@@ -126,6 +127,8 @@ def test_values(port: int) -> None:
         f"torchdist_stalled{{{pair},{run}}} 0.0",
         f'torchdist_stall_info{{coverage="2/4",{world},operation="all_reduce",ranks="1",{run},'
         f'trace_id="{7:032x}",verdict="absent"}} 1.0',
+        f'torchdist_attempt_ended_info{{{world},operation="all_reduce",ranks="1",{run},'
+        f'trace_id="{7:032x}",verdict="dead"}} 1.0',
         f'torchdist_group_info{{description="default_pg",{world},{run},size="4"}} 1.0',
         f'torchdist_groups_folded_total{{rank="0",{run}}} 0.0',
         f'torchdist_capture_info{{kernel="native",rank="0",{run},torch="2.15.0+cu130"}} 1.0',
