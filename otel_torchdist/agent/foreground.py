@@ -73,7 +73,8 @@ class Foreground:
             was_live = RankLife.RUNNING in self._log.latest
             self._follow(stop)
             self._conclude(stop)
-            if was_live:
+            has_failed = any(life is not RankLife.FINISHED for life in self._log.latest)
+            if was_live or (self._is_awaited and has_failed):  # it may have begun after the job's end
                 self._linger(stop)
         finally:
             agent.close()

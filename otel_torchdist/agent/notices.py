@@ -16,6 +16,7 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.agent.log_relay import relay_sign
+from otel_torchdist.job.announced import is_announced, note_announced
 from otel_torchdist.job.description_file import read_description
 from otel_torchdist.job.standard_error import StandardError
 from otel_torchdist.processes.reopened_stderr import Delivery, write_to
@@ -64,8 +65,8 @@ class Notices:
     def announce(self, event: VerdictGiven, text: str) -> bool:
         """See `Announcer`. Jobs of other users get none: what they say of their files may be forged."""
         notice = self._notice(event, text)
-        if notice is None:
-            return False
+        if notice is None or notice.is_delivered:
+            return notice is not None
         thread = threading.Thread(target=notice.write_once if self._is_rank else notice.write_or_relay, daemon=True)
         try:
             thread.start()
@@ -89,7 +90,7 @@ class Notices:
         first = min(tapes, key=lambda tape: tape.identity.rank)
         host = first.identity.host if len(nonces) < first.identity.world_size else ""
         lines = notice_lines(text, event.world.run, first.path.parent, host)
-        return _Notice(lines, files_of(tapes), first.path.parent if self._is_relayed else None)
+        return _Notice(lines, files_of(tapes), first.path.parent, event.incident.trace_id, self._is_relayed)
 
 
 def _was_here(view: RankView, now_ns: int) -> bool:
@@ -115,14 +116,31 @@ class _Notice:
         is_delivered: Whether the lines are written, or handed to a rank.
     """
 
-    def __init__(self, lines: Sequence[str], files: Sequence[StandardError], relay: Path | None) -> None:
-        """Write to the first of `files` that takes the lines, or through the ranks of the job directory `relay`."""
+    def __init__(
+        self,
+        lines: Sequence[str],
+        files: Sequence[StandardError],
+        directory: Path,
+        trace_id: int,
+        is_relayed: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            lines: The lines, without their ends.
+            files: Where to write them; the first that takes them gets them.
+            directory: The job directory.
+            trace_id: Trace of the incident.
+            is_relayed: See `Notices`.
+        """
         self.tried = threading.Event()
-        self.is_delivered = False
+        self.is_delivered = is_announced(directory, trace_id)
         self._lines = lines
         self._text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
         self._files = files
-        self._relay = relay
+        self._directory = directory
+        self._trace_id = trace_id
+        self._is_relayed = is_relayed
 
     def write_once(self) -> None:
         """Write the lines if that is possible now."""
@@ -143,23 +161,28 @@ class _Notice:
         """Log the lines for those who read the log of this process."""
         for line in self._lines:
             _logger.warning("%s", line, extra=logged_as(NOTICE))
-        self.is_delivered = True
+        self._note()
 
     def _write(self) -> bool:
-        self.is_delivered = self.is_delivered or any(write_to(one, self._text) is Delivery.DONE for one in self._files)
+        if any(write_to(one, self._text) is Delivery.DONE for one in self._files):
+            self._note()
         return self.is_delivered
+
+    def _note(self) -> None:
+        self.is_delivered = True
+        note_announced(self._directory, self._trace_id)
 
     def _relayed(self, deadline: float) -> bool:
         """Log the lines for the rank that passes them on, and wait until it has; False if there is none (any more)."""
-        if self._relay is None or relay_sign(self._relay) is None:
+        if not self._is_relayed or relay_sign(self._directory) is None:
             return False
         self.log()
         self.tried.set()
-        asked = sign = relay_sign(self._relay)
+        asked = sign = relay_sign(self._directory)
         while sign is not None and time.monotonic() < deadline:
             if sign != asked:  # it has begun another check since the lines were logged
                 return True
             time.sleep(RETRY_S)
-            sign = relay_sign(self._relay)
+            sign = relay_sign(self._directory)
         self.is_delivered = False
         return False

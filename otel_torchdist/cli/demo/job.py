@@ -100,6 +100,7 @@ def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scra
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
         env.OTEL_PYTHON_TORCHDIST_READER: ReaderHome.AGENT.value,
         env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER: "0",
+        env.OTEL_PYTHON_TORCHDIST_ANNOUNCE: "false",  # the demo shows verdicts itself
         env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT: str(round(options.threshold_s * 1000)),
         env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(scratch.tapes),
         # More threads than cores are slower, and torchrun would print that it chose 1.
