@@ -30,8 +30,9 @@ from otel_torchdist.world.model import RankView
 FIRST_TRY_S: Final = 0.3
 """How long the reader waits for the first attempt."""
 RETRY_S: Final = 0.25
-GIVEN_UP_S: Final = 15.0
-"""Launchers end within seconds of their ranks."""
+LONGEST_PAUSE_S: Final = 2.0
+GIVEN_UP_S: Final = 60.0
+"""Launchers end within seconds of their ranks, or start them again within a minute."""
 RECENT_NS: Final = 60_000_000_000
 """Longer after a job its file may serve another one."""
 
@@ -150,11 +151,12 @@ class _Notice:
 
     def write_or_relay(self) -> None:
         """Write the lines, or have a rank log them, as soon as that is possible."""
-        deadline = time.monotonic() + GIVEN_UP_S
+        deadline, pause_s = time.monotonic() + GIVEN_UP_S, RETRY_S
         with guard.guarded("the notice on stderr"):
             while not self._write() and not self._relayed(deadline) and time.monotonic() < deadline:
                 self.tried.set()
-                time.sleep(RETRY_S)
+                time.sleep(pause_s)
+                pause_s = min(1.1 * pause_s, LONGEST_PAUSE_S)
         self.tried.set()
 
     def log(self) -> None:

@@ -53,7 +53,7 @@ def test_redirected_by_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2</dev/null"])
 def test_none(tmp_path: Path, redirection: str) -> None:
-    """Where descriptor 2 is closed, or only read from, it may be any file of the program's: there is no standard error."""
+    """Where descriptor 2 is closed, or only read from, it may be any file of the program's: it is left alone."""
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     found = subprocess.run(f"{sys.executable} {script} {redirection}", shell=True, stdout=subprocess.PIPE, check=True)

@@ -121,7 +121,7 @@ def test_log_that_would_be_overwritten(start: Callable[[int], Job], tmp_path: Pa
 
 
 def test_log_of_another_job(start: Callable[[int], Job], tmp_path: Path) -> None:
-    """Another file under the same path is left alone, and so are the target of a link and the new log of another job."""
+    """Another file under the same path is left alone, and so are the target of a link and the log of another job."""
     log, other = tmp_path / "log", tmp_path / "other"
     job = start(os.open(log, os.O_WRONLY | os.O_CREAT))
     job.end()
