@@ -10,9 +10,10 @@ from otel_torchdist.naming import readable, run_label
 from otel_torchdist.stall.events import VerdictGiven
 
 PREFIX: Final = "otel_torchdist: "
-MAX_SENTENCE: Final = 1_500
-MAX_COMMAND: Final = 1_000
-"""Characters of one line. All lines together must fit into PIPE_BUF, 4,096 bytes: a pipe takes these whole or not."""
+MAX_SENTENCE: Final = 2_500
+MAX_COMMAND: Final = 1_200
+MAX_HOST: Final = 256
+"""Bytes of a text. All lines together must fit into PIPE_BUF, 4,096 bytes: a pipe takes these whole or not."""
 
 
 class Announcer(Protocol):
@@ -38,5 +39,9 @@ def notice_lines(text: str, run: int, directory: Path, host: str = "") -> list[s
         host: Where that directory is, if the job has several hosts.
     """
     command = shlex.join(filter(None, ["otel-torchdist", "diagnose", run_label(run), "--run-dir", str(directory)]))
-    where = f" (on {readable(host, 256)})" if host else ""
-    return [PREFIX + readable(text, MAX_SENTENCE), PREFIX + "details: " + readable(command, MAX_COMMAND) + where]
+    where = f" (on {_cut(host, MAX_HOST)})" if host else ""
+    return [f"{PREFIX}{_cut(text, MAX_SENTENCE)}", f"{PREFIX}details: {_cut(command, MAX_COMMAND)}{where}"]
+
+
+def _cut(text: str, most: int) -> str:
+    return readable(text).encode()[:most].decode(errors="ignore")
