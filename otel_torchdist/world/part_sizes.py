@@ -38,7 +38,7 @@ class PartSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """The two members of a group of which one sends another size than the other expects that differ most.
+    """Two members of a group of which one sends another size than the other expects: the pair that differs most.
 
     Attributes:
         sender: Global rank that sends.
@@ -115,7 +115,7 @@ def find_misfit(members: Sequence[int], sizes: Mapping[int, PartSizes]) -> Misfi
     concerned = {rank for pair in pairs for rank in pair}
     common = concerned.intersection(*pairs)
     ranks = common if len(common) == 1 else concerned
-    sender, receiver = max(pairs, key=pairs.__getitem__)
+    sender, receiver = max(pairs, key=lambda pair: (pair[0] != pair[1], pairs[pair]))
     own, other = sizes[sender], sizes[receiver]
     units = {own.unit, other.unit} - {0}
     return Misfit(
