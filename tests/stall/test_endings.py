@@ -233,13 +233,16 @@ def test_call_that_ends_a_rank_before_the_others_have_come(others: tuple[int, ..
 
 
 def test_mismatch_that_ended_all_ranks_is_reported_once() -> None:
-    """All ranks have raised an exception in calls that did not match: that is reported once, and nothing after it."""
+    """All ranks were interrupted in calls that did not match, and ended: that is reported once, and nothing after it."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in world.ranks:
         number = rank.enter(EVERYBODY, 5.0, dtype="float64" if rank.rank == 2 else "float32")
         rank.end(number, 5.3, How.FAILED, "RuntimeError")
-        rank.die(5.4, TapeState.FAILED, "RuntimeError")
+        if rank.rank == 2:
+            rank.die(5.4, TapeState.FAILED, "RuntimeError")
+        else:
+            rank.is_seen_to_die(5.5, signal.SIGTERM)
     watching = Watching(world)
     watching.until(12.0)
     assert [given.verdict.kind for _, given in watching.verdicts] == [VerdictKind.MISMATCHED]
