@@ -137,6 +137,7 @@ class RankView:
         places: By the key of each group of another world: this process's rank there.
         pace: How often it calls operations.
         clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
+        data_wait_ns: For how long its training thread has waited for data so far.
     """
 
     rank: int
@@ -181,6 +182,7 @@ class RankView:
     world: str = ""
     world_size: int = 0
     places: Mapping[str, int] = field(default_factory=dict[str, int])
+    data_wait_ns: int = 0
     clock_error_ns: int = 0
     pace: Pace = NO_PACE
 

@@ -233,7 +233,7 @@ def test_call_that_ends_a_rank_before_the_others_have_come(others: tuple[int, ..
 
 
 def test_mismatch_that_ended_all_ranks_is_reported_once() -> None:
-    """All ranks were interrupted in calls that did not match, and ended: that is reported once, and nothing after it."""
+    """Of ranks that all were interrupted in calls that did not match, and ended, that is reported once."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in world.ranks:

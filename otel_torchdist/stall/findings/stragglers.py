@@ -10,8 +10,9 @@ counted, but none of them is called a straggler.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final
 
 from otel_torchdist.stall.findings.chance import Latenesses, exchanging, is_pipeline, sent_between
@@ -30,6 +31,8 @@ LEAST_BLAME: Final = 0.6
 MAX_CALLS: Final = 1_024
 MAX_SPAN_NS: Final = 300_000_000_000
 """How much data is gathered, at least, to distinguish a suspicion from chance before it is dropped."""
+MOSTLY_DATA: Final = 0.6
+"""A rank is late because of its data if it waits for that longer than others do by this share of what they lose."""
 HELD_TWICE: Final = 2
 """A rank is reported once found this many times in a row, and gone once not found this many times in a row."""
 
@@ -48,6 +51,8 @@ class Straggler:
         calls: Number of calls that this is based on.
         last: In how many of them it came last.
         compared: Ranks that were compared.
+        data_share: Share of its time for which it waits for data, if that explains most of the loss; else 0.
+        usual_data_share: The median of that of the others.
     """
 
     channel: Channel
@@ -59,6 +64,8 @@ class Straggler:
     calls: int
     last: int
     compared: tuple[int, ...]
+    data_share: float = 0.0
+    usual_data_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,8 @@ class _Channel:
         reported: The rank that has been reported; None if there is none.
         sent: By sender and receiver, how often the ranks had sent to each other when one was last suspected.
         step: The step that all ranks had reached then.
+        judged_ns: When it was last judged; 0 for never.
+        data_wait_ns: By rank, for how long it had waited for data then.
     """
 
     compared: int = -1
@@ -110,6 +119,21 @@ class _Channel:
     reported: int | None = None
     sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     step: int = 0
+    judged_ns: int = 0
+    data_wait_ns: Mapping[int, int] = field(default_factory=dict[int, int])
+
+    def data_shares(self, views: Iterable[RankView], now_ns: int) -> dict[int, float]:
+        """Return for which share of the time since it was last judged each rank has waited for data."""
+        before, begin_ns = self.data_wait_ns, self.judged_ns
+        self.judged_ns, self.data_wait_ns = now_ns, {view.rank: view.data_wait_ns for view in views}
+        if not begin_ns or now_ns <= begin_ns:
+            return {}
+        elapsed_ns = now_ns - begin_ns
+        return {
+            rank: (wait_ns - before[rank]) / elapsed_ns
+            for rank, wait_ns in self.data_wait_ns.items()
+            if rank in before and wait_ns >= before[rank]
+        }
 
 
 class Stragglers:
@@ -137,10 +161,10 @@ class Stragglers:
             self._expected_ns = world.taken_ns
         views = _timed_channels(world)
         self._channels = {channel: known for channel, known in self._channels.items() if channel in views}
-        found = [self._compare_channel(channel, views[channel]) for channel in views]
+        found = [self._compare_channel(channel, views[channel], world.taken_ns) for channel in views]
         return [straggler for straggler in found if straggler is not None]
 
-    def _compare_channel(self, channel: Channel, views: list[RankView]) -> Straggler | None:
+    def _compare_channel(self, channel: Channel, views: list[RankView], now_ns: int) -> Straggler | None:
         known = self._channels.setdefault(channel, _Channel())
         counted = _Tally()
         for number in _common_numbers(channel, views, known.compared):
@@ -157,9 +181,17 @@ class Stragglers:
         if tally.span_ns < LEAST_SPAN_NS or _may_yet_show(tally):
             return None
         known.tally = _Tally()
-        return self._judge(channel, known, tally, views)
+        shares = known.data_shares(views, now_ns)
+        return self._judge(channel, known, tally, views, shares)
 
-    def _judge(self, channel: Channel, known: _Channel, tally: _Tally, views: list[RankView]) -> Straggler | None:
+    def _judge(
+        self,
+        channel: Channel,
+        known: _Channel,
+        tally: _Tally,
+        views: list[RankView],
+        data_shares: Mapping[int, float],
+    ) -> Straggler | None:
         suspect = _suspect(tally)
         if suspect is not None:
             before, known.sent = known.sent, sent_between(views)
@@ -175,16 +207,22 @@ class Stragglers:
         view = next((view for view in views if view.rank == suspect), None)
         if suspect is None or view is None or channel.group not in view.groups:
             return None
+        share = tally.late_ns[suspect] / tally.span_ns
+        usual = median([one for rank, one in data_shares.items() if rank != suspect] or [0.0])
+        own = data_shares.get(suspect, 0.0)
+        waits_for_data = own - usual >= MOSTLY_DATA * share
         return Straggler(
             channel=channel,
             group=view.groups[channel.group],
             operation=_operation(view, channel),
             rank=suspect,
-            share=tally.late_ns[suspect] / tally.span_ns,
+            share=share,
             mean_late_s=tally.late_ns[suspect] / tally.calls / 1e9,
             calls=tally.calls,
             last=tally.last[suspect],
             compared=tuple(sorted(view.rank for view in views)),
+            data_share=own if waits_for_data else 0.0,
+            usual_data_share=usual if waits_for_data else 0.0,
         )
 
 

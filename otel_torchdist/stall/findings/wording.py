@@ -39,8 +39,10 @@ def describe_finding(event: Finding) -> str:
     if isinstance(event, IdleFound):
         return describe_idle(event.idle, (event.world.taken_ns - event.idle.since_ns) / 1e9)
     late = event.straggler
+    data = f", it waits for data {late.data_share:.0%} of its time, the others {late.usual_data_share:.0%}"
+    why = data if late.data_share else ""
     return (
-        f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "
+        f"rank {late.rank} is a straggler{why}: it came last in {late.last} of the last {late.calls} calls of "
         f"{late.group.title}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
         f"{late.share:.0%} of their time; {len(late.compared)} of {len(late.group.members)} ranks were compared"
         f"{_of_machine(event.world, late.rank)}"

@@ -13,11 +13,13 @@ from otel_torchdist.processes.cpu_time import CpuTime
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
+from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
@@ -184,6 +186,7 @@ class TapeFollower:
         alive, death = self._end(now_ns)
         try:
             status = self.reader.status()
+            data_wait_ns = clipped(self.reader.words[FigureWord.DATA_WAIT_NS])
         except TapeError:
             return None
         stopped = self._process.check(now_ns, status.heartbeat_ns)
@@ -238,6 +241,7 @@ class TapeFollower:
             symptoms=self._machine.symptoms_of(identity.nonce) if self._machine is not None else (),
             worker=worker_of(self.reader, status),
             pace=self._current_pace(now_ns, is_over),
+            data_wait_ns=data_wait_ns,
         )
 
     def _current_pace(self, now_ns: int, is_over: bool) -> Pace:

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist.stall.findings.events import StragglerFound
 from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
+from otel_torchdist.stall.findings.wording import describe_finding
+from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.following.call_history import LENGTH, ArrivalLog
@@ -37,6 +40,7 @@ class Steps:
         self._world.meet(EVERYBODY, 0.0)
         self._logs = [ArrivalLog() for _ in range(4)]
         self._now_s = 1.0
+        self.data_share = dict.fromkeys(range(4), 0.0)
         self._step = self._sequence = 0
 
     def run(self, seconds: float) -> Steps:
@@ -60,7 +64,10 @@ class Steps:
         snapshot = self._world.snapshot(self._now_s)
         views = {
             rank: dataclasses.replace(
-                view, arrivals={CHANNEL: self._logs[rank].windows}, groups={EVERYBODY.key: EVERYBODY}
+                view,
+                arrivals={CHANNEL: self._logs[rank].windows},
+                groups={EVERYBODY.key: EVERYBODY},
+                data_wait_ns=round(self.data_share[rank] * self._now_s * SECOND),
             )
             for rank, view in snapshot.ranks.items()
         }
@@ -81,6 +88,23 @@ def test_rank_that_takes_a_third_longer() -> None:
     assert abs(found.mean_late_s - 0.030) < 0.001
     assert found.last == found.calls
     assert steps.gone == []
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "said"),
+    [
+        (0.35, 0.05, "rank 2 is a straggler, it waits for data 35% of its time, the others 5%: it came last in "),
+        (0.35, 0.30, "rank 2 is a straggler: it came last in "),
+        (0.0, 0.0, "rank 2 is a straggler: it came last in "),
+    ],
+)
+def test_straggler_that_waits_for_data(own: float, others: float, said: str) -> None:
+    """Why a rank is late is said if it waits for data longer than the others by about as much as they lose."""
+    steps = Steps(lambda _, rank: 0.05 if rank == 2 else 0.0)
+    steps.data_share = {rank: own if rank == 2 else others for rank in range(4)}
+    [straggler] = steps.run(60).found
+    event = StragglerFound(Incident(1, "straggler", 0), straggler, FakeWorld(4).snapshot(1.0))
+    assert describe_finding(event).startswith(said)
 
 
 def test_straggler_that_recovers() -> None:
