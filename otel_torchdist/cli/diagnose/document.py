@@ -22,8 +22,8 @@ values are null.
 - `undecided`: null, or why there is no verdict on ranks that have died here: others have no tape on this node.
 - `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
   `stuck`, `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
-- `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`, `dimensions`,
-  `group name`), `sequence` of the call in question, and `parties` (`value`, `ranks`), the largest first.
+- `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`, `split sizes`,
+  `dimensions`, `group name`), `sequence` of the call in question, and `parties` (`value`, `ranks`), the largest first.
 - `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:
   `rank`, and where it waits: `operation`, `sequence`, `group`.
 - `death` of a verdict: null unless its kind is `dead`; else `order` (`seen` by an agent, or `inferred`) and `lead_s`,
