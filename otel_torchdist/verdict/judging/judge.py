@@ -109,7 +109,7 @@ class Judge:
         frozen = self._frozen(roll.ranks(Standing.WAITING))
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
-        misfit = _past_misfit(self._members(roll), operation_id)
+        misfit = _past_misfit(self._members(roll), operation_id) if _has_streams(roll) else None
         if misfit is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, misfit.ranks, mismatch=misfit)
         stuck = stuck_ranks(self._world, roll, self._threshold_ns)
@@ -270,6 +270,11 @@ def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mism
         if not ended_well(views.values(), mismatch.operation_id) or _is_out_of_step(views, mismatch):
             return mismatch
     return None
+
+
+def _has_streams(roll: RollCall) -> bool:
+    """Whether transfers of a group's backend have no ends of their own; gloo sends the length of each."""
+    return roll.group is not None and roll.group.name.backend != "gloo"
 
 
 def _past_misfit(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:

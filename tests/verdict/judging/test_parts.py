@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from otel_torchdist.tape.layout import Flag, How
@@ -9,7 +11,6 @@ from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.verdict.judging.judge import Judge, find_cause
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.calls import GroupView
-from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.sentences import spoken, the_verdict
 
@@ -96,9 +97,19 @@ def test_sizes_that_nobody_recorded(world: FakeWorld, group: GroupView) -> None:
     assert the_verdict(world.snapshot(21.0)).kind is VerdictKind.TRANSPORT
 
 
-@pytest.mark.parametrize("is_missing", [True, False])
-def test_everybody_has_come_out(world: FakeWorld, group: GroupView, is_missing: bool) -> None:
-    """An exchange that did not fit explains a later operation if all ranks are in that, and not if one is missing."""
+@pytest.mark.parametrize(
+    ("backend", "is_missing", "kind", "ranks"),
+    [
+        ("nccl", False, VerdictKind.MISMATCHED, (1, 2)),
+        ("nccl", True, VerdictKind.ABSENT, (3,)),
+        ("gloo", False, VerdictKind.TRANSPORT, ()),
+    ],
+)
+def test_everybody_has_come_out(
+    world: FakeWorld, group: GroupView, backend: str, is_missing: bool, kind: VerdictKind, ranks: tuple[int, ...]
+) -> None:
+    """An exchange that did not fit explains a later operation if all ranks are in that, and transfers have no ends."""
+    group = dataclasses.replace(group, name=dataclasses.replace(group.name, backend=backend))
     numbers = exchange(world, group, odd=1, to=2)
     for rank in world.ranks:
         rank.end(numbers[rank.rank], 10.1)
@@ -106,9 +117,5 @@ def test_everybody_has_come_out(world: FakeWorld, group: GroupView, is_missing: 
             rank.enter(group, 11.0, "all_reduce")
     snapshot = world.snapshot(22.0)
     verdict = the_verdict(snapshot)
-    if is_missing:
-        assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (3,))
-        assert find_cause(snapshot.ranks, verdict.operation_id) is None
-        return
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (1, 2))
-    assert verdict.mismatch is not None and verdict.mismatch.field is Field.PARTS
+    assert (verdict.kind, verdict.ranks) == (kind, ranks)
+    assert find_cause(snapshot.ranks, verdict.operation_id) is None
