@@ -207,7 +207,7 @@ class Stragglers:
         view = next((view for view in views if view.rank == suspect), None)
         if suspect is None or view is None or channel.group not in view.groups:
             return None
-        share = tally.late_ns[suspect] / tally.span_ns
+        share = min(tally.late_ns[suspect] / tally.span_ns, 1.0)  # spans begin after the first call of each window
         usual = median([one for rank, one in data_shares.items() if rank != suspect] or [0.0])
         own = data_shares.get(suspect, 0.0)
         waits_for_data = own - usual >= MOSTLY_DATA * share

@@ -39,7 +39,7 @@ def describe_finding(event: Finding) -> str:
     if isinstance(event, IdleFound):
         return describe_idle(event.idle, (event.world.taken_ns - event.idle.since_ns) / 1e9)
     late = event.straggler
-    data = f", it waits for data {late.data_share:.0%} of its time, the others {late.usual_data_share:.0%}"
+    data = f" because it waits for data ({late.data_share:.0%} of its time, the others {late.usual_data_share:.0%})"
     why = data if late.data_share else ""
     return (
         f"rank {late.rank} is a straggler{why}: it came last in {late.last} of the last {late.calls} calls of "
