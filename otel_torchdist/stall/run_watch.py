@@ -63,6 +63,7 @@ class RunWatch:
         self._local: WorldSnapshot | None = None
         self._sight = Sight()
         self._is_near = False
+        self._over_ns = 0
         self.agent_id = 0
         self.judging_agent: JudgingAgent | None = None
         self.rescues_elsewhere: Mapping[int, Rescue] = {}
@@ -222,12 +223,13 @@ class RunWatch:
         if hung is None:
             return []
         self._roots.mark_death_reported()
-        if self._incident.given is not None:
+        if self._incident.given is not None or hung.given_up[0].at_ns <= self._over_ns:
             return []
         return [self._note(self._incident.give_at_once(hung.verdict, hung.world, self.agent_id))]
 
     def _resolve(self, world: WorldSnapshot, given: Verdict, is_ended: bool) -> Event:
         at_ns = timed_out_ns(world, given)
+        self._over_ns = world.taken_ns
         if at_ns is not None:
             return self._incident.resolve(world, Outcome.FAILED, at_ns)
         return self._incident.resolve(world, Outcome.RANKS_ENDED if is_ended else outcome_of(world, given))

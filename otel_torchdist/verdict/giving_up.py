@@ -85,10 +85,8 @@ def explains_ends(views: Iterable[RankView]) -> bool:
     if not given_up:
         return False
     first_ns, own = given_up[0].at_ns, {one.rank for one in given_up}
-    others = [view for view in ranks if view.is_dead and view.rank not in own]
-    if not others and not any(view.is_dead for view in ranks):
-        return False
-    return all(_ended_after(view, first_ns) for view in others)
+    ending = [view for view in ranks if view.is_dead or view.state is TapeState.FAILED]
+    return bool(ending) and all(_ended_after(view, first_ns) for view in ending if view.rank not in own)
 
 
 def _ended_after(view: RankView, first_ns: int) -> bool:

@@ -8,7 +8,7 @@ from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.departures import has_failed_by_departure
 from otel_torchdist.verdict.first_death import first_death
-from otel_torchdist.verdict.giving_up import explains_ends, timed_out
+from otel_torchdist.verdict.giving_up import all_given_up, explains_ends, timed_out
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import RankView, WorldSnapshot
@@ -46,10 +46,11 @@ def awaits_ends(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 
 def timed_out_ns(world: WorldSnapshot, verdict: Verdict) -> int | None:
-    """When a timeout ended the first wait in the operation of a verdict, or in another of its members; else None."""
-    last = [timed_out(world.ranks[rank]) for rank in verdict.roll.standings if rank in world.ranks]
-    ends = [one.record.completed_ns for one in last if one is not None and one.record.entered_ns >= verdict.since_ns]
-    return min((end for end in ends if end is not None), default=None)
+    """When a timeout ended the first wait of the members, since that of the verdict began; None if none did."""
+    members = [world.ranks[rank] for rank in verdict.roll.standings if rank in world.ranks]
+    last = [one.record for view in members if (one := timed_out(view)) is not None]
+    ends = [record.completed_ns or 0 for record in last if record.entered_ns >= verdict.since_ns]
+    return min([*ends, *(one.at_ns for one in all_given_up(members))], default=None)
 
 
 def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:

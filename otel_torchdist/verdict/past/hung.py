@@ -48,7 +48,12 @@ def find_hung(world: WorldSnapshot, threshold_ns: int) -> Hung | None:
     operations = {one.operation.operation_id for one in given_up}
     operations |= {wait.operation.operation_id for wait in waits_of(before) if wait.since_ns <= long_since_ns}
     found = [judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(operations)]
-    verdict = min((one for one in found if one is not None), key=urgency, default=None)
+    own = {one.operation.operation_id for one in given_up}
+    verdict = min(
+        (one for one in found if one is not None),
+        key=lambda one: (urgency(one)[0], one.operation_id not in own, urgency(one)),
+        default=None,
+    )
     if verdict is None:
         return None
     return Hung(dataclasses.replace(locate(before, verdict), deadline=None), before, given_up)

@@ -10,7 +10,7 @@ import msgspec
 
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation
@@ -126,13 +126,19 @@ class FakeRank:
         """Begin to wait for an operation."""
         self._change(number, wait_entered_ns=START_NS + round(at_s * SECOND))
 
+    def gives_up_waiting(self, number: int, at_s: float) -> None:
+        """A wait with a timeout of its own raises; the operation goes on."""
+        self._change(number, wait_returned_ns=START_NS + round(at_s * SECOND))
+
     def begin_on_device(self, number: int, at_s: float) -> None:
         """The rank's device reaches an operation."""
         self._change(number, started_ns=START_NS + round(at_s * SECOND), started_how=How.EVENT)
 
-    def end(self, number: int, at_s: float, how: How = How.WAIT, failure: str = "") -> None:
+    def end(
+        self, number: int, at_s: float, how: How = How.WAIT, failure: str = "", blame: Blame = Blame.UNKNOWN
+    ) -> None:
         """End an operation."""
-        self._change(number, completed_ns=START_NS + round(at_s * SECOND), how=how)
+        self._change(number, completed_ns=START_NS + round(at_s * SECOND), how=how, blame=blame)
         view = self.open.pop(number)
         self.last = dataclasses.replace(view, failure=failure)
         channel, sequence = view.operation_id
