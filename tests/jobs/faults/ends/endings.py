@@ -31,6 +31,7 @@ class Ending:
         verdict: The expected last verdict; '' for none.
         said: How the last report of an agent must begin.
         environ: Additions to the environment, see the worker.
+        contains: What that report must contain.
     """
 
     title: str
@@ -39,8 +40,11 @@ class Ending:
     verdict: str
     said: str
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    contains: str = ""
 
 
+_TERM: Final = {"HANDLES_TERM": "1", "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS": "SIGTERM"}
+_GAVE_UP: Final = ": gloo gave up in ranks 0-1,3 after 5 s"
 _HUNG: Final = "the job was ended while it hung, after "
 ENDINGS: Final = (
     Ending("exception under torchrun", "raise", 0, "dead", "rank 2 ended with ValueError"),
@@ -54,6 +58,17 @@ ENDINGS: Final = (
         *("end of the script on one rank, exceptions handled on the others", "return", 0, "absent"),
         *("rank 2 has exited with code 0 before all_reduce", {"HANDLES_ERRORS": "1"}),
     ),
+    Ending("late rank, and gloo's timeout", "late", 0, "absent", "all_reduce (", {"TIMEOUT_S": "5"}, _GAVE_UP),
+    Ending(
+        *("late rank, and gloo's timeout before the threshold", "late", 0, "absent", "all_reduce ("),
+        {"TIMEOUT_S": "5", "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "60000"},
+        _GAVE_UP,
+    ),
+    Ending(
+        *("SIGTERM to one rank, which handles it and exits with 0", "ask", 0, "absent"),
+        *("rank 2 has exited with code 0 after SIGTERM before all_reduce", _TERM),
+    ),
+    Ending("SIGTERM to torchrun, whose ranks exit with 0", "", signal.SIGTERM, "", "", _TERM),
     Ending("SIGTERM to torchrun", "", signal.SIGTERM, "", ""),
     Ending("late rank, then SIGTERM to torchrun", "late", signal.SIGTERM, "absent", _HUNG),
     Ending("GIL held, then Ctrl-C", "gil", signal.SIGINT, "absent", _HUNG),
@@ -87,7 +102,8 @@ def observe_ending(ending: Ending, python: WarmPython | None) -> Outcome:
         f"the agent says {sorted(agent)}, not {expected}": agent == {expected},
         f"diagnose says {disk}, not {expected}": disk == expected,
         f"it does not begin with {ending.said!r}": sentence.startswith(ending.said),
-        "diagnose does not say that ranks ended together": bool(ending.verdict)
+        f"it does not contain {ending.contains!r}": ending.contains in sentence,
+        "diagnose does not say that ranks ended together": bool(ending.verdict or "HANDLES_TERM" in ending.environ)
         or document["ended_together"] is not None,
         "diagnose does not say how long the job hung": (ending.deed in HANGS)
         == (found is not None and (found["hung_s"] or 0) >= THRESHOLD_S),

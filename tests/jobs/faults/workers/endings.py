@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -36,6 +37,8 @@ def do(deed: str) -> None:
         os._exit(0)
     elif deed == "quit":
         sys.exit(3)
+    elif deed == "ask":  # as a scheduler that takes the wrong process for the job
+        os.kill(os.getpid(), signal.SIGTERM)
     elif deed == "eat":
         eaten = []
         while True:
@@ -54,7 +57,9 @@ def main() -> None:
     """Run collectives in a loop."""
     if os.environ.get("SLOW_END") == str(rank):
         hold_memory()
-    dist.init_process_group("gloo")
+    if "HANDLES_TERM" in os.environ:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=int(os.environ.get("TIMEOUT_S", "1800"))))
     gradient = torch.ones(16)
     for _ in range(GOOD_STEPS):
         dist.all_reduce(gradient)
