@@ -25,12 +25,12 @@ def duration(ns: int | None) -> str:
     return f"{_three_digits(ns / 1e9)} s"
 
 
-def seconds(length_s: float) -> str:
+def seconds(length_s: float, digits: int = 1) -> str:
     """Format a time that has passed, as sentences give it: `12.0 s`. Never below zero.
 
     Clocks of several nodes, and moments that were seen late, may put an end before its beginning.
     """
-    return f"{passed(length_s):.1f} s"
+    return f"{passed(length_s):.{digits}f} s"
 
 
 def passed(length: float) -> float:

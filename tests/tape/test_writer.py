@@ -24,7 +24,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout, live_words, seals
 from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_identity, identify
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState, Word
+from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind, RunIdState, TapeState, Word, pack_failure
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.writer import TapeWriter
@@ -116,8 +116,9 @@ def test_late_end_brings_the_words_along(memory: Path) -> None:
     writer.mark(number, Word.RETURNED, 10, How.CALL)
     writer.mark(number, Word.WAIT_ENTERED, 20, How.CALL)
     writer.mark(number, Word.WAIT_RETURNED, 30, How.CALL)
-    writer.complete(number, 1_000, 1_031, How.FAILED, failure=9)
+    writer.complete(number, 1_000, 1_031, How.FAILED, failure=pack_failure(9, Blame.TIMEOUT))
     (operation,) = reader.poll().ended
+    assert operation.blame is Blame.TIMEOUT
     assert (operation.returned_ns, operation.wait_entered_ns, operation.wait_returned_ns) == (1_010, 1_020, 1_030)
     assert (operation.completed_ns, operation.how, operation.failure) == (1_031, How.FAILED, 9)
 

@@ -15,6 +15,7 @@ from otel_torchdist.stall.findings.events import (
 )
 from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
+from otel_torchdist.units import passed
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.idle import describe_idle
 from otel_torchdist.verdict.wording.machine import describe_slow
@@ -43,7 +44,7 @@ def describe_finding(event: Finding) -> str:
     why = data if late.data_share else ""
     return (
         f"rank {late.rank} is a straggler{why}: it came last in {late.last} of the last {late.calls} calls of "
-        f"{late.group.title}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
+        f"{late.group.title}, on average {passed(late.mean_late_s) * 1e3:,.0f} ms after all others, which lose "
         f"{late.share:.0%} of their time; {len(late.compared)} of {len(late.group.members)} ranks were compared"
         f"{_of_machine(event.world, late.rank)}"
     )

@@ -50,7 +50,7 @@ def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
     how = f", and the first of them {ways.pop()}" if len(ways) == 1 else ""
     here = "" if are_all_seen else " here"
     spread_s = max(first.spread_ns / 1e9, SHORTEST_LEAD_S)
-    return f"all ranks{here} that died did so within {spread_s:.3f} s{how}: no rank{here} caused it"
+    return f"all ranks{here} that died did so within {seconds(spread_s, 3)}{how}: no rank{here} caused it"
 
 
 def cause_states_death(verdict: Verdict) -> bool:
@@ -94,4 +94,4 @@ def _lead(first: FirstDeath) -> str:
     if first.lead_ns is None:
         return ""
     lead_s = first.lead_ns / 1e9
-    return f" {max(lead_s, SHORTEST_LEAD_S):.{2 if lead_s >= 0.1 else 3}f} s before the others ended"
+    return f" {seconds(max(lead_s, SHORTEST_LEAD_S), 2 if lead_s >= 0.1 else 3)} before the others ended"

@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
 from otel_torchdist.naming import readable
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 
 RECENT_NS: Final = 60_000_000_000
@@ -130,4 +131,4 @@ def _clause(symptom: Symptom, whose: str, reference_ns: int, event: str) -> str:
 
 def _when(symptom: Symptom, reference_ns: int, event: str) -> str:
     lead_s = (reference_ns - symptom.at_ns) / 1e9
-    return f"{abs(lead_s):.1f} s {'before' if lead_s >= 0 else 'after'} {event}"
+    return f"{seconds(abs(lead_s))} {'before' if lead_s >= 0 else 'after'} {event}"

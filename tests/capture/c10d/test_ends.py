@@ -9,7 +9,7 @@ import pytest
 from otel_torchdist.capture.c10d import completion
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.layout import Blame, Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.tapes.recorded import Recorded
 
@@ -141,6 +141,7 @@ def test_peer_dies(jobs: Jobs) -> None:
     assert job.ranks[0].line() == {"raised": "RuntimeError"}
     operation = job.tapes[0].only("all_reduce")
     assert (operation.how, operation.failure) == ("FAILED", "RuntimeError")
+    assert operation.raw.blame is Blame.CONNECTION
 
 
 def test_complete_shortly_after_its_result_was_used(monkeypatch: pytest.MonkeyPatch) -> None:

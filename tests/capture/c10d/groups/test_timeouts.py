@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.layout import Blame, How
 from otel_torchdist.tape.names.model import AtTimeout
 from tests.support.launch.jobs import Jobs
 from tests.support.tapes.recorded import RecordedTape
@@ -56,6 +56,7 @@ def test_gloo_raises_when_it_is_said_to(jobs: Jobs) -> None:
         assert raw.completed_ns is not None
         assert since_ns is not None
         assert operation.group.timeout_ms == 2000
+        assert raw.blame is Blame.TIMEOUT
         took_s[operation.name] = (raw.completed_ns - since_ns) / 1e9
     assert took_s == {"recv": pytest.approx(2.0, abs=0.4), "all_reduce": pytest.approx(2.0, abs=0.4)}
 
