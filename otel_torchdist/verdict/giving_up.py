@@ -22,6 +22,10 @@ from otel_torchdist.world.model import RankView, WorldSnapshot
 SETTLING_NS: Final = 500_000_000
 """How long before a rank gave up others may have failed for the same reason: their waits began at other moments."""
 
+WENT_ON_NS: Final = 30_000_000_000
+"""A process may take long to end: with another exception than that of the timeout, it went on after this time."""
+RAISED_BY_WAITS: Final = ("RuntimeError", "DistBackendError", "DistError")
+
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
@@ -59,14 +63,20 @@ def gave_up(view: RankView) -> GivenUp | None:
         return None
     last = timed_out(view)
     if last is not None:
-        return GivenUp(view.rank, last, last.record.completed_ns or 0, _backend_of(last))
-    if view.state is not TapeState.FAILED or (view.last is not None and view.last.record.how is How.FAILED):
+        at_ns = last.record.completed_ns or 0
+        return None if _went_on(view, last, at_ns) else GivenUp(view.rank, last, at_ns, _backend_of(last))
+    if view.failure not in RAISED_BY_WAITS or (view.last is not None and view.last.record.how is How.FAILED):
         return None
     for operation in view.open:
         ended_ns = operation.record.wait_returned_ns
         if ended_ns is not None:
             return GivenUp(view.rank, operation, ended_ns, "its program")
     return None
+
+
+def _went_on(view: RankView, last: OperationView, at_ns: int) -> bool:
+    """Whether a rank handled the exception of a timeout, and ended much later for a reason of its own."""
+    return view.failure not in ("", last.failure) and view.heartbeat_ns - at_ns > WENT_ON_NS
 
 
 def all_given_up(views: Iterable[RankView]) -> list[GivenUp]:

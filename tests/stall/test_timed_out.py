@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -249,3 +250,36 @@ def test_program_that_goes_on_after_a_timeout() -> None:
     assert [(event.verdict.kind, event.verdict.ranks) for _, event in watching.verdicts] == [(VerdictKind.ABSENT, (2,))]
     ((at_s, _),) = watching.ends
     assert at_s < 23.0
+
+
+@pytest.mark.parametrize("later_s", [1.0, 100.0], ids=["it wraps the exception", "it goes on and fails later"])
+def test_exception_of_another_type(later_s: float) -> None:
+    """A program may raise its own for the timeout; long after one that it has handled, it is another matter."""
+    group = group_of(0, 1, 2, description="default_pg")
+    world = FakeWorld(3)
+    world.meet(group, 1.0)
+    number = world.ranks[0].enter(group, 2.0)
+    world.ranks[0].end(number, 22.0, How.FAILED, "RuntimeError", Blame.TIMEOUT)
+    world.ranks[0].is_seen_to_die(22.0 + later_s, EXITS_1, TapeState.FAILED, "TrainingError")
+    for rank in (1, 2):
+        world.ranks[rank].is_seen_to_die(22.2 + later_s, TERM)
+    verdict = afterwards(world).verdict
+    assert verdict is not None
+    expected = (VerdictKind.ABSENT, (1, 2)) if later_s < 10 else (VerdictKind.DEAD, (0,))
+    assert (verdict.kind, verdict.ranks) == expected
+
+
+def test_wait_that_was_given_up_before() -> None:
+    """A program that polls with short waits, and then fails for a reason of its own: that is the cause."""
+    group = group_of(0, 1, 2, description="default_pg")
+    world = FakeWorld(3)
+    world.meet(group, 1.0)
+    number = world.ranks[0].enter(group, 2.0, blocking=False)
+    world.ranks[0].wait_for(number, 2.0)
+    world.ranks[0].gives_up_waiting(number, 3.0)
+    world.ranks[0].is_seen_to_die(3.5, EXITS_1, TapeState.FAILED, "ValueError")
+    for rank in (1, 2):
+        world.ranks[rank].is_seen_to_die(3.8, TERM)
+    verdict = afterwards(world).verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (0,))
