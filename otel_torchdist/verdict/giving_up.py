@@ -142,8 +142,8 @@ def before_giving_up(world: WorldSnapshot) -> WorldSnapshot | None:
 def rewound(view: RankView, at_ns: int) -> RankView:
     """A rank as it was at a moment after which it has ended, or failed in the operation that it was in."""
     death = view.death
-    if not view.is_dead and view.is_over and _last_sign_ns(view) - HEARTBEAT_NS < at_ns - SETTLING_NS:
-        return view  # it had left before
+    if _had_left(view, at_ns - SETTLING_NS):
+        return view
     stopped = Stopped(death.stopped, death.stopped_since_ns) if death is not None and death.stopped else view.stopped
     then = dataclasses.replace(
         view,
@@ -163,6 +163,13 @@ def rewound(view: RankView, at_ns: int) -> RankView:
     if last.record.entered_ns > at_ns:
         return dataclasses.replace(then, last=None)
     return back_in(then, last)
+
+
+def _had_left(view: RankView, at_ns: int) -> bool:
+    """Whether a rank had ended without an error before, as far as its heartbeats and its operations show."""
+    if view.is_dead or view.state is TapeState.FAILED or not view.is_over or view.open:
+        return False
+    return max(view.heartbeat_ns, view.last.record.completed_ns or 0 if view.last is not None else 0) < at_ns
 
 
 def back_in(view: RankView, interrupted: OperationView) -> RankView:

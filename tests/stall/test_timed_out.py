@@ -58,6 +58,8 @@ def played(ending: Ending) -> tuple[FakeWorld, Watching]:
     """The job at its end, and what an agent has reported."""
     group = group_of(*range(ending.size), description="default_pg")
     world = FakeWorld(ending.size)
+    for rank in world.ranks:
+        rank.heartbeat_age_s = 0.9  # they are a second apart
     world.meet(group, 1.0)
     watching = Watching(world)
     others = [rank for rank in range(ending.size) if rank != ending.late]
@@ -139,6 +141,7 @@ def test_late_rank_stays_the_cause(ending: Ending) -> None:
     assert watching.verdicts
     for at_s, event in watching.verdicts:
         check(ending, event.verdict)
+        assert ending.apart_s or len(event.verdict.waiting) == ending.size - 1
         assert not NEGATIVE.search(sentence(event.verdict, event.verdict.age_ns(START_NS + round(at_s * SECOND)) / 1e9))
     ((_, end),) = watching.ends
     assert end.outcome is Outcome.FAILED
@@ -155,6 +158,7 @@ def test_late_rank_is_found_afterwards(ending: Ending) -> None:
     found = afterwards(world)
     check(ending, found.verdict)
     assert found.verdict is not None
+    assert ending.apart_s > 0.5 or len(found.verdict.waiting) == ending.size - 1
     assert not NEGATIVE.search(sentence(found.verdict, found.age_ns / 1e9))
 
 
