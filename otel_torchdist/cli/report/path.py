@@ -9,7 +9,7 @@ from otel_torchdist.advice.model import Advice
 from otel_torchdist.cli.advice.wording import PAGES, check, finding
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
-from otel_torchdist.critical_path.wording import left_out, sentence
+from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.report.model.path import Gain, Hint, Path, PathPart, RankParts
 from otel_torchdist.verdict.wording.sentence import describe_frame
@@ -22,7 +22,7 @@ def path_section(found: CriticalPath) -> Path:
     """Describe the path."""
     steps = [one.step for one in found.steps]
     parts = [
-        PathPart(kind.value, rank, *_named(found, label), length_ns)
+        PathPart(kind.value, rank, *_named(found, label), length_ns, _doing(found, kind, rank, label))
         for (kind, rank, label), length_ns in found.by_label.items()
         if length_ns
     ]
@@ -63,6 +63,11 @@ def _ranks(found: CriticalPath) -> RankParts:
         transfer_ns=tuple(one.transfer_ns for one in ranks),
         waits_for=tuple(one.waits_for[0][0] if one.waits_for else -1 for one in ranks),
     )
+
+
+def _doing(found: CriticalPath, kind: PathKind, rank: int, label: Label | None) -> str:
+    """What a rank does in a part; '' in transfers."""
+    return describe_doing(found.spent.get((rank, label), {})) if kind is PathKind.COMPUTING else ""
 
 
 def _named(found: CriticalPath, label: Label | None) -> tuple[str, str, str]:

@@ -16,6 +16,7 @@ class PathPart:
         group: The call's group; ''.
         site: Where that is called; ''.
         length_ns: How long they are.
+        doing: What the rank does meanwhile: `waiting for data`, `computing`; '' in transfers.
     """
 
     kind: str
@@ -24,6 +25,7 @@ class PathPart:
     group: str
     site: str
     length_ns: int
+    doing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

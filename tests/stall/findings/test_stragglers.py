@@ -93,7 +93,11 @@ def test_rank_that_takes_a_third_longer() -> None:
 @pytest.mark.parametrize(
     ("own", "others", "said"),
     [
-        (0.35, 0.05, "rank 2 is a straggler because it waits for data (35% of its time, the others 5%): it came last in "),
+        (
+            0.35,
+            0.05,
+            "rank 2 is a straggler because it waits for data (35% of its time, the others 5%): it came last in ",
+        ),
         (0.35, 0.30, "rank 2 is a straggler: it came last in "),
         (0.0, 0.0, "rank 2 is a straggler: it came last in "),
     ],
