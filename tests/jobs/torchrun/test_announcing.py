@@ -110,3 +110,24 @@ def test_stall(warm_python: WarmPython, tmp_path: Path, reader: str) -> None:
         assert notices(job.log) == 2
     finally:
         job.close()
+
+
+def test_rank_logs_for_the_agent(tmp_path: Path) -> None:
+    """An agent's lines in a log opened with `2>` would be overwritten: while the job hangs, a rank logs them, once."""
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    gate.touch()
+    settings = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1500"}
+    environ = {**os.environ, **switched_on(tmp_path / "tapes"), **settings}
+    ranks = ["--standalone", "--nproc-per-node=3", WORKERS / "late_rank.py", gate]
+    with log.open("w") as stderr:
+        job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *ranks], env=environ, stderr=stderr)
+    try:
+        text = until(lambda: COMMAND.search(log.read_text()) and log.read_text(), what=log.read_text)
+        assert "otel_torchdist: rank 2 has not entered all_reduce" in text
+        gate.unlink()
+        assert job.wait(60) == 0
+        assert notices(log.read_text()) == 2
+    finally:
+        gate.unlink(missing_ok=True)
+        job.terminate()
+        job.wait(60)
