@@ -1,6 +1,6 @@
 """Says in a launcher's log which nodes its rendezvous waits for: there are no ranks yet, whose tapes could show it.
 
-torchrun imports torch, and so comes by here. Of a rendezvous that is over within a second, only a thread has slept.
+torchrun imports torch, and so comes by here. Of a rendezvous that is over within seconds, only a thread has slept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from otel_torchdist import guard
 
 _DYNAMIC: Final = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 3.0
 """A rendezvous that has not taken longer is not looked at."""
 MAX_NODES: Final = 8
 """Nodes that a line lists."""
