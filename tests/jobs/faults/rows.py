@@ -109,7 +109,7 @@ ROWS: Final = (
         "2",
         "rank 2 looks for the store at 127.0.0.1:1, but ranks 0-1 wait at ",
         environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "3000"},
-        due_s=5.5,
+        due_s=9.0,
     ),
     Row("new_group", "rank never at `new_group`", "rendezvous", "2", "rank 2 has not joined new_group (everybody)"),
     Row(

@@ -23,9 +23,8 @@ from tests.support.commands.running import kill_processes_of
 
 pytestmark = pytest.mark.process
 
-SCRIPT = (
-    "import torch.distributed as dist; dist.init_process_group('gloo'); dist.barrier(); print('has run', flush=True)"
-)
+LAUNCHER = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1")
+SCRIPT = "import torch.distributed as dist; dist.init_process_group('gloo'); dist.barrier(); print('has run')"
 
 
 class Nodes:
@@ -50,8 +49,7 @@ class Nodes:
             "OTEL_LOGS_EXPORTER": "none",
         }
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *arguments]
-            + ["--no-python", sys.executable, "-c", SCRIPT],
+            [*LAUNCHER, *arguments, "--no-python", sys.executable, "-c", SCRIPT],
             env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -409,7 +409,7 @@ def main() -> None:
     if fault == "elsewhere" and is_faulty:
         with contextlib.suppress(Exception):
             dist.init_process_group(
-                "gloo", "tcp://127.0.0.1:1", rank=rank, world_size=size, timeout=timedelta(seconds=6)
+                "gloo", "tcp://127.0.0.1:1", rank=rank, world_size=size, timeout=timedelta(seconds=12)
             )
     dist.init_process_group(
         "gloo",

@@ -1,0 +1,42 @@
+"""Jobs in which no rank calls an operation for long: one that stands still, and others that work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_IDLE_AFTER
+from tests.jobs.faults.faulty_job import FaultyJob
+from tests.support.waiting import until
+
+WORKER = Path(__file__).parent / "workers" / "standing.py"
+EARLY = {OTEL_PYTHON_TORCHDIST_IDLE_AFTER: "2"}
+LOCKED = next(number for number, line in enumerate(WORKER.read_text().splitlines(), 1) if line.endswith("# locked"))
+
+
+def test_all_ranks_wait_for_a_lock(start: Callable[..., FaultyJob]) -> None:
+    """It is said where all ranks stand, in which function of a library, and no stall; when they go on, all is well."""
+    job = start("locked", worker=WORKER, environ=EARLY)
+    until(job.findings, 60.0)
+    [found] = job.findings()
+    assert (found.attributes[semconv.VERDICT], found.attributes[semconv.VERDICT_RANKS]) == (semconv.IDLE, "0-2")
+    assert found.attributes[semconv.CODE_LINE] == LOCKED
+    assert (found.error or "").startswith(
+        f"ranks 0-2 are in locked at standing.py:{LOCKED}, in FileBaton.wait: no rank is in an operation, and none has "
+    )
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0, 0, 0]
+    assert job.roots() == []
+
+
+@pytest.mark.parametrize("case", ["evaluates", "builds"])
+def test_ranks_that_work(start: Callable[..., FaultyJob], case: str) -> None:
+    """Ranks that compute, or wait for a child that does, are not reported, however long they call nothing."""
+    job = start(case, worker=WORKER, environ=EARLY, ranks=2)
+    assert [done.code for done in job.join()] == [0, 0]
+    job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
+    assert job.findings() == []
+    assert job.roots() == []
