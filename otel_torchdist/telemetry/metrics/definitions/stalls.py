@@ -140,7 +140,8 @@ STALL_METRICS: Final = (
         "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage); values that "
         "are not finite (non_finite), and results that differ where they must be equal (diverged); checkpoints that "
         "could not be saved (checkpoint_failed), and groups that two threads use at the same time (shared_group); "
-        "remote procedure calls that cannot go on (starved, frozen, dead, of operation rpc).",
+        "remote procedure calls that cannot go on (starved, frozen, dead, of operation rpc); a whole job that calls "
+        "nothing and does not work either (idle).",
         (
             LABEL_RUN,
             LABEL_GROUP,
