@@ -130,6 +130,14 @@ ROWS: Final = (
     ),
     Row("loader", "stuck DataLoader worker", "absent", "2", "which has been in read() of ", "in DataLoader("),
     Row(
+        "engine",
+        "engine in a world made by hand never takes the weights",
+        "absent",
+        "3",
+        "rank 1 of transfer has not entered broadcast (sequence 1, transfer)",
+        "# generates",
+    ),
+    Row(
         "late",
         "one rank not instrumented",
         "unknown",

@@ -12,6 +12,7 @@ import ctypes
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 from torch.utils.data import DataLoader, Dataset
 
 fault, gate, pids = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
@@ -379,10 +381,58 @@ def cut() -> None:
     go_on()
 
 
+def engine() -> None:
+    """Rank 0 sends weights to an engine, in a world that both make by hand; the engine generates for ever."""
+    if rank == 0:
+        dist.broadcast(gradient, src=0, group=transfer[0])
+    dist.all_reduce(gradient)
+
+
+transfer: list[dist.ProcessGroup] = []
+
+
+def join_transfer(here: int) -> None:
+    """Make a world of rank 0 and its engine, as trainers do that send weights: a store of its own, and ranks anew."""
+    store = dist.FileStore(f"{os.environ['STORE'].removeprefix('file://')}-transfer", 2)
+    group, _ = c10d._new_process_group_helper(
+        2, here, [], c10d.Backend("gloo"), dist.PrefixStore("transfer", store), group_name="transfer",
+        timeout=timedelta(seconds=120),
+    )  # fmt: skip
+    c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+    transfer.append(group)
+
+
+def meet_engine() -> None:
+    """Start the engine as somebody else would, and join it, before any rank waits for another."""
+    ready, made = gate.with_name("engine-ready"), gate.with_name("transfer-made")
+    if rank == 0:
+        launched = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        own = {name: value for name, value in os.environ.items() if name not in launched}
+        own |= {"ENGINE": "1", "OTEL_PYTHON_TORCHDIST_READER": "none"}
+        child = subprocess.Popen([sys.executable, *sys.argv], env=own)
+        (pids / "child of 0").write_text(f"{child.pid}\n")
+        while not ready.exists():
+            time.sleep(0.01)
+        join_transfer(0)
+        made.touch()
+    while not made.exists():
+        time.sleep(0.01)
+
+
+def be_engine() -> None:
+    """Generate, and take the weights."""
+    gate.with_name("engine-ready").touch()
+    join_transfer(1)
+    asked = gate.with_name("reached 0")
+    while not asked.exists() or (not healthy and gate.exists()):
+        time.sleep(0.2)  # generates
+    dist.broadcast(gradient, src=0, group=transfer[0])
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
-        late, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
+        late, engine, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
         circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
         overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
         splits, silent_splits,
@@ -418,6 +468,8 @@ def main() -> None:
         world_size=size,
         timeout=timedelta(seconds=120),
     )
+    if fault in ("engine", "all"):
+        meet_engine()
     take_good_steps()
     for name in FAULTS if fault == "all" else [fault]:
         if name != "two" or size == 4:
@@ -428,7 +480,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        be_engine() if "ENGINE" in os.environ else main()
     except RuntimeError:
         time.sleep(1)  # a rank that the backend interrupts with an exception has much to clean up
         raise
