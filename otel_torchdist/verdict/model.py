@@ -155,6 +155,7 @@ class Verdict:
         node: The host whose ranks are named, all of them and no others; '' if there is none, see `locate`.
         symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
         behind: Waits that lead to this operation through several worlds of a process; see `waits_behind` and `locate`.
+        twins: By rank, the ids of several processes that claim to be that rank.
         deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
     """
 
@@ -178,6 +179,7 @@ class Verdict:
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
     deadline: Deadline | None = None
     behind: tuple[WaitBehind, ...] = ()
+    twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -266,6 +268,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         symptoms=symptoms,
         deadline=first_deadline(world, verdict.roll.waits),
         behind=waits_behind(world, verdict.roll, verdict.ranks),
+        twins={rank: view.twins for rank, view in members.items() if view.twins},
     )
 
 

@@ -37,7 +37,7 @@ def worlds(
     found = {key: {rank: views[follower] for rank, follower in ranks.items()} for key, ranks in runs.items()}
     for key in [key for key in found if not key.run]:
         began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
-        found[key] = _of_newest_launch(found[key], began_ns)
+        found[key] = _with_twins(of_newest_launch(found[key], began_ns), runs[key], views)
     there = {key: ranks for key, ranks in found.items() if ranks}
     together: dict[RunKey, dict[int, RankView]] = {}
     for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
@@ -67,7 +67,7 @@ def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:
     }
 
 
-def _of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) -> dict[int, RankView]:
+def of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) -> dict[int, RankView]:
     """The ranks that have been launched together, of those that do not know their run; none if nobody saw one alive.
 
     Launchers start an attempt when the one before is gone: a rank whose launch failed at once belongs to those whose
@@ -82,6 +82,35 @@ def _of_newest_launch(ranks: dict[int, RankView], began_ns: Mapping[int, int]) -
     newest = living or {rank for rank, moment_ns in seen_ns.items() if moment_ns == max(seen_ns.values())}
     since_ns = min((began_ns[rank] for rank in newest), default=0)
     return {rank: view for rank, view in ranks.items() if newest and view.life.reaches(since_ns)}
+
+
+def _with_twins(
+    ranks: dict[int, RankView], followers: Mapping[int, TapeFollower], views: Mapping[TapeFollower, RankView]
+) -> dict[int, RankView]:
+    """The ranks of a launch, with the other live processes that claim to be one of them.
+
+    Args:
+        ranks: Those of the launch.
+        followers: By rank, the tape of each.
+        views: All ranks that are read.
+    """
+    found = dict(ranks)
+    for rank, view in ranks.items():
+        own = followers[rank].reader
+        others = [
+            follower.reader.identity.pid
+            for follower, other in views.items()
+            if other.rank == rank
+            and other.alive
+            and other.state is TapeState.RUNNING
+            and not other.run
+            and other.nonce != view.nonce
+            and (follower.reader.path.parent, follower.reader.owner) == (own.path.parent, own.owner)
+            and follower.reader.identity.pid != own.identity.pid
+        ]
+        if others and view.alive:
+            found[rank] = dataclasses.replace(view, twins=(own.identity.pid, *sorted(others)))
+    return found
 
 
 def _member(follower: TapeFollower, view: RankView) -> Member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 
 from otel_torchdist.naming import run_id_of_claim
 from otel_torchdist.stall.watch import Detector
+from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.assembly import of_newest_launch, worlds
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FollowedTape
+from tests.support.worlds.fake_world import START_NS, FakeWorld
 
 STRANGER = 12345
 
@@ -69,6 +72,37 @@ def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[FollowedT
     assert (found[True].run, sorted(found[True].ranks)) == (run_id_of_claim(RUN_ID, STRANGER), [1])
     [alone] = worlds([theirs.follower], SECOND)
     assert (alone.run, alone.is_foreign) == (RUN_ID, True)
+
+
+def test_ranks_of_one_launch() -> None:
+    """A rank that failed before the others had tapes belongs to them, if their processes were there; others do not.
+
+    Once all are gone, those that were seen alive together remain.
+    """
+    world = FakeWorld(3)
+    began_ns = dict.fromkeys(range(3), START_NS + SECOND // 5)
+    world.ranks[1].created_s = world.ranks[2].created_s = 2.0
+    world.ranks[0].die(1.2, TapeState.FAILED)
+    views = dict(world.snapshot(3.0).ranks)
+    assert sorted(of_newest_launch(views, began_ns)) == [0, 1, 2]
+    later = {**began_ns, 1: START_NS + 2 * SECOND, 2: START_NS + 2 * SECOND}
+    assert sorted(of_newest_launch(views, later)) == [1, 2]
+    for rank in world.ranks[1:]:
+        rank.die(5.0)
+    views = dict(world.snapshot(6.0).ranks)
+    assert sorted(of_newest_launch(views, began_ns)) == [0, 1, 2]
+    unseen = {rank: dataclasses.replace(view, seen_alive_ns=0) for rank, view in views.items()}
+    assert of_newest_launch(unseen, began_ns) == {}
+
+
+def test_two_processes_of_one_rank(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
+    """Of two live processes that claim to be the same rank of a launch, both are known by their ids."""
+    ranks += FollowedTape(places[0], 0, run=0), FollowedTape(places[0], 1, run=0), FollowedTape(places[0], 1, run=0)
+    own, other = ranks[2].follower.reader, ranks[1].follower.reader
+    other.identity = dataclasses.replace(other.identity, pid=own.identity.pid + 1)
+    [world] = worlds([rank.follower for rank in ranks], SECOND)
+    assert sorted(world.ranks[1].twins) == [own.identity.pid, own.identity.pid + 1]
+    assert world.ranks[0].twins == ()
 
 
 class Stray(TapeFollower):

@@ -223,6 +223,7 @@ def _views_of(
             continue
         view = RecordedStacks(tape.path, tape.owner).shown_in(view)
         if view.alive:
+            view = dataclasses.replace(view, twins=run.twins.get(view.rank, ()))
             view = dataclasses.replace(view, child=ChildWaits(tape.identity, tape.owner).check(view.stacks, now_ns))
         else:
             view = dataclasses.replace(view, death=read_death(tape.path, tape.owner))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_torchdist.config import Config
@@ -32,12 +32,14 @@ class Run:
         tapes: The newest tape of each rank, in ascending order of ranks; at least one.
         helps: The run whose ranks started the processes of this one, such as checkpoint processes; None if this is
             an independent run.
+        twins: By rank, the ids of live processes that claim to be that rank of a run without an id, if several do.
     """
 
     directory: Path
     run_id: int
     tapes: tuple[TapeReader, ...]
     helps: Run | None = None
+    twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     @property
     def label(self) -> str:
@@ -222,7 +224,13 @@ def _runs_in(directory: Path, unreadable: list[str]) -> Iterator[Run]:
             unreadable.append(str(error))
     runs = sort_into_runs(members)
     kept = {tape for ranks in runs.values() for tape in ranks.values()}
+    claims: dict[int, set[int]] = {}
+    for tape, member in members.items():
+        if not member.run and member.life.alive:
+            claims.setdefault(member.rank, set()).add(tape.identity.pid)
+    twins = {rank: tuple(sorted(pids)) for rank, pids in claims.items() if len(pids) > 1}
     for tape in members.keys() - kept:
         tape.close()
     for key, ranks in runs.items():
-        yield Run(directory, key.run, tuple(ranks[rank] for rank in sorted(ranks)))
+        tapes = tuple(ranks[rank] for rank in sorted(ranks))
+        yield Run(directory, key.run, tapes, twins={} if key.run else twins)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.launches import DEFAULT_GROUP, HOST, address_of, is_launch, is_within_node
 from otel_torchdist.verdict.model import Verdict, VerdictKind
+
+MAX_TWINS: Final = 3
 
 
 def has_own_words(verdict: Verdict) -> bool:
@@ -48,6 +52,18 @@ def describe_meeting(verdict: Verdict) -> str:
     """Where the ranks wait for each other in a launch: ` at node0:29500`; '' where they do not."""
     addresses = set(_parties(verdict))
     return f" at {addresses.pop()}" if len(addresses) == 1 else ""
+
+
+def wrong_ranks(verdict: Verdict) -> list[str]:
+    """Ranks of which there are several processes, and ranks that a world of this size does not have."""
+    parts = [
+        f"{len(pids)} processes claim to be rank {rank} (pids {', '.join(map(str, pids))})"
+        for rank, pids in sorted(verdict.twins.items())[:MAX_TWINS]
+    ]
+    if is_launch(verdict.roll) and verdict.group is not None:
+        size = len(verdict.group.members)
+        parts += [f"there is no rank {rank} in a world of {size}" for rank in verdict.ranks if rank >= size]
+    return parts
 
 
 def elsewhere(verdict: Verdict) -> list[str]:

@@ -22,7 +22,13 @@ from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
-from otel_torchdist.verdict.wording.launches import describe_launch, describe_meeting, elsewhere, has_own_words
+from otel_torchdist.verdict.wording.launches import (
+    describe_launch,
+    describe_meeting,
+    elsewhere,
+    has_own_words,
+    wrong_ranks,
+)
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.misfits import describe_misfit
 from otel_torchdist.verdict.wording.remote_calls import describe_call
@@ -52,6 +58,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_crowd(verdict),
         *_creation(verdict),
         *elsewhere(verdict),
+        *wrong_ranks(verdict),
         *_endings(verdict),
         *describe_machine(verdict),
         *_places(verdict),

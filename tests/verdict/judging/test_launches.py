@@ -113,3 +113,26 @@ def test_host_that_failed() -> None:
     said = sentence(verdict, 14)
     assert said.startswith("rank 0 ended with DistNetworkError, and init_process_group (default_pg) has been blocked ")
     assert "; 2 of 3 ranks wait at 127.0.0.1:29500; " in said
+
+
+def test_several_processes_of_one_rank() -> None:
+    """Where a rank is missing because two processes claim to be another one, both are said, with their ids."""
+    world = FakeWorld(3)
+    launch(world, {0: at(HERE, 3), 1: at(HERE, 3, has_store=True)})
+    seen = world.snapshot(15.0, only=(0, 1))
+    twins = dataclasses.replace(seen.ranks[1], twins=(4711, 4712))
+    verdict = the_verdict(dataclasses.replace(seen, ranks={**seen.ranks, 1: twins}))
+    assert verdict.ranks == (2,)
+    assert sentence(verdict, 14).endswith("; 2 processes claim to be rank 1 (pids 4711, 4712)")
+
+
+def test_rank_that_the_world_does_not_have() -> None:
+    """A rank that failed because its world is smaller than that is named, with the reason."""
+    world = FakeWorld(3)
+    group = at(HERE, 2)
+    numbers = launch(world, dict.fromkeys(range(3), group))
+    world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError")
+    [(channel, before)] = world.ranks[2].progress.items()
+    world.ranks[2].progress[channel] = before._replace(entered=0)
+    verdict = dataclasses.replace(verdict_of(world), ranks=(2,))
+    assert "; there is no rank 2 in a world of 2" in sentence(verdict, 14)
