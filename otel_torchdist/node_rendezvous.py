@@ -92,7 +92,7 @@ def _names(nodes: Sequence[Any]) -> str:
 
 def _endpoint(handler: Any) -> str:
     backend = getattr(handler._state_holder, "_backend", None)
-    store = getattr(backend, "_store", None)
+    store: Any = getattr(backend, "_store", None)
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return f" at {store.host}:{store.port}" if hasattr(store, "host") and hasattr(store, "port") else ""

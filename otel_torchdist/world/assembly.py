@@ -109,7 +109,7 @@ def _with_twins(
             and follower.reader.identity.pid != own.identity.pid
         ]
         if others and view.alive:
-            found[rank] = dataclasses.replace(view, twins=(own.identity.pid, *sorted(others)))
+            found[rank] = dataclasses.replace(view, twins=tuple(sorted({own.identity.pid, *others})))
     return found
 
 

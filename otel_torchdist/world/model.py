@@ -136,7 +136,7 @@ class RankView:
         world_size: How many ranks that has; 0 if it is not known.
         places: By the key of each group of another world: this process's rank there.
         pace: How often it calls operations.
-        twins: Process ids of all live processes that claim to be this rank, its own first; empty if it is the only one.
+        twins: Process ids of all live processes that claim to be this rank, ascending; empty if it is the only one.
         clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
         data_wait_ns: For how long its training thread has waited for data so far.
     """
