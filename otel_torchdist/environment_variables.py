@@ -137,6 +137,7 @@ OTEL_PYTHON_TORCHDIST_IDLE_AFTER = "OTEL_PYTHON_TORCHDIST_IDLE_AFTER"
 After so many stall timeouts in which no rank of a job has called an operation, and none has worked, a finding says
 where all of them stand; never before ten times the longest time that this job took to its next call. 0 for no such
 findings.
+Default: "6"
 """
 
 OTEL_PYTHON_TORCHDIST_STALL_IGNORE = "OTEL_PYTHON_TORCHDIST_STALL_IGNORE"

@@ -58,6 +58,7 @@ def test_defaults() -> None:
         "numerics_ranks": (),
         "compare_parameters": 0,
         "synchronize": False,
+        "idle_after": 6,
         "stall_ignore": (),
         "compare_calls": True,
         "announce": True,
