@@ -19,6 +19,8 @@ from otel_torchdist.evidence.model import (
     Statement,
     TimedOut,
 )
+from otel_torchdist.evidence.texts.fingerprints import TITLE
+from otel_torchdist.evidence.together import put_together
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.places import FrameOwner, owner_of, thread_to_show, user_frame
@@ -64,7 +66,7 @@ class Finding:
 def findings_of(statements: Iterable[Statement]) -> list[Finding]:
     """Return the findings: what a launcher saw first, then in the order of their kinds, what most ranks say first."""
     groups: dict[tuple[Kind, str, CallSiteName | None, bool], list[Statement]] = {}
-    every = _with_causes_first(list(statements))
+    every = _with_causes_first(put_together(list(statements)))
     called = {one.rank: frame_of(one) for one in every if one.kind is Kind.CALLED and one.rank is not None}
     for one in _without_doubles(every):
         is_call = one.kind is Kind.TIMED_OUT and one.rank is not None
@@ -146,15 +148,24 @@ def _without_doubles(statements: Sequence[Statement]) -> Iterable[Statement]:
     """Leave out what another statement of the same rank contains."""
     raised = {(one.rank, one.source.path) for one in statements if one.kind is Kind.RAISED}
     crashed = {one.source for one in statements if one.kind is Kind.STACKS}
+    said_what = {
+        _speaks(one) for one in statements if one.kind is Kind.CRASHED and one.text.startswith("terminated by")
+    }
     ends = {(one.pid, one.fact.way) for one in statements if _is_of_table(one) and isinstance(one.fact, Ended)}
     for one in statements:
         if one.text.startswith("gloo: ") and (one.rank, one.source.path) in raised:
             continue
         if one.kind is Kind.CRASHED and one.source in crashed:
             continue
+        if one.kind is Kind.CRASHED and one.text.startswith("terminate called") and _speaks(one) in said_what:
+            continue
         if isinstance(one.fact, Ended) and not _is_of_table(one) and (one.pid, one.fact.way) in ends:
             continue
         yield one
+
+
+def _speaks(one: Statement) -> tuple[str, int | None, str]:
+    return one.source.path, one.rank, one.label
 
 
 def _is_of_table(one: Statement) -> bool:
@@ -179,6 +190,8 @@ def described(one: Statement) -> str:
 
 
 def _plain(text: str) -> str:
+    if TITLE in text:  # what was called is said once, for all ranks
+        return text[: text.index(TITLE) + len(TITLE)]
     return _ADDRESS.sub("", _GLOO.sub("", text))
 
 

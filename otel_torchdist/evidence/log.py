@@ -13,15 +13,26 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
 from otel_torchdist.evidence.lines import MAX_LINE, LogLine, parsed
-from otel_torchdist.evidence.model import Statement
+from otel_torchdist.evidence.model import Statement, has_failure
 from otel_torchdist.evidence.repeats import Repeats
-from otel_torchdist.evidence.texts import gloo, python_stacks, torchrun, watchdog
+from otel_torchdist.evidence.texts import desync, errors, fingerprints, gloo, python_stacks, store, torchrun, watchdog
 from otel_torchdist.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget
 
 BLOCK_BYTES: Final = 4 << 20
 MAX_PIECE: Final = 4 << 20
 """Bytes of a line that are looked at together."""
-MARKERS: Final = (*watchdog.MARKERS, *gloo.MARKERS, *torchrun.MARKERS, *python_stacks.MARKERS)
+MARKERS: Final = (
+    *watchdog.MARKERS,
+    *gloo.MARKERS,
+    *torchrun.MARKERS,
+    *python_stacks.MARKERS,
+    *desync.MARKERS,
+    *fingerprints.MARKERS,
+    *store.MARKERS,
+    *errors.MARKERS,
+)
+MAX_OTHER: Final = 50
+"""Errors of no known kind that are kept of a log."""
 _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -38,11 +49,15 @@ def read_log(stream: BinaryIO, path: str, allowance: UnpackBudget | None = None)
         The statements in the order of lines, repeated ones once; and a line on what could not be read.
     """
     readers = _Readers(path)
-    repeats = Repeats()
+    repeats, others = Repeats(), Repeats()
     warnings: list[str] = []
     try:
         for number, content in _lines(_blocks(stream, allowance or UnpackBudget()), readers):
-            repeats.add(readers.read(parsed(number, content)))
+            line = parsed(number, content)
+            found = [*readers.read(line)]
+            repeats.add(found)
+            if not found and len(others.statements) < MAX_OTHER:
+                others.add(readers.other(line))
     except (OSError, EOFError, zlib.error) as error:  # a compressed log that is cut off or damaged
         warnings.append(f"{path}: read only up to where it is damaged: {error}")
     except TooLargeError as error:
@@ -50,7 +65,10 @@ def read_log(stream: BinaryIO, path: str, allowance: UnpackBudget | None = None)
     repeats.add(readers.end())
     if repeats.dropped:
         warnings.append(f"{path}: {repeats.dropped} of its messages are left out: there are too many different ones")
-    return repeats.statements, warnings
+    return repeats.statements if has_failure(repeats.statements) else [
+        *repeats.statements,
+        *others.statements,
+    ], warnings
 
 
 class _Readers:
@@ -60,11 +78,12 @@ class _Readers:
         self._path = path
         self._failures = torchrun.Failures(path)
         self._stacks = python_stacks.PythonStacks(path)
+        self._errors = errors.Errors(path)
 
     @property
     def are_hungry(self) -> bool:
         """Whether the next line is needed whatever it contains."""
-        return self._failures.is_hungry or self._stacks.is_hungry
+        return self._failures.is_hungry or self._stacks.is_hungry or self._errors.is_hungry
 
     def read(self, line: LogLine) -> Iterator[Statement]:
         is_of_table = self._failures.takes(line)
@@ -74,6 +93,14 @@ class _Readers:
         yield from self._stacks.read(line)
         yield from watchdog.statements_of(line, self._path)
         yield from gloo.statements_of(line, self._path)
+        yield from desync.statements_of(line, self._path)
+        yield from fingerprints.statements_of(line, self._path)
+        yield from store.statements_of(line, self._path)
+        yield from self._errors.read(line)
+
+    def other(self, line: LogLine) -> Iterator[Statement]:
+        """Yield an error of no known kind on a line of which no reader has said anything."""
+        return self._errors.other(line)
 
     def end(self) -> Iterator[Statement]:
         yield from self._failures.end()

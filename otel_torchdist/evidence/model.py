@@ -7,6 +7,7 @@ nothing is calculated from two of them.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,10 @@ MAX_TEXT: Final = 400
 class Kind(enum.Enum):
     """What a statement is about, in the order in which a report shows it."""
 
+    DESYNC = "behind, according to PyTorch's desync report"
+    DIFFERENT_CALLS = "calls do not match"
+    MISSING_AT_STORE = "has not come to the store"
+    WAITS_AT_STORE = "waits for the store, or for what another rank leaves there"
     TIMED_OUT = "operation timed out"
     NOT_REACHED = "did not reach a barrier"
     PROGRESS = "progress in a group"
@@ -33,6 +38,30 @@ class Kind(enum.Enum):
     BEHIND = "different number of operations"
     ERROR = "error of the library"
     STACKS = "stacks"
+    AT_STORE = "came to a barrier of the store"
+    """What one rank says; put together, it may be `MISSING_AT_STORE`."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it says that something has gone wrong, and not only how far a rank had come."""
+        match self:
+            case (
+                Kind.DESYNC
+                | Kind.DIFFERENT_CALLS
+                | Kind.MISSING_AT_STORE
+                | Kind.WAITS_AT_STORE
+                | Kind.TIMED_OUT
+                | Kind.NOT_REACHED
+                | Kind.WATCHDOG_STUCK
+                | Kind.CONNECTION_LOST
+                | Kind.RAISED
+                | Kind.CRASHED
+                | Kind.ENDED
+                | Kind.ERROR
+            ):
+                return True
+            case Kind.PROGRESS | Kind.CALLED | Kind.MISSING | Kind.BEHIND | Kind.STACKS | Kind.AT_STORE:
+                return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +202,91 @@ class Launched:
     others: int
 
 
-Fact = TimedOut | Reached | Ended | Raised | CalledAt | SeenStacks | Launched
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Ranks that a desync report names.
+
+    Attributes:
+        ranks: Their ranks in the group that timed out, which the report does not name.
+    """
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call as its fingerprint shows it.
+
+    Attributes:
+        rank: The caller's rank in its group.
+        operation: `all_reduce`, …
+        sequence: Its number in the group, from 0; None before torch 2.1.
+        shape: Of its first tensor: `[4, 16]`; None without tensors.
+        dtype: Of its tensors; '' without tensors.
+    """
+
+    rank: int
+    operation: str
+    sequence: int | None
+    shape: str | None
+    dtype: str
+
+    @property
+    def text(self) -> str:
+        """`all_reduce of [4, 16] float`."""
+        return f"{self.operation} of {self.shape} {self.dtype}".rstrip() if self.shape is not None else self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatched:
+    """Two calls that a rank has compared.
+
+    Attributes:
+        own: Its own call.
+        other: That of another rank; None if the text is cut off before it.
+    """
+
+    own: Called
+    other: Called | None
+
+
+@dataclass(frozen=True, slots=True)
+class AtBarrier:
+    """A rank at a barrier of the job's store.
+
+    Attributes:
+        key: The barrier's name.
+        rank: The rank.
+        size: How many must come; 0 if the line does not say.
+        joined: How many have come by then; 0 if the line does not say.
+        is_over: Whether all have.
+    """
+
+    key: str
+    rank: int
+    size: int = 0
+    joined: int = 0
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A rank that waits for what another one leaves in the store.
+
+    Attributes:
+        waits: Its rank in its group.
+        holder: The rank in that group for which it waits.
+        is_timeout: Whether the wait timed out; else the connection to the store was lost.
+    """
+
+    waits: int
+    holder: int
+    is_timeout: bool
+
+
+Fact = (
+    Behind | Mismatched | AtBarrier | Awaited | TimedOut | Reached | Ended | Raised | CalledAt | SeenStacks | Launched
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +351,8 @@ class Evidence:
     statements: tuple[Statement, ...] = ()
     warnings: tuple[str, ...] = ()
     unrecognized: tuple[str, ...] = ()
+
+
+def has_failure(statements: Iterable[Statement]) -> bool:
+    """Whether any of them says that something has gone wrong."""
+    return any(one.kind.is_failure for one in statements)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.diagnose.section import Section
 from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_collectives, stacks_by_rank
-from otel_torchdist.evidence.model import Evidence, Kind, Statement
+from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.world import snapshot_of
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.tape.names.model import CallSiteName
@@ -21,7 +21,6 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import describe_frame, sentence
 from otel_torchdist.world.model import Stacks, WorldSnapshot
 
-_FAILURES: Final = frozenset({Kind.TIMED_OUT, Kind.NOT_REACHED, Kind.WATCHDOG_STUCK, Kind.CRASHED, Kind.ENDED})
 MAX_SHOWN: Final = 200
 """Findings that a report shows."""
 _WIDTH: Final = 12
@@ -54,8 +53,8 @@ class TextFindings:
 
     @property
     def has_problem(self) -> bool:
-        """Whether there is a verdict, or something timed out, crashed or failed."""
-        return self.verdict is not None or any(finding.kind in _FAILURES for finding in self.findings)
+        """Whether there is a verdict, or anything says that something has gone wrong."""
+        return self.verdict is not None or any(finding.kind.is_failure for finding in self.findings)
 
 
 def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindings:

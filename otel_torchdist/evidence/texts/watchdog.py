@@ -96,9 +96,14 @@ def _group(before: str) -> GroupMark | None:
     return GroupMark(readable(uid, MAX_TEXT), readable(description, MAX_TEXT), int(best["rank"]))
 
 
+def operation_of(type_name: str) -> str:
+    """The operation that torch calls `ALLREDUCE`, as users know it."""
+    return _NAMES.get(type_name, type_name.lower())
+
+
 def _timed_out(found: re.Match[str]) -> TimedOut:
     return TimedOut(
-        operation=_NAMES.get(found["operation"], found["operation"].lower()),
+        operation=operation_of(found["operation"]),
         sequence=_number(found["sequence"]),
         elements_in=_number(found["numel_in"]),
         elements_out=_number(found["numel_out"]),
