@@ -50,11 +50,9 @@ class _Creator(NamedTuple):
 def _creators_in(module: ModuleType) -> list[_Creator]:
     found: list[_Creator] = []
     for path in _CREATORS[module.__name__]:
-        *owners, name = path.split(".")
-        owner: Any = module
-        for one in owners:
-            owner = getattr(owner, one)
-        found.append(_Creator(owner, name))
+        owner, _, name = path.rpartition(".")
+        found.append(_Creator(getattr(module, owner) if owner else module, name))
+        getattr(*found[-1])  # of a torch that we do not know, the error names what it lacks
     return found
 
 

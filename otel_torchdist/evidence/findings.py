@@ -164,8 +164,8 @@ def _without_doubles(statements: Sequence[Statement]) -> Iterable[Statement]:
         yield one
 
 
-def _speaks(one: Statement) -> tuple[str, int | None, str]:
-    return one.source.path, one.rank, one.label
+def _speaks(one: Statement) -> tuple[str, str]:
+    return one.source.path, one.label
 
 
 def _is_of_table(one: Statement) -> bool:

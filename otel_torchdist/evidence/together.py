@@ -54,14 +54,14 @@ def _barriers(statements: Sequence[Statement]) -> Iterator[Statement]:
 
 def _barrier(key: str, said: Sequence[tuple[Statement, AtBarrier]]) -> Iterator[Statement]:
     """A barrier that nobody has left: which ranks have come, and which have not, as far as that is certain."""
-    first = replace(said[0][0], kind=Kind.MISSING_AT_STORE, rank=None, label="", local_rank=None, pid=None, fact=None)
+    first = replace(_unsaid(said[0][0]), kind=Kind.MISSING_AT_STORE, label="the store")
     size, joined = max(fact.size for _, fact in said), max(fact.joined for _, fact in said)
     came = sorted({fact.rank for _, fact in said})
     if not size or joined == size:
-        text = f"{_has(came)} come to {key}" + (f", as all {size} have" if size else "")
+        text = f"{_has(came)} come to '{key}'" + (f", as all {size} have" if size else "")
         yield replace(first, kind=Kind.AT_STORE, text=text)
         return
-    count = f"{joined} of {size} ranks have come to {key}"
+    count = f"{joined} of {size} ranks have come to '{key}'"
     if joined > size:
         text = f"{count}: more than there are, as in a store that an earlier attempt has used"
         yield replace(first, text=text)
@@ -98,7 +98,7 @@ def _different_calls_at(said: Sequence[Statement]) -> Iterator[Statement]:
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
     sequence = next((call.sequence for call in calls.values() if call.sequence is not None), None)
     where = "" if sequence is None else f" as #{sequence} of its group"
-    first = replace(said[0], rank=None, label="", local_rank=None, pid=None, fact=None)
+    first = _unsaid(said[0])
     are_global = _are_global((one.rank, one.fact.own.rank) for one in said if isinstance(one.fact, Mismatched))
     if len(ordered) < 2 or len(ordered[0][1]) == len(ordered[1][1]):
         text = "; ".join(f"{name_ranks(ranks)} {_calls_it(ranks)} {call}" for call, ranks in ordered)
@@ -129,17 +129,19 @@ def _calls_it(ranks: Sequence[int]) -> str:
 
 
 def _behind(reports: Sequence[Statement], statements: Sequence[Statement]) -> Iterator[Statement]:
-    """The ranks that desync reports name, by their global rank if the group that failed there is the default one."""
-    groups: dict[int | None, set[GroupMark | None]] = {}
-    for one in statements:
-        if isinstance(one.fact, Reached) and one.fact.failed is not None:
-            groups.setdefault(one.rank, set()).add(one.group)
+    """The ranks that desync reports name, by their global rank if it is the default group that timed out."""
+    failed = [one for one in statements if isinstance(one.fact, Reached) and one.fact.failed is not None]
     for report in reports:
-        others = [mark for mark in groups.get(report.rank, ()) if mark is not None and not mark.is_default]
-        mark = others[0] if others else None
+        near = [one for one in failed if one.source.path == report.source.path]
+        # A report is several lines, of which only the first says whose; the same watchdog's next line has the group.
+        nearest = min(near, key=lambda one: _distance(report, one), default=None)
+        mark = nearest.group if nearest is not None else None
         for rank in report.fact.ranks[:MAX_NAMED] if isinstance(report.fact, Behind) else ():
-            one = replace(report, fact=None, label="", local_rank=None, pid=None)
-            yield _of_rank(one, rank, not others, mark)
+            yield _of_rank(_unsaid(report), rank, mark is not None and mark.is_default, mark)
+
+
+def _distance(report: Statement, one: Statement) -> tuple[bool, int]:
+    return one.source.line < report.source.line, abs(one.source.line - report.source.line)
 
 
 def _holders(waiting: Sequence[Statement]) -> Iterator[Statement]:
@@ -152,16 +154,24 @@ def _holders(waiting: Sequence[Statement]) -> Iterator[Statement]:
     for holder, said in by_holder.items():
         pairs = [(one.rank, one.fact.waits) for one in said if isinstance(one.fact, Awaited)]
         waits = sorted({rank for _, rank in pairs})
-        text = (
-            f"has not given NCCL's id to its group: {name_ranks(waits)} {'waits' if len(waits) == 1 else 'wait'} for it"
-        )
-        first = replace(said[0], kind=Kind.MISSING_AT_STORE, label="", local_rank=None, pid=None, fact=None, text=text)
+        wait = "waits" if len(waits) == 1 else "wait"
+        text = f"has not given NCCL's id to its group: {name_ranks(waits)} {wait} for it"
+        first = replace(_unsaid(said[0]), kind=Kind.MISSING_AT_STORE, text=text)
         yield _of_rank(first, holder, _are_global(pairs))
 
 
 def _are_global(pairs: Iterable[tuple[int | None, int]]) -> bool:
-    """Whether ranks in a group are those of the job, by what its members say of themselves."""
-    return all(rank is None or rank == in_group for rank, in_group in pairs)
+    """Whether ranks in a group are those of the job, by what its members say of themselves.
+
+    Rank 0 has that number in every group of its own.
+    """
+    known = [(rank, in_group) for rank, in_group in pairs if rank is not None]
+    return all(rank == in_group for rank, in_group in known) and any(rank for rank, _ in known)
+
+
+def _unsaid(one: Statement) -> Statement:
+    """A statement of which it does not matter who has written it."""
+    return replace(one, rank=None, label="", local_rank=None, pid=None, fact=None, repeated=0)
 
 
 def _of_rank(one: Statement, rank: int, is_global: bool, group: GroupMark | None = None) -> Statement:

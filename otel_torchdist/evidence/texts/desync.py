@@ -1,6 +1,6 @@
 """PyTorch's desync report (`TORCH_NCCL_DESYNC_DEBUG`), in which a watchdog names the ranks that hold up the others.
 
-The ranks' watchdogs leave in the store what they have started and finished last; the one that times out first reads that
+The ranks' watchdogs leave in the store what they have started and finished last; the one that times out first reads it
 and says who is behind. `TraceUtils.h` has written it in the same words since torch 1.11. Numbers are ranks of the group
 that timed out, which the report itself does not name.
 """

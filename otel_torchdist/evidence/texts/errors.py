@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine
 from otel_torchdist.evidence.model import MAX_TEXT, Kind, Source, Statement
+from otel_torchdist.evidence.texts.watchdog import group_of, rank_of
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (
@@ -72,19 +74,24 @@ class Errors:
             self._awaited[key] = MAX_FOREIGN
         what = _WHAT.match(line.body)
         if what is not None:
-            yield self._statement(line, Kind.CRASHED, f"terminated by a C++ exception: {what['what']}")
+            rank = rank_of(line, group_of(what["what"]))
+            text = f"terminated by a C++ exception: {what['what']}"
+            yield replace(self._statement(line, Kind.CRASHED, text), rank=rank)
         launcher = _LAUNCHER.search(line.text)
         if launcher is not None:
             name = _name_of(int(launcher["signal"]))
-            yield self._statement(line, Kind.ENDED, f"the launcher (process {launcher['pid']}) was ended by {name}")
+            ended = self._statement(line, Kind.ENDED, f"was ended by {name}, and is a launcher")
+            yield replace(ended, pid=int(launcher["pid"]), rank=None)
         child = _CHILD.search(line.text)
         if child is not None and int(child["code"]):
             code = int(child["code"])
             how = f"exit code {code}" if code > 0 else _name_of(-code)
-            yield self._statement(line, Kind.ENDED, f"a rank ended with {how}")
+            ended = self._statement(line, Kind.ENDED, f"a rank ended with {how}")
+            yield replace(ended, label=ended.label or "the launcher")
         slurm = _SLURM.search(line.text)
         if slurm is not None:
-            yield self._statement(line, Kind.ENDED, f"Slurm: {slurm['what']}")
+            ended = self._statement(line, Kind.ENDED, slurm["what"])
+            yield replace(ended, label=ended.label or "Slurm")
 
     def other(self, line: LogLine) -> Iterator[Statement]:
         """Yield an error that no other reader knows, for a log in which nothing else is found."""

@@ -1,7 +1,7 @@
 """Fingerprints of calls that do not match, as `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares them before each collective.
 
-Each rank raises, with its own call and that of the first rank that differs. What it says of the other is right only where
-both call the same operation: of others, torch up to 2.15 reads the wrong bytes.
+Each rank raises, with its own call and that of the first rank that differs. What it says of the other is right only
+where both call the same operation: of others, torch up to 2.15 reads the wrong bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     yield Statement(
         kind=Kind.DIFFERENT_CALLS,
         source=Source(path, line.number),
-        text=TITLE,
+        text=readable(f"{TITLE}: rank {calls[0].rank} calls {calls[0].text}", MAX_TEXT),
         rank=line.rank,
         local_rank=line.local_rank,
         pid=line.pid,

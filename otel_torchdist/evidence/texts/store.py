@@ -67,7 +67,7 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     )
     barrier = _at_barrier(line.text)
     if barrier is not None:
-        yield replace(blank, text=f"at {barrier.key}", rank=barrier.rank, fact=barrier)
+        yield replace(blank, text=f"{barrier.joined} at {barrier.key}", rank=barrier.rank, fact=barrier)
     unique_id = _UNIQUE_ID.search(line.text)
     if unique_id is not None:
         yield _awaits_id(blank, unique_id)
@@ -79,7 +79,7 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     connect = _CONNECT.search(line.text)
     if connect is not None:
         after = f" within {connect['after']}" if connect["after"] else ""
-        text = f"could not connect to the store at {connect['host']}:{connect['port']}{after}"
+        text = f"could not connect to the store at {connect['host']}, port {connect['port']}{after}"
         yield replace(blank, kind=Kind.WAITS_AT_STORE, text=readable(text, MAX_TEXT))
 
 

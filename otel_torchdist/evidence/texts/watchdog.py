@@ -65,10 +65,8 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
 
 
 def _statement(line: LogLine, path: str, kind: Kind, found: re.Match[str], fact: Fact | None) -> Statement:
-    group = _group(line.text[: found.start()])
-    rank = line.rank
-    if rank is None and group is not None and group.is_default:
-        rank = group.rank
+    group = group_of(line.text[: found.start()])
+    rank = rank_of(line, group)
     return Statement(
         kind=kind,
         source=Source(path, line.number),
@@ -83,7 +81,12 @@ def _statement(line: LogLine, path: str, kind: Kind, found: re.Match[str], fact:
     )
 
 
-def _group(before: str) -> GroupMark | None:
+def rank_of(line: LogLine, group: GroupMark | None) -> int | None:
+    """The rank that has written a line: of the default group the number in it is that."""
+    return group.rank if line.rank is None and group is not None and group.is_default else line.rank
+
+
+def group_of(before: str) -> GroupMark | None:
     """The most telling prefix before the text; the line on a thread's end has one for the group and one for the work.
 
     Only that of 2.4 and later names the group in the same way on all ranks.
