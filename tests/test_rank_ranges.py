@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.naming import MAX_RANKS_TEXT, compress_ranks
+from otel_torchdist.naming import MAX_RANKS_TEXT, MemberRank, compress_ranks, name_ranks
 
 
 def expand(text: str) -> set[int]:
@@ -39,3 +39,12 @@ def test_long_ranges_are_cut(ranks: set[int]) -> None:
     assert len(kept) <= MAX_RANKS_TEXT
     assert expand(kept) < ranks
     assert len(expand(kept)) + int(rest.removesuffix(" more)")) == len(ranks)
+
+
+def test_processes_of_other_worlds() -> None:
+    """They are numbers wherever ranks are, and in sentences they are what they are."""
+    engine, other = MemberRank(4, "1 of transfer"), MemberRank(5, "2 of transfer")
+    assert compress_ranks([0, 1, engine, other]) == "0-1,4-5"
+    assert name_ranks([engine]) == f"rank {engine}" == "rank 1 of transfer"
+    assert name_ranks([0, 1, engine, other]) == "ranks 0-1 and rank 1 of transfer and rank 2 of transfer"
+    assert name_ranks([MemberRank(number, f"{number} of all") for number in range(6)]).endswith("3 of all and 2 more")

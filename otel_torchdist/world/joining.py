@@ -130,7 +130,8 @@ class _Joined:
             self._numbers[seat.run, view.rank] = number
             for group, here in view.places.items():
                 self._holders.setdefault(group, {})[here] = number
-        self.views = {self._numbers[run, view.rank]: self._shown(run, view) for run, view in ordered}
+        shown = ((self._numbers[run, view.rank], self._shown(run, view)) for run, view in ordered)
+        self.views = dict(sorted(shown, key=lambda one: one[0]))
 
     def _draw(self, label: str) -> int:
         number = MemberRank(self._next, label)
