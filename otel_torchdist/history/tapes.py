@@ -63,7 +63,7 @@ class TapeHistory:
     def history(self) -> RankHistory:
         """What was kept, up to where the tape ends now; without records that only a forged tape has."""
         tape = self._tape
-        names = ResolvedNames(tape.names, tape.identity.rank)
+        names = ResolvedNames(tape.names, tape.identity.rank, tape.identity.world)
         tape.names.refresh()  # no record may have referred to any of them yet
         groups = map(names.group, tape.names.group_ids())
         identity, status = tape.identity, tape.status()

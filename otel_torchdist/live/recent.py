@@ -34,7 +34,7 @@ class _RecentOfRank:
     """The newest operations of one tape, and samples of its counters."""
 
     def __init__(self, tape: TapeReader, most: int) -> None:
-        self._names = ResolvedNames(tape.names, tape.identity.rank)
+        self._names = ResolvedNames(tape.names, tape.identity.rank, tape.identity.world)
         self._most = most
         self.bars: deque[Bar] = deque(maxlen=most)
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)

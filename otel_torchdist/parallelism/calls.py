@@ -214,8 +214,8 @@ def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView,
     first: list[OperationView] = []
     for view in operations:
         record = view.record
-        if view.group is None or record.kind is not RecordKind.OPERATION:
-            continue
+        if view.group is None or record.kind is not RecordKind.OPERATION or view.group.name.world:
+            continue  # worlds made by hand are no axes of this one
         key = (
             *(id(view.group), id(view.signature), id(view.call_site), view.name, record.message_bytes, record.peer),
             *(record.phase, record.splits, int(record.flags) & _UNEVEN),
@@ -235,7 +235,7 @@ def _exchanges(operations: Iterable[OperationView]) -> Iterator[tuple[GroupView,
     for view in operations:
         group = view.group
         # Positions that mean nothing to other ranks cannot be compared with theirs.
-        is_shared = group is not None and group.name.aligned
+        is_shared = group is not None and group.name.aligned and not group.name.world
         if group is not None and is_shared and view.name.startswith(_EXCHANGE) and not _kind_of(view)[0].is_integer:
             yield group, view
 

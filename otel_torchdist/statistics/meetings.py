@@ -96,7 +96,9 @@ def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
     for channel in sorted(users):
         view = users[channel][0].groups.get(channel.group)
         is_aligned = all(rank.channels[channel].is_aligned for rank in users[channel])
-        if view is not None and is_aligned and (channel.group, channel.destination) not in accepting:
+        if view is None or (channel.is_point_to_point and view.name.world):
+            continue  # the ends of a message in a world made by hand are no ranks of this run
+        if is_aligned and (channel.group, channel.destination) not in accepting:
             yield _shared(channel, view, ranks)
 
 

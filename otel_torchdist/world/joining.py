@@ -159,9 +159,10 @@ class _Joined:
     def _group(self, run: int, group: GroupView) -> GroupView:
         if not run and not group.name.world:
             return group
-        members = frozenset(self.number(run, group, rank) for rank in group.members)
+        members = frozenset(self.number(run, group, rank) for rank in group.name.ranks)
         # Two runs have groups with the same key, for that is made of ranks.
-        return replace(group, key=group.key if group.name.world else f"{group.key}.{run}", members=members)
+        key = group.key if group.name.world else f"{group.key}.{run}"
+        return replace(group, key=key, members=members, is_inferred=group.is_inferred and not group.name.world)
 
     def number(self, run: int, group: GroupView, rank: int) -> int:
         """The number of a member of a group, by its rank in the group's world."""

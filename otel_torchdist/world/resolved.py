@@ -44,10 +44,17 @@ class ResolvedNames:
         places: See `RankView`. A new one makes a new mapping.
     """
 
-    def __init__(self, names: Names, rank: int) -> None:
-        """Resolve what a rank's records refer to with the names of its dictionary."""
+    def __init__(self, names: Names, rank: int, world: str = "") -> None:
+        """Resolve what a rank's records refer to with the names of its dictionary.
+
+        Args:
+            names: The dictionary.
+            rank: The rank.
+            world: The world of which that is the rank; see `TapeIdentity`.
+        """
         self._names = names
         self._rank = rank
+        self._world = world
         self._groups: dict[int, GroupView] = {}
         self._known: dict[_NameIds, _Names] = {}
         self._collectives: dict[tuple[RecordKind, int], Channel] = {}
@@ -138,7 +145,11 @@ class ResolvedNames:
         name = self._names.group(identity)
         if name is None:
             return None
-        self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
+        if name.world in ("", self._world):
+            view = GroupView(name.key, name, frozenset(name.ranks))
+        else:  # the others are no ranks of this run: see `joining`
+            view = GroupView(name.key, name, frozenset((self._rank,)), is_inferred=True)
+        self._groups[identity] = view
         if name.world:
             self.places = MappingProxyType({**self.places, view.key: name.here})
         known = self.groups.get(view.key)

@@ -73,7 +73,7 @@ class TapeFollower:
         self._unlocked_ns: int | None = None
         self._is_ending = deaths is not None and deaths.death_of(reader.identity.nonce) is not None
         self.is_last_check = False
-        self._resolved = ResolvedNames(reader.names, reader.identity.rank)
+        self._resolved = ResolvedNames(reader.names, reader.identity.rank, reader.identity.world)
         self._progress = ChannelProgress()
         self._views: dict[int, OperationView] = {}
         self._without_reduce_op: dict[int, SignatureName] = {}

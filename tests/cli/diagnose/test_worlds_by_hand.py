@@ -85,3 +85,11 @@ def test_worlds_that_are_listed(tmp_path: Path) -> None:
         listed.add(f"update@{number}/2")
     written = json.loads((tmp_path / "0000000000000001.worlds").read_text())
     assert (len(written), written[-1]) == (32, "update@99/2")
+
+
+@pytest.mark.parametrize("command", ["stats", "graph", "critical-path"])
+def test_other_members_are_no_ranks(jobs: Path, command: str) -> None:
+    """No report says of a rank of the job what only the engine can have done or left undone."""
+    out = ask(jobs, "11aa", command=command).out
+    assert "a different number of times" not in out
+    assert "rank 1 never" not in out
