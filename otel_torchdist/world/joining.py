@@ -142,12 +142,13 @@ class _Joined:
         """A process under its number. What findings compare is left out: programs of several worlds differ."""
         if not run and not view.places:
             return view
-        groups = {key: self._group(run, group) for key, group in view.groups.items()}
+        of_worlds = {key: view.groups[key] for key in view.places if key in view.groups}
+        groups = {key: self._group(run, group) for key, group in (view.groups if run else of_worlds).items()}
         numbers = _Numbers(self, run, groups)
         return replace(
             view,
             rank=self._numbers[run, view.rank],
-            groups={group.key: group for group in groups.values()},
+            groups={**({} if run else view.groups), **{group.key: group for group in groups.values()}},
             open=tuple(map(numbers.operation, view.open)),
             last=numbers.operation(view.last) if view.last is not None else None,
             progress=numbers.channels(view.progress),

@@ -19,6 +19,8 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 
 MAX_KNOWN: Final = 16_384
+MAX_PLACES: Final = 64
+"""Groups of worlds made by hand of which a process's place is kept: some programs make one for each update."""
 
 _NameIds: TypeAlias = tuple[RecordKind, int, int, int, int]
 
@@ -151,7 +153,8 @@ class ResolvedNames:
             view = GroupView(name.key, name, frozenset((self._rank,)), is_inferred=True)
         self._groups[identity] = view
         if name.world:
-            self.places = MappingProxyType({**self.places, view.key: name.here})
+            latest = [*self.places.items()][1 - MAX_PLACES :]
+            self.places = MappingProxyType({**dict(latest), view.key: name.here})
         known = self.groups.get(view.key)
         if known is None or name.aligned or not known.name.aligned:  # of some messages alone, it may not be
             self.groups = MappingProxyType({**self.groups, view.key: view})

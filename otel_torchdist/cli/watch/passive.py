@@ -16,6 +16,7 @@ from typing import Final
 
 from otel_torchdist.job.runs.membership import Kin, helped_runs
 from otel_torchdist.job.tapes import LocalTapes
+from otel_torchdist.naming import MemberRank
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
 from otel_torchdist.stall.findings.events import ArrivalsCompared, Finding
@@ -110,7 +111,10 @@ class PassiveWatch:
         ranks = {rank: self._followed[view.nonce] for rank, view in world.ranks.items()}
         rates = {rank: followed.meter.rates(world.taken_ns) for rank, followed in ranks.items()}
         late = self._lateness.shares(world.taken_ns)
-        tapes, helpers = tuple(followed.tape for followed in ranks.values()), frozenset(one.run for one in shown[1:])
+        tapes, helpers = (
+            tuple(one.tape for rank, one in ranks.items() if not isinstance(rank, MemberRank)),
+            frozenset(one.run for one in shown[1:]),
+        )
         return Observation(world, tapes, rates, late, helpers, tuple(found))
 
     def close(self) -> None:

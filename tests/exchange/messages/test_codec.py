@@ -17,12 +17,13 @@ from otel_torchdist.exchange.wire import (
 )
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
+from otel_torchdist.naming import MemberRank
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.names.model import CallSiteName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView, Progress, Window
+from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress, Window
 from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
 from otel_torchdist.world.rank_values import ComparedParameters, OutputChecksum, RankValues
 from otel_torchdist.world.shared_groups import SharedGroup
@@ -291,3 +292,22 @@ def test_calls_are_shown_where_they_are_wanted() -> None:
     for view in views_of(answer, RUN, 0, 0):
         found = {window.number: window for window in view.windows[channel]}
         assert found == {0: windows[0], 2: windows[2]._replace(arrivals=()), 3: windows[3]}
+
+
+def test_worlds_made_by_hand() -> None:
+    """Processes of other worlds stay on their node, and members of such a world are no ranks of the run elsewhere."""
+    name = GroupName("transfer", "", (0, 1), 0, "gloo", True, world="transfer@29655/2", here=0)
+    engine = MemberRank(4, "1 of transfer")
+    group = GroupView(name.key, name, frozenset((0, engine)))
+    world = FakeWorld(4)
+    world.ranks[0].enter(group, 1.0, "recv", flags=P2P, peer=engine)
+    world.ranks[1].enter(EVERYBODY, 2.0)
+    seen = world.snapshot(20.0)
+    others = dataclasses.replace(seen.ranks[3], rank=engine)
+    [first, *rest] = sent(dataclasses.replace(seen, ranks={**seen.ranks, engine: others}))
+    assert [view.rank for view in rest] == [1, 2, 3]
+    [operation] = first.open
+    assert operation.group is not None
+    assert (operation.group.members, operation.group.is_inferred) == (frozenset(), True)
+    channel = operation.operation_id.channel
+    assert (channel.source, channel.destination) == (4, 0)
