@@ -14,7 +14,7 @@ from otel_torchdist.live.model import AgentFacts, LiveRun, LiveSnapshot
 from otel_torchdist.live.ranks import MAX_RANKS, Crowd, RankRow, RankState, crowds, rank_rows
 from otel_torchdist.live.texts import MAX_SENTENCE, shown, shown_group
 from otel_torchdist.live.timeline import MAX_LANES, Timeline, timeline_of
-from otel_torchdist.naming import compress_ranks, listed_ranks, readable, run_label
+from otel_torchdist.naming import MemberRank, compress_ranks, listed_ranks, readable, run_label
 from otel_torchdist.stall.peer_agents import JudgingAgent
 
 MAX_LISTED: Final = 64
@@ -216,9 +216,8 @@ def _item(run: LiveRun) -> RunItem:
     state = "stalled" if run.seen.ruling is not None else "running"
     if all(view.is_over for view in world.ranks.values()):
         state = "ended"
-    return RunItem(
-        run.key, run_label(world.run), run.owner, shown(run.directory), run.world_size, len(world.ranks), state
-    )
+    own = sum(not isinstance(rank, MemberRank) for rank in world.ranks)  # others are of runs that it meets
+    return RunItem(run.key, run_label(world.run), run.owner, shown(run.directory), run.world_size, own, state)
 
 
 def _part(run: LiveRun, item: RunItem, snapshot: LiveSnapshot, facts: AgentFacts, lanes: Collection[int]) -> RunPart:
