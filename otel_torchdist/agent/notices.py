@@ -65,9 +65,12 @@ class Notices:
 
     def announce(self, event: VerdictGiven, text: str) -> bool:
         """See `Announcer`. Jobs of other users get none: what they say of their files may be forged."""
-        notice = self._notice(event, text)
-        if notice is None or notice.is_delivered:
-            return notice is not None
+        with guard.guarded("the notice on stderr"):
+            notice = self._notice(event, text)
+            return notice is not None and (notice.is_delivered or self._deliver(notice))
+        return False
+
+    def _deliver(self, notice: _Notice) -> bool:
         thread = threading.Thread(target=notice.write_once if self._is_rank else notice.write_or_relay, daemon=True)
         try:
             thread.start()
