@@ -24,7 +24,7 @@ from otel_torchdist.tape import layout
 
 _logger = logging.getLogger("otel_torchdist")
 
-_ABI: Final = layout.VERSION * 1000 + 4
+_ABI: Final = layout.VERSION * 1000 + 5
 _SHIPPED: Final = Path(__file__).parent / "libraries"
 FAILURES: Final = (
     *("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"),
@@ -56,7 +56,7 @@ class OperationLayout(ctypes.Structure):
         *(("index", ctypes.c_int32), ("group", ctypes.c_int32), ("described", ctypes.c_int32)),
         *(("reduce_op", ctypes.c_int32), ("peer", ctypes.c_int32), ("tag", ctypes.c_int32)),
         *(("async_op", ctypes.c_int32), ("input_splits", ctypes.c_int32), ("output_splits", ctypes.c_int32)),
-        ("work", ctypes.c_int32),
+        *(("gathered", ctypes.c_int32), ("work", ctypes.c_int32)),
     )
 
 

@@ -237,7 +237,8 @@ class Flag(enum.IntFlag):
     """The reduce op in the signature is that of an earlier call from the same call site; this call's was not read."""
     UNEVEN = 128
     """An `all_to_all` in which this rank sends members parts of different size, or expects parts of another size;
-    one without this flag is even. Records of kind `SPLITS` before it show how much."""
+    one without this flag is even. Records of kind `SPLITS` before it show how much. Or an `all_gather` in which it
+    expects from some member another size than its own."""
 
 
 class How(enum.IntEnum):

@@ -19,7 +19,10 @@ from otel_torchdist.units import item_bytes
 
 _UNEVEN: Final = int(Flag.UNEVEN)
 """A plain integer: arithmetic with enum members is several times slower."""
-_EXCHANGES: Final = frozenset({"all_to_all", "all_to_all_single"})
+_GATHER: Final = "all_gather"
+_EXCHANGES: Final = frozenset({"all_to_all", "all_to_all_single", _GATHER})
+_OF_ROWS: Final = frozenset({"all_to_all_single", _GATHER})
+"""Operations whose tensors are counted in rows, others in elements."""
 
 
 class PartSizes(NamedTuple):
@@ -60,7 +63,7 @@ class Misfit:
 
 
 def part_sizes(operation: Operation, signature: SignatureName | None, members: int) -> PartSizes | None:
-    """Return the sizes that a rank sends and expects in an exchange.
+    """Return the sizes that a rank sends and expects in an `all_to_all` or an `all_gather` of a list.
 
     Args:
         operation: Any operation.
@@ -74,7 +77,8 @@ def part_sizes(operation: Operation, signature: SignatureName | None, members: i
         return None
     splits = operation.splits
     if splits is None:
-        part, rest = divmod(operation.message_bytes, members)
+        # What a rank gathers goes to each member whole.
+        part, rest = divmod(operation.message_bytes, members if signature.operation != _GATHER else 1)
         if int(operation.flags) & _UNEVEN or rest:
             return None
         return PartSizes((part,) * members, (part,) * members, _unit_of(signature))
@@ -87,7 +91,7 @@ def _unit_of(signature: SignatureName) -> int:
     """Bytes of a row of the tensor, or of an element of several; 0 if the shape or the type is unknown."""
     if not signature.shapes or len(signature.dtypes) != 1:
         return 0
-    row = signature.shapes[0][1:] if signature.operation == "all_to_all_single" else ()
+    row = signature.shapes[0][1:] if signature.operation in _OF_ROWS else ()
     return item_bytes(signature.dtypes[0]) * math.prod(row)
 
 
@@ -115,7 +119,7 @@ def find_misfit(members: Sequence[int], sizes: Mapping[int, PartSizes]) -> Misfi
     concerned = {rank for pair in pairs for rank in pair}
     common = concerned.intersection(*pairs)
     ranks = common if len(common) == 1 else concerned
-    sender, receiver = max(pairs, key=lambda pair: (pair[0] != pair[1], pairs[pair]))
+    sender, receiver = max(pairs, key=lambda pair: (pair[0] != pair[1], pairs[pair], pair[0] in common))
     own, other = sizes[sender], sizes[receiver]
     units = {own.unit, other.unit} - {0}
     return Misfit(

@@ -108,3 +108,15 @@ def test_as_recorded(splits: Splits | None, flags: Flag, message_bytes: int, fou
     assert part_sizes(record, signature, 2) == found
     assert part_sizes(record, None, 2) is None
     assert part_sizes(record, signature, MAX_LISTED + 1) is None
+
+
+def test_gathered() -> None:
+    """What a rank gathers goes to each member whole; one that expects other sizes than its own is not compared."""
+    rank, group = FakeRank(0), group_of(0, 1, 2)
+    signature = SignatureName("all_gather", "", ((6, 4),), ("float32",), "cpu", 1)
+    even, uneven = (
+        rank.open[rank.enter(group, 1.0, "all_gather", flags=flags, message_bytes=96)].record
+        for flags in (Flag(0), Flag.UNEVEN)
+    )
+    assert part_sizes(even, signature, 3) == PartSizes((96,) * 3, (96,) * 3, 16)
+    assert part_sizes(uneven, signature, 3) is None

@@ -75,6 +75,7 @@ class NativeKernels:
             async_op=schema.async_op,
             input_splits=schema.input_splits,
             output_splits=schema.output_splits,
+            gathered=schema.gathered,
             work=schema.work,
         )
         self.library.register(name.encode(), schema.overload._schema.overload_name.encode(), ctypes.byref(layout))

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 
@@ -71,6 +72,23 @@ bool has_splits(const Operation& operation, const IValue* arguments) {
          (operation.output_splits >= 0 && !arguments[operation.output_splits].toIntVector().empty());
 }
 
+// Whether an all_gather expects from some member another size than its own, like `gathers_alike` in split_sizes.py.
+bool gathers_unlike(const Operation& operation, const IValue* arguments) {
+  if (operation.gathered < 0) {
+    return false;
+  }
+  const auto given = arguments[operation.described].toListRef();
+  const auto outputs = arguments[operation.gathered].toListRef();
+  if (given.size() != 1 || outputs.size() != 1) {
+    return true;
+  }
+  const auto parts = outputs[0].toListRef();
+  const int64_t own = given[0].unsafeToTensorImpl()->numel();
+  return parts.size() <= MOST_TENSORS && std::any_of(parts.begin(), parts.end(), [own](const IValue& part) {
+           return part.unsafeToTensorImpl()->numel() != own;
+         });
+}
+
 int64_t number_in(const IValue* arguments, int32_t place) { return place >= 0 ? arguments[place].toInt() : -1; }
 
 }  // namespace
@@ -79,7 +97,7 @@ bool make_key(ThreadState& thread, Session& session, const Operation& operation,
               c10::DispatchKeySet keys) {
   Key& key = thread.key;
   key.clear();
-  if (has_splits(operation, arguments)) {
+  if (has_splits(operation, arguments) || gathers_unlike(operation, arguments)) {
     return false;
   }
   const bool is_async = operation.async_op >= 0 && arguments[operation.async_op].toBool();

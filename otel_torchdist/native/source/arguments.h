@@ -25,6 +25,7 @@ struct Operation {
   int32_t async_op;
   int32_t input_splits;
   int32_t output_splits;
+  int32_t gathered;  // the list of lists that an all_gather writes to
   int32_t work;  // the place of the Work in the result
 };
 

@@ -27,7 +27,7 @@ constexpr int ALL_FORGOTTEN = 2;
 
 // --- the library ---
 
-EXPORT int otd_abi() { return layout::VERSION * 1000 + 4; }
+EXPORT int otd_abi() { return layout::VERSION * 1000 + 5; }
 EXPORT const char* otd_torch_version() { return TORCH_VERSION; }
 EXPORT int otd_use_frames(int minor) { return use_frames_of(minor) ? 1 : 0; }
 EXPORT void otd_innermost_frame(uint64_t* code, int64_t* instruction) {

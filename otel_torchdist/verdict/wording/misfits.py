@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_torchdist.world.part_sizes import Misfit
 
-_UNITS: Final = {"all_to_all_single": ("row", "rows")}
+_UNITS: Final = {"all_to_all_single": ("row", "rows"), "all_gather": ("row", "rows")}
 _ELEMENTS: Final = ("element", "elements")
 
 

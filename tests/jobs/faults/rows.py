@@ -89,6 +89,13 @@ ROWS: Final = (
         "0,2",
         "rank 2 sends 5 rows to rank 0, which expects 3, in",
     ),
+    Row(
+        "gathered",
+        "all_gather of a larger tensor",
+        "mismatched",
+        "2",
+        "rank 2 sends 5 rows to rank 0, which expects 4",
+    ),
     Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
     Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),

@@ -207,7 +207,7 @@ class Plan:
         self.reduce_op = reduce_op
         self.code = code
         self.planned_ns = 0
-        self.reading = ALWAYS if reduce_op >= 0 or operation.received >= 0 else 0
+        self.reading = ALWAYS if reduce_op >= 0 or operation.received >= 0 or operation.gathered >= 0 else 0
         self.reads = 0
         self.varies = False
         self.offered = 0

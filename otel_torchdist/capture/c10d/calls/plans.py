@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.c10d.calls.call import SOMETIMES, GroupState, Plan, PlanKey
 from otel_torchdist.capture.c10d.calls.ragged import line_of, sized
-from otel_torchdist.capture.c10d.calls.split_sizes import write_splits
+from otel_torchdist.capture.c10d.calls.split_sizes import gathers_alike, write_splits
 from otel_torchdist.capture.torch_api import SHOWS_BACKWARD
 from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.writer import TapeWriter
@@ -38,6 +38,8 @@ def read_arguments(
         tail = plan.tail
         if operation.received >= 0:
             tail = write_splits(plan, operation, args, entered_ns, thread=key[-2])
+        elif operation.gathered >= 0 and not gathers_alike(args[operation.described], args[operation.gathered]):
+            tail = plan.tail_read
     if plan.ragged_factor is not None:
         tail = sized(tail, plan.ragged_factor, args[operation.described])
     return plan, tail
@@ -119,7 +121,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     tail = tail_read = prepare(flags=flags)
     if described.reduce_op >= 0:
         tail = prepare(flags=flags | Flag.REDUCE_OP_UNREAD)
-    elif operation.received >= 0:
+    elif operation.received >= 0 or operation.gathered >= 0:
         tail_read = prepare(flags=flags | Flag.UNEVEN)
     on_cpu, reduce_op = described.on_cpu, described.reduce_op
     plan = Plan(group, channel, counter, operation, tail, tail_read, int(flags), on_cpu, reduce_op, code)

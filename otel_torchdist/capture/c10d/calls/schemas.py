@@ -68,6 +68,7 @@ class OperationSchema:
         received: Index of what an `all_to_all` writes to; -1 for other operations.
         input_splits: Index of the sizes into which its input is split; -1 if it takes a list of parts.
         output_splits: The same of its output.
+        gathered: Index of the list of lists that an `all_gather` writes to; -1 for other operations.
         timeout: Index of the timeout of this one call; -1 if there is none.
     """
 
@@ -87,6 +88,7 @@ class OperationSchema:
     received: int = -1
     input_splits: int = -1
     output_splits: int = -1
+    gathered: int = -1
     timeout: int = -1
 
 
@@ -127,6 +129,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
         received=next((positions[key] for key in _OUTPUTS if key in positions), -1) if name in _EXCHANGES else -1,
         input_splits=positions.get("input_split_sizes", -1),
         output_splits=positions.get("output_split_sizes", -1),
+        gathered=positions.get("output_tensors", -1) if name == "all_gather" else -1,
         timeout=positions.get("timeout", -1),
     )
 

@@ -71,5 +71,13 @@ def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int]
     return parts, unit, received * unit, expected
 
 
+def gathers_alike(given: Sequence[Any], outputs: Sequence[Sequence[Any]]) -> bool:
+    """Whether an `all_gather` expects from each member as much as it sends; lists of more than `MAX_SUMMED` do."""
+    if len(given) != 1 or len(outputs) != 1:
+        return False
+    own, parts = given[0].numel(), outputs[0]
+    return len(parts) > MAX_SUMMED or [part.numel() for part in parts].count(own) == len(parts)
+
+
 def _are_alike(parts: Sequence[int]) -> bool:
     return parts.count(parts[0]) == len(parts)

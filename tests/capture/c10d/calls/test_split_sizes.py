@@ -35,6 +35,16 @@ def test_as_issued(job: Job) -> None:
         assert all(tape.lost == 0 for tape in own)
 
 
+def test_gathered_lists(job: Job) -> None:
+    """A rank that gathers into tensors of other sizes than its own is told from one whose tensors are all alike."""
+    for rank in range(3):
+        own = [tape for tape in job.tapes if tape.identity.rank == rank]
+        gathers = [one.raw for tape in own for one in tape.operations if one.name == "all_gather"]
+        uneven = [False, False] if rank else [False] * 2 + [False] * 2 + [False, False, True, True, False, False]
+        assert [bool(one.flags & Flag.UNEVEN) for one in gathers] == uneven
+        assert {one.splits for one in gathers} == {None}
+
+
 def test_received_is_what_others_send(job: Job) -> None:
     """What a rank expects from each member is what that one sends to it."""
     tapes = {tape.identity.rank: tape for tape in reversed(job.tapes)}

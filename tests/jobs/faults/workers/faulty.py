@@ -121,6 +121,12 @@ def splits() -> None:
     dist.all_to_all_single(torch.empty(3 * size, 4), torch.ones(sum(sent), 4), expected, sent)
 
 
+def gathered() -> None:
+    """The last rank gathers a tensor with a row more than the others, as of a last batch that is not full on all."""
+    rows = torch.ones(5 if is_faulty else 4, 2)
+    dist.all_gather([torch.empty_like(rows) for _ in range(size)], rows)
+
+
 def silent_splits() -> None:
     """The last rank sends the first one a row less than that one expects, which gloo does not notice."""
     expected = [3] * size
@@ -435,7 +441,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         late, engine, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
         circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
         overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
-        splits, silent_splits,
+        splits, silent_splits, gathered,
     )
 }  # fmt: skip
 

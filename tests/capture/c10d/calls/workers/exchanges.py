@@ -128,6 +128,12 @@ def many() -> None:
     say(sent=[], largest=6 * ROW, received=sum(parts) * ROW, expected=[], unit=ROW)
 
 
+def gathered(group: dist.ProcessGroup | None, outputs: list[torch.Tensor]) -> None:
+    """Gather a tensor of three rows into a list; twice, because a library records what was planned before."""
+    for _ in range(2):
+        dist.all_gather(outputs, rows(3), group=group)
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     capture = start_capture()
@@ -136,10 +142,15 @@ if __name__ == "__main__":
     assert recorder is not None
     for part in (even, uneven, uneven_elsewhere, nothing, compiled):
         part()
+    gathered(None, [rows(3) for _ in range(world_size())])
     varying(0)
     dist.destroy_process_group()
     if rank() == 0:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=MANY)
         lists()
         many()
+        gathered(None, [rows(3)] * MANY)
+        pair = dist.new_group([0, 1])
+        for copies in (1, 2, 1):
+            gathered(pair, [rows(3), torch.empty(copies, 3, WIDTH)])
         dist.destroy_process_group()
