@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from otel_torchdist.tape.layout import MAX_DURATION_NS, REFUGE_SLOTS, Flag, How, RecordKind, RunIdState, Word
+from otel_torchdist.tape.layout import (
+    MAX_DURATION_NS,
+    REFUGE_SLOTS,
+    Blame,
+    Flag,
+    How,
+    RecordKind,
+    RunIdState,
+    Word,
+    pack_failure,
+)
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
@@ -27,6 +37,7 @@ _TIMES = {
     Word.STARTED: "started_ns",
 }
 _UINT32 = st.integers(0, 2**32 - 1)
+_FAILURE = st.builds(pack_failure, st.integers(0, (1 << 24) - 1), st.sampled_from(Blame))
 _INT32 = st.integers(-(2**31), 2**31 - 1)
 _POSSIBLE = st.integers(0, MAX_NUMBER)
 _OPERATIONS = st.builds(
@@ -134,7 +145,8 @@ class Follower:
         assert operation.number in self._entered
         assert operation.number not in self._ended
         self._ended.add(operation.number)
-        assert (operation.completed_ns, operation.how, operation.failure) == truth.end
+        failure = pack_failure(operation.failure, operation.blame)
+        assert (operation.completed_ns, operation.how, failure) == truth.end
         self._check_times(operation, truth, truth.times_at_end if truth.kept else {})
 
     def _check_times(self, operation: Operation, truth: Truth, needed: dict[str, int]) -> None:
@@ -280,7 +292,7 @@ class Following(RuleBasedStateMachine):
         self._mark(self._any_open(index), word, elapsed)
 
     @precondition(lambda self: self._world.open)
-    @rule(index=_INDEX, elapsed=_ELAPSED, how=st.sampled_from(How), failure=st.just(0) | _UINT32)
+    @rule(index=_INDEX, elapsed=_ELAPSED, how=st.sampled_from(How), failure=st.just(0) | _FAILURE)
     def complete(self, index: int, elapsed: int, how: How, failure: int) -> None:
         """End an open operation, in the ring or late."""
         self._complete(self._any_open(index), elapsed, how, failure)
