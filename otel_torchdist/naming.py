@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import groupby
+from pathlib import PurePath
 from typing import Final
 
 _TRACE_BYTES: Final = 16
@@ -189,6 +190,11 @@ def readable(text: str, most: int = MAX_SHOWN) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def name_caller(function: str, file: str) -> str:
+    """Name the outermost function of a thread, the same in every process: `save (train.py)`."""
+    return f"{function} ({PurePath(file).name})"
 
 
 def _escaped(letter: str) -> str:

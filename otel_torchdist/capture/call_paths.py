@@ -22,7 +22,7 @@ MAX_CACHED: Final = 1_024
 _OURS: Final = __name__.partition(".")[0]
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
-_PYTHON: Final = "python"
+STANDARD_LIBRARY: Final = "python"
 _frame: Final = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
 
 
@@ -76,7 +76,7 @@ class CallPaths:
             return known[1]
         if len(self._packages) >= MAX_CACHED:
             self._packages.clear()
-        package = _package_of(code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0])
+        package = package_of(code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0])
         self._packages[id(code)] = (code, package)  # which is kept, so that no other code gets its id
         return package
 
@@ -95,7 +95,8 @@ def _callers(site: CallSiteKey) -> Iterator[FrameType]:
         yield frame
 
 
-def _package_of(file: str, module: str) -> str:
+def package_of(file: str, module: str) -> str:
+    """The library that code belongs to, by its file and its top-level module; '' for the program's own code."""
     if module in ("torch", _OURS):
         return module
     for installed in _INSTALLED:
@@ -103,4 +104,4 @@ def _package_of(file: str, module: str) -> str:
             return file.rpartition(installed)[2].partition("/")[0].removesuffix(".py")
     # By modules too, for frozen applications have no files. A script is `__main__` wherever it lies.
     is_standard = file.startswith(_STANDARD) or module in sys.stdlib_module_names - {"__main__"}
-    return _PYTHON if is_standard and module != "__main__" else ""
+    return STANDARD_LIBRARY if is_standard and module != "__main__" else ""

@@ -13,6 +13,7 @@ import torch
 
 from otel_torchdist.capture.call_paths import CallPaths
 from otel_torchdist.capture.call_sites import CallSites
+from otel_torchdist.capture.callers import Callers
 from otel_torchdist.capture.message_counters import ListPlaces, MessageCounters
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
@@ -101,6 +102,7 @@ class Recorder:
             _warn_of_room(directory.parent, capacity, room)
         self.call_sites = CallSites(self.tape.names, self.native)
         self.call_paths = CallPaths(self.tape.names)
+        self.callers = Callers(self.tape.names)
         self.step = 0
         self._has_warned = self._has_warned_of_loss = False
         self._labels: dict[str | LabelName, int] = {}

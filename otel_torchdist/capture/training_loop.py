@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
+from otel_torchdist.capture.c10d.future_waits import FutureWaits
 from otel_torchdist.capture.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.labels.parts import LabelledParts
 from otel_torchdist.capture.thread_labels import ThreadLabels
@@ -53,6 +54,7 @@ class TrainingLoop:
         self._parts = StepParts()
         self._gradient_sync = GradientSync()
         self._expectations = Expectations()
+        self._future_waits = FutureWaits()
         self._checkpoints = Checkpoints(patches)
 
     def hook(self) -> None:
@@ -60,6 +62,7 @@ class TrainingLoop:
         self.steps.hook(self._patches)
         self._parts.hook(self._patches)
         self._gradient_sync.hook(self._patches)
+        self._future_waits.hook(self._patches)
         self._expectations.hook()
         self._checkpoints.hook()
         self._labelled_parts.hook()
@@ -81,6 +84,7 @@ class TrainingLoop:
         self.steps.recorder = self.labels.recorder = recorder
         self._checkpoints.write_to(recorder)
         self._parts.write_to(recorder)
+        self._future_waits.recorder = recorder
         self._expectations.write_to(recorder)
 
     def beat(self) -> None:

@@ -136,6 +136,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         checkpoints=replace(view.checkpoints, open=view.checkpoints.open[:MAX_OPEN]),
         worker=view.worker,
         pace=view.pace,
+        occupations=view.occupations[:MAX_OPEN],
     )
 
 
@@ -189,6 +190,7 @@ def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
         tolerance_ns=operation.tolerance_ns,
         longest_ns=operation.longest_ns,
         path=operation.path,
+        caller=operation.caller,
     )
 
 
@@ -211,6 +213,7 @@ def _view(
             tolerance_ns=wire.tolerance_ns,
             longest_ns=wire.longest_ns,
             path=wire.path,
+            caller=wire.caller,
         )
 
     stacks, stopped = rank.stacks, rank.stopped
@@ -233,7 +236,7 @@ def _view(
         losses=rank.losses,
         forgotten=rank.forgotten,
         wall_offset_ns=wall_offset_ns,
-        stacks=None if stacks is None else replace(stacks, asked_ns=stacks.asked_ns + offset_ns),
+        stacks=None if stacks is None else stacks.moved(offset_ns),
         stopped=None if stopped is None else replace(stopped, since_ns=stopped.since_ns + offset_ns),
         expects_until_ns=rank.expects_until_ns + offset_ns if rank.expects_until_ns else 0,
         windows=rank.windows,
@@ -250,6 +253,7 @@ def _view(
         child=None if rank.child is None else replace(rank.child, since_ns=rank.child.since_ns + offset_ns),
         symptoms=tuple(replace(one, at_ns=one.at_ns + offset_ns) for one in rank.symptoms[:MAX_SYMPTOMS]),
         worker=None if rank.worker is None else rank.worker.moved(offset_ns),
+        occupations=tuple(one._replace(since_ns=one.since_ns + offset_ns) for one in rank.occupations),
         clock_error_ns=error_ns,
         pace=rank.pace.moved(offset_ns),
     )

@@ -24,6 +24,7 @@ from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.world.model import NO_PACE, ChildWait, Pace, Stacks
+from otel_torchdist.world.occupations import Occupation
 from otel_torchdist.world.rank_values import NO_VALUES, RankValues
 from otel_torchdist.world.remote_calls import WorkerView
 from otel_torchdist.world.shared_groups import SharedGroup
@@ -88,6 +89,7 @@ class WireOperation:
     tolerance_ns: int
     path: tuple[str, ...] = ()
     longest_ns: int = 0
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class WireRank:
     shared_groups: tuple[SharedGroup, ...] = ()
     worker: WorkerView | None = None
     pace: Pace = NO_PACE
+    occupations: tuple[Occupation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

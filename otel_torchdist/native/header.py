@@ -12,7 +12,7 @@ PATH: Final = Path(__file__).parent / "source" / "layout.h"
 _FIELDS: Final = (
     *(("Q", "entered_ns"), ("q", "step"), ("Q", "sequence"), ("Q", "message_bytes"), ("I", "group")),
     *(("I", "signature"), ("I", "call_site"), ("I", "label"), ("i", "peer"), ("i", "tag"), ("I", "thread")),
-    *(("B", "kind"), ("B", "flags"), ("B", "phase"), ("B", "spare")),
+    *(("B", "kind"), ("B", "flags"), ("B", "phase"), ("B", "caller")),
 )
 _TYPES: Final = {"Q": "uint64_t", "q": "int64_t", "I": "uint32_t", "i": "int32_t", "B": "uint8_t"}
 

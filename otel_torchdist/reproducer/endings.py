@@ -45,7 +45,8 @@ def end_of(verdict: Verdict, rank: int, remarks: tuple[str, ...]) -> End:
         case VerdictKind.DEAD:
             return replace(_death(verdict, rank), remarks=remarks)
         case (
-            VerdictKind.MISMATCHED
+            VerdictKind.SHARED_GROUP
+            | VerdictKind.MISMATCHED
             | VerdictKind.CIRCULAR
             | VerdictKind.UNMATCHED
             | VerdictKind.ABSENT

@@ -40,9 +40,9 @@ PAYLOAD_OFFSET: Final = 16
 PAYLOAD_HEAD: Final = struct.Struct("=QqQ")
 """entered_ns, step, sequence: the fields that differ from call to call."""
 PAYLOAD_TAIL: Final = struct.Struct("=QIIIIiiIBBBB")
-"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, spare: packed per call
-site. The label is a word of its own, see `pack_label`; where a library for parallel training has set one, it is put in
-for each call."""
+"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, caller: packed per call
+site and thread. The label is a word of its own, see `pack_label`; where a library for parallel training has set one, it
+is put in for each call."""
 LABEL: Final = struct.Struct("=I")
 LABEL_OFFSET: Final = struct.calcsize("=QIII")
 """Where in the tail the label is."""
@@ -68,6 +68,10 @@ MAX_TIME_NS: Final = (1 << 62) - 1
 """146 years. The sum of two still fits OTLP's 64-bit times."""
 MAX_COUNT: Final = (1 << 31) - 1
 """Upper bound of process ids."""
+NO_CALLER: Final = 0
+MAIN_CALLER: Final = 1
+"""The main thread."""
+MAX_CALLERS: Final = 255
 _LABEL_BITS: Final = 16
 _LABEL_MASK: Final = (1 << _LABEL_BITS) - 1
 MAX_PIECE: Final = (1 << 16) - 1
@@ -110,6 +114,14 @@ class LiveWord(enum.IntEnum):
     """Name id of this process's name as a worker of RPC; 0 if it is none."""
     RPC_THREADS = 150
     """How many threads serve the calls of other workers."""
+    BACKWARD_THREAD = 156
+    """Native id of the thread that has begun a backward pass last."""
+    BACKWARD_US = 157
+    """When it has; 0 while it is in none."""
+    FUTURE_THREAD = 158
+    """Native id of the thread that has begun to wait for a future last."""
+    FUTURE_US = 159
+    """When it has; 0 while it waits for none."""
 
 
 SEALED_LIVE_WORDS: Final = (
@@ -124,6 +136,10 @@ SEALED_LIVE_WORDS: Final = (
     LiveWord.ASKED,
     LiveWord.RPC_WORKER,
     LiveWord.RPC_THREADS,
+    LiveWord.BACKWARD_THREAD,
+    LiveWord.BACKWARD_US,
+    LiveWord.FUTURE_THREAD,
+    LiveWord.FUTURE_US,
 )
 MAX_PROFILE_S: Final = 60.0
 MAX_PROFILE_RATE: Final = 200

@@ -119,6 +119,31 @@ class LiveWords:
         self._words[LiveWord.RPC_WORKER] = seals.seal_live(LiveWord.RPC_WORKER, name)
         self._words[LiveWord.RPC_THREADS] = seals.seal_live(LiveWord.RPC_THREADS, threads)
 
+    def begin_backward(self, thread: int, monotonic_ns: int) -> None:
+        """Publish that a thread, by its native id, is in a backward pass from now on."""
+        self._engage(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread, monotonic_ns)
+
+    def end_backward(self, thread: int) -> None:
+        """Publish that a thread is in no backward pass any more, unless another one has begun its own meanwhile."""
+        self._disengage(LiveWord.BACKWARD_THREAD, LiveWord.BACKWARD_US, thread)
+
+    def begin_future(self, thread: int, monotonic_ns: int) -> None:
+        """Publish that a thread, by its native id, waits for a future from now on."""
+        self._engage(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread, monotonic_ns)
+
+    def end_future(self, thread: int) -> None:
+        """Publish that a thread waits for no future any more, unless another one has begun to wait meanwhile."""
+        self._disengage(LiveWord.FUTURE_THREAD, LiveWord.FUTURE_US, thread)
+
+    def _engage(self, who: LiveWord, since: LiveWord, thread: int, monotonic_ns: int) -> None:
+        self._words[since] = seals.seal_live(since, 0)  # no reader combines one thread with the time of another
+        self._words[who] = seals.seal_live(who, thread)
+        self._words[since] = seals.seal_live(since, monotonic_ns // 1000)
+
+    def _disengage(self, who: LiveWord, since: LiveWord, thread: int) -> None:
+        if self._words[who] == seals.seal_live(who, thread):
+            self._words[since] = seals.seal_live(since, 0)
+
     def pending_request(self) -> int:
         """Return the number of the newest request for stacks, or 0 when none is pending."""
         request = self._words[LiveWord.REQUEST]

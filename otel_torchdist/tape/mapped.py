@@ -138,6 +138,10 @@ class MappedTape:
             asked_ns=asked_at_ns(asked, heartbeat_ns),
             rpc_worker=self._sealed(words, LiveWord.RPC_WORKER),
             rpc_threads=self._sealed(words, LiveWord.RPC_THREADS),
+            backward_thread=self._sealed(words, LiveWord.BACKWARD_THREAD),
+            backward_since_ns=self._sealed(words, LiveWord.BACKWARD_US) * 1000,
+            future_thread=self._sealed(words, LiveWord.FUTURE_THREAD),
+            future_since_ns=self._sealed(words, LiveWord.FUTURE_US) * 1000,
         )
 
     def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:

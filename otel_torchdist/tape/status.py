@@ -35,6 +35,10 @@ class TapeStatus:
         asked_ns: When it came.
         rpc_worker: Name id of the process's name as a worker of RPC; 0 if it is none.
         rpc_threads: How many of its threads serve the calls of other workers.
+        backward_thread: Native id of the thread that has begun a backward pass last.
+        backward_since_ns: Since when it is in that; 0 if it is in none.
+        future_thread: Native id of the thread that has begun to wait for a future last.
+        future_since_ns: Since when it waits for that; 0 if it waits for none.
     """
 
     run_id: int
@@ -58,3 +62,7 @@ class TapeStatus:
     asked_ns: int = 0
     rpc_worker: int = 0
     rpc_threads: int = 0
+    backward_thread: int = 0
+    backward_since_ns: int = 0
+    future_thread: int = 0
+    future_since_ns: int = 0

@@ -116,6 +116,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         kind: int,
         flags: int,
         phase: int = 0,
+        caller: int = 0,
     ) -> int:
         """Publish an operation as entered; returns its number for `mark` and `complete`.
 
@@ -124,7 +125,9 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         Raises:
             struct.error: A value does not fit; nothing is left half-written for readers to wait for.
         """
-        tail = self.prepare(message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase)
+        tail = self.prepare(
+            message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, caller
+        )
         return self.begin_prepared(entered_ns, step, sequence, tail)
 
     @staticmethod
@@ -140,6 +143,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
         kind: int,
         flags: int,
         phase: int = 0,
+        caller: int = 0,
     ) -> bytes:
         """Pack what a call site's operations have in common, for any number of `begin_prepared`.
 
@@ -147,7 +151,7 @@ class TapeWriter(Refuge, LiveWords, FigureWords):
             struct.error: A value does not fit its field.
         """
         return layout.PAYLOAD_TAIL.pack(
-            message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, 0
+            message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, caller
         )
 
     def begin_prepared(self, entered_ns: int, step: int, sequence: int, tail: bytes) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline
@@ -16,8 +17,10 @@ from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.places import Place, in_checkpoint, missing_thread, place_of
+from otel_torchdist.world.places import Place, in_checkpoint, place_of
 from otel_torchdist.world.remote_waits import RemoteWait, remote_wait
+from otel_torchdist.world.shared_groups import SharedGroup
+from otel_torchdist.world.threads import missing_thread
 
 MAX_THREADS_CHOSEN: Final = 16
 """Maximum ranks of a verdict for which the thread that should have come is looked up."""
@@ -26,6 +29,8 @@ MAX_THREADS_CHOSEN: Final = 16
 class VerdictKind(enum.Enum):
     """What holds an operation up, strongest evidence first; the value is that of the span attribute."""
 
+    SHARED_GROUP = "shared_group"
+    """Two threads of a rank call collectives of one group, in an order that differs between ranks by chance."""
     MISMATCHED = "mismatched"
     """The ranks have made different calls at the same position of a group."""
     DEAD = "dead"
@@ -77,7 +82,7 @@ class _Traits:
 
 def _traits(kind: VerdictKind) -> _Traits:
     match kind:
-        case VerdictKind.MISMATCHED | VerdictKind.DEAD:
+        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED | VerdictKind.DEAD:
             return _Traits(is_final=True)
         case (
             VerdictKind.FROZEN
@@ -121,6 +126,9 @@ class Link:
         label: What it is for; see `OperationView`.
         remote: The remote procedure call in which it waits, whose function is in that operation; None if it is so
             itself.
+        ranks: The rank, and others that wait there for the same one and are missing at the same operation.
+        missing: The rank for which they wait; -1 if that is not known.
+        call_site: Where the operation was called.
     """
 
     rank: int
@@ -129,6 +137,27 @@ class Link:
     group: GroupView | None
     label: str = ""
     remote: RemoteWait | None = None
+    ranks: tuple[int, ...] = ()
+    missing: int = -1
+    call_site: CallSiteName | None = None
+
+    @property
+    def served_by(self) -> tuple[int, ...]:
+        """The rank that runs the function which has been called; empty if none is known."""
+        return (self.remote.rank,) if self.remote is not None and self.remote.rank is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """A group that two threads of a rank use at the same time.
+
+    Attributes:
+        ranks: The ranks of which that is seen, ascending.
+        example: How it is seen on one of them.
+    """
+
+    ranks: tuple[int, ...]
+    example: SharedGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +173,8 @@ class Verdict:
         roll: The standing of every member.
         since_ns: When the first rank began to wait there.
         doubt: Why it is unknown; None for other kinds.
-        mismatch: What they disagree about; None for other kinds.
+        mismatch: What they disagree about; None for other kinds, and for `shared_group` if their calls look the same.
+        sharing: Which threads share the group; None for kinds other than `shared_group`.
         circle: Which rank waits where, each for the next one and the last for the first; empty without a circle.
         places: Where the ranks are; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
@@ -180,6 +210,7 @@ class Verdict:
     deadline: Deadline | None = None
     behind: tuple[WaitBehind, ...] = ()
     twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    sharing: Sharing | None = None
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -216,6 +247,8 @@ class Verdict:
     def _claim(self) -> tuple[object, ...]:
         # Ranks whose calls differ wait in different operations afterwards.
         where = self.operation_id if self.mismatch is None else self.mismatch.operation_id
+        if self.sharing is not None:  # of which all operations that wait there are
+            return self.kind, where.channel
         return self.kind, where, self.ranks, self.doubt
 
 

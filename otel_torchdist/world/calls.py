@@ -56,12 +56,14 @@ class Arrival(NamedTuple):
         signature: What it called, with which arguments; None if the dictionary does not contain it.
         root: Global rank of the root, or of the peer; -1 if there is none.
         parts: What it exchanges with each member; None for other operations, in `Window`s, or if unknown.
+        caller: What the thread runs that has called it, see `CallerName`; '' if that is not known.
     """
 
     sequence: int
     signature: SignatureName | None
     root: int
     parts: PartSizes | None = None
+    caller: str = ""
 
 
 class Window(NamedTuple):
@@ -105,6 +107,7 @@ class Progress(NamedTuple):
         seen_out: Highest sequence that it was seen to come out of. Unlike `completed` it never counts an end that is
             only assumed. It may trail the device by some rounds of the poller or watchdog that looks.
         seen_out_ns: When it was last seen to come out of one; 0 if that is not known.
+        callers: What the threads run that entered it last, see `CallerName`; at most `MAX_THREADS`.
     """
 
     entered: int = 0
@@ -117,6 +120,7 @@ class Progress(NamedTuple):
     threads: tuple[int, ...] = ()
     seen_out: int = 0
     seen_out_ns: int = 0
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,7 @@ class OperationView:
         tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.
         path: What has led to the call site, innermost frame first; see `shown_path`.
         longest_ns: The longest that an operation of its call site has taken before; 0 if all were short.
+        caller: What the thread runs that has called it, see `CallerName`; '' if that is not known.
     """
 
     record: Operation
@@ -183,3 +188,4 @@ class OperationView:
     tolerance_ns: int = 0
     path: tuple[str, ...] = ()
     longest_ns: int = 0
+    caller: str = ""

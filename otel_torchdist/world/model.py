@@ -18,6 +18,7 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
+from otel_torchdist.world.occupations import Occupation
 from otel_torchdist.world.rank_values import NO_VALUES, RankValues
 from otel_torchdist.world.remote_calls import WorkerView
 from otel_torchdist.world.shared_groups import SharedGroup
@@ -31,11 +32,24 @@ class Stacks:
         asked_ns: When the rank was asked.
         threads: Its answer; None while there is none.
         by_signal: Whether a signal took the stack while the GIL was held; then it is that of one thread.
+        earlier: Its answer to the request before, as long as there is none to this one.
+        earlier_ns: When it was asked for that.
     """
 
     asked_ns: int
     threads: tuple[ThreadStack, ...] | None
     by_signal: bool = False
+    earlier: tuple[ThreadStack, ...] = ()
+    earlier_ns: int = 0
+
+    @property
+    def newest(self) -> tuple[tuple[ThreadStack, ...], int]:
+        """Its newest answer, and when it was asked for that; empty if there is none."""
+        return (self.earlier, self.earlier_ns) if self.threads is None else (self.threads, self.asked_ns)
+
+    def moved(self, offset_ns: int) -> Stacks:
+        """The same on a clock that is ahead by `offset_ns`."""
+        return replace(self, asked_ns=self.asked_ns + offset_ns, earlier_ns=self.earlier_ns + offset_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +151,7 @@ class RankView:
         places: By the key of each group of another world: this process's rank there.
         pace: How often it calls operations.
         twins: Process ids of all live processes that claim to be this rank, ascending; empty if it is the only one.
+        occupations: What its threads are in that may wait for operations without a record of it.
         clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
         data_wait_ns: For how long its training thread has waited for data so far.
     """
@@ -184,6 +199,7 @@ class RankView:
     world_size: int = 0
     places: Mapping[str, int] = field(default_factory=dict[str, int])
     data_wait_ns: int = 0
+    occupations: tuple[Occupation, ...] = ()
     clock_error_ns: int = 0
     pace: Pace = NO_PACE
     twins: tuple[int, ...] = ()

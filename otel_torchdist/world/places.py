@@ -13,8 +13,8 @@ from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import CheckpointView
-from otel_torchdist.world.calls import OperationId, OperationView
-from otel_torchdist.world.model import ChildWait, RankView, WorldSnapshot
+from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.model import ChildWait, RankView
 from otel_torchdist.world.remote_waits import RemoteWait
 
 
@@ -188,37 +188,3 @@ def _lines(owner: FrameOwner, frames: list[CallSiteName]) -> Iterable[str]:
         last = frames[-1]
         return [f"  [{len(frames)} frames of {owner.value}, the last: {last.function} in {last.file}:{last.line}]"]
     return [f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in frames]
-
-
-def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:
-    """The thread of a rank that should have entered an operation.
-
-    That is the thread that entered this channel last, else one named like the threads that wait there. None if it is
-    not known, or if it is idle: then another thread should have given it work.
-    """
-    view = world.ranks[rank]
-    progress = view.progress.get(operation_id.channel)
-    threads = progress.threads if progress is not None else ()
-    by_id = {stack.thread: stack for stack in _stacks(view)}
-    known = next((by_id[thread] for thread in reversed(threads) if thread in by_id), None)
-    if known is None and not threads:
-        names = _names_of_waiting(world, operation_id)
-        known = next((stack for stack in _stacks(view) if stack.name in names), None)
-    return known if known is not None and _is_busy(known) else None
-
-
-def _stacks(view: RankView) -> tuple[ThreadStack, ...]:
-    return (view.stacks.threads or ()) if view.stacks is not None else ()
-
-
-def _names_of_waiting(world: WorldSnapshot, operation_id: OperationId) -> set[str]:
-    found: set[str] = set()
-    for view in world.ranks.values():
-        operation = view.at(operation_id)
-        if operation is not None:
-            found |= {stack.name for stack in _stacks(view) if stack.thread == operation.record.thread}
-    return found - {""}
-
-
-def _is_busy(stack: ThreadStack) -> bool:
-    return any(owner_of(frame.file) in (FrameOwner.USER, FrameOwner.PACKAGE) for frame in stack.frames)

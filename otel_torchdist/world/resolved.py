@@ -82,6 +82,7 @@ class ResolvedNames:
             path=names.path,
             failure=(self._names.text(operation.failure) or "") if operation.failure else "",
             waiting_since_ns=operation.waiting_since_ns,
+            caller=self.caller(operation),
             tolerance_ns=tolerance_ns,
             longest_ns=longest_ns,
         )
@@ -109,6 +110,10 @@ class ResolvedNames:
                 self._known.clear()
             self._known[key] = found  # what is missing may still come
         return found
+
+    def caller(self, operation: Operation) -> str:
+        """What the thread of an operation runs; '' if it is not known."""
+        return self._names.caller(operation.caller)
 
     def channel(self, operation: Operation) -> Channel:
         """The channel of an operation."""

@@ -1,15 +1,20 @@
-"""Groups of gloo's in whose collectives two threads of a rank were at the same time.
+"""Groups whose collectives two threads of a rank call, in an order that is a matter of chance.
 
-gloo pairs the calls of a group in the order in which each rank makes them, whatever they are. If two threads make them,
-that order is a matter of chance, and the sum of one may be added to that of the other.
+Backends pair the calls of a group in the order in which each rank makes them, whatever they are. If two threads make
+them, a rank may be in the call of one where another rank is in that of the other: the sum of one is added to that of
+the other, or both wait forever. Two things show it: both threads of a rank are blocked in calls at the same time, or
+threads that run different functions have made the same call on two ranks. Operations in flight show nothing: they were
+called one after the other, as DDP's are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.tape.ends import BLOCKING
+from otel_torchdist.tape.ends import BLOCKING, RAISED
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.operations import Operation
@@ -18,9 +23,11 @@ from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_GROUPS: Final = 64
 CERTAIN: Final = 2
-"""How often it must have happened: once may be the end of a thread that another one waits for."""
+"""How often it must have happened where nothing stalls: once may be the end of a thread that another one waits for."""
 _GLOO: Final = "gloo"
 _NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
+_BLOCKED: Final = (*BLOCKING, *RAISED)
+_OF_BACKENDS: Final = re.compile("[,:]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,16 @@ class SharedGroup:
         operations: The two operations that met last.
         call_sites: Where they were called.
         step: The rank's step.
+        callers: What the two threads run, see `CallerName`; '' where that is not known.
+        times: How often it was seen.
     """
 
     group: str
     operations: tuple[str, str]
     call_sites: tuple[CallSiteName | None, CallSiteName | None]
     step: int
+    callers: tuple[str, str] = ("", "")
+    times: int = 1
 
 
 class SharedGroups:
@@ -51,7 +62,7 @@ class SharedGroups:
         """Resolve names with `resolved`."""
         self._resolved = resolved
         self._last: dict[int, Operation] = {}
-        self._counts: dict[int, int] = {}
+        self._found: dict[int, SharedGroup] = {}
         self.shown: tuple[SharedGroup, ...] = ()
 
     def ended(self, operation: Operation) -> None:
@@ -68,24 +79,47 @@ class SharedGroups:
             self._count(before, operation)
 
     def _count(self, before: Operation, operation: Operation) -> None:
-        count = self._counts[operation.group] = self._counts.get(operation.group, 0) + 1
-        if count != CERTAIN or len(self.shown) >= MAX_GROUPS:
+        known = self._found.get(operation.group)
+        if known is None and len(self._found) >= MAX_GROUPS:
             return
-        views = self._resolved.operation(before), self._resolved.operation(operation)
-        group = views[0].group
-        if group is not None and group.name.backend == _GLOO and len(group.members) > 1:
-            self.shown += (_shared(group.key, *views),)
+        if known is not None and known.times >= CERTAIN:
+            return
+        found = shared_by(self._resolved.operation(before), self._resolved.operation(operation))
+        if found is not None:
+            self._found[operation.group] = found if known is None else replace(found, times=known.times + 1)
+            self.shown = tuple(self._found.values())
 
 
-def _shared(group: str, first: OperationView, second: OperationView) -> SharedGroup:
-    sites = first.call_site, second.call_site
-    return SharedGroup(group, (first.name, second.name), sites, second.record.step)
+def shared_by(first: OperationView, second: OperationView) -> SharedGroup | None:
+    """The group in which two calls have met; None if its backend orders calls by itself, or if it pairs nothing."""
+    group = first.group
+    if group is None or len(group.members) < 2 or _GLOO not in _OF_BACKENDS.split(group.name.backend):
+        return None
+    return SharedGroup(
+        group.key,
+        (first.name, second.name),
+        (first.call_site, second.call_site),
+        second.record.step,
+        (first.caller, second.caller),
+    )
+
+
+def blocked_pairs(waiting: Collection[OperationView]) -> Iterator[tuple[OperationView, OperationView]]:
+    """Yield pairs of collectives of one group in which two threads of a rank wait now."""
+    first: dict[str, OperationView] = {}
+    for operation in waiting:
+        channel, record = operation.operation_id.channel, operation.record
+        if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION or int(record.flags) & Flag.ON_DEVICE:
+            continue
+        other = first.setdefault(channel.group, operation)
+        if 0 != other.record.thread != record.thread != 0:
+            yield other, operation
 
 
 def _overlap(one: Operation, other: Operation) -> bool:
     """Whether two calls that block their threads were in progress at the same time; others' ends are less exact."""
     if one.completed_ns is None or other.completed_ns is None:
         return False
-    if one.how not in BLOCKING or other.how not in BLOCKING:
+    if one.how not in _BLOCKED or other.how not in _BLOCKED:
         return False
     return max(one.entered_ns, other.entered_ns) < min(one.completed_ns, other.completed_ns)

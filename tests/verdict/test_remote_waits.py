@@ -61,8 +61,8 @@ def test_callee_waits_for_its_caller() -> None:
     verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
     assert sentence(verdict, 18).startswith(
-        "ranks 0-1 have waited for each other for 18.0 s: rank 0 in its call of train on worker1 (rank 1), which is in "
-        "all_reduce (sequence 2, default_pg); 2 of 3 ranks wait"
+        "ranks 0-1 have waited for each other for 18.0 s: rank 0 waits in its call of train on worker1 (rank 1), which "
+        "is in all_reduce (sequence 2, default_pg), called in train at train.py:42"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.shared_groups import SharedGroup
+from otel_torchdist.world.shared_groups import CERTAIN, SharedGroup
 from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 
 NCCL = GroupName("0", "default_pg", (0, 1), 0, "nccl", True)
@@ -26,14 +27,16 @@ class Rank:
         self.follower = TapeFollower(TapeReader.of_writer(self.tape.writer))
         self._sequence = 0
 
-    def call(self, thread: int, begin_s: float, end_s: float, group: GroupName = PAIR, flags: int = 0) -> None:
+    def call(
+        self, thread: int, begin_s: float, end_s: float, group: GroupName = PAIR, flags: int = 0, how: How = How.WAIT
+    ) -> None:
         """Call a collective."""
         self._sequence += 1
         at_ns, end_ns = (round(seconds * SECOND) for seconds in (begin_s, end_s))
         number = self.tape.begin(
             "all_reduce", group, at=at_ns, sequence=self._sequence, thread=thread, flags=flags, call_site=TRAIN
         )
-        self.tape.writer.complete(number, at_ns, end_ns, How.WAIT)
+        self.tape.writer.complete(number, at_ns, end_ns, how)
 
     def shared(self) -> tuple[SharedGroup, ...]:
         """What is found."""
@@ -57,14 +60,31 @@ def test_at_the_same_time(rank: Rank) -> None:
         rank.call(7, begin_s, begin_s + 2)
         rank.call(8, begin_s + 1, begin_s + 3)
     [found] = rank.shared()
-    assert found == SharedGroup(PAIR.key, ("all_reduce", "all_reduce"), (TRAIN, TRAIN), 0)
+    assert found == SharedGroup(PAIR.key, ("all_reduce", "all_reduce"), (TRAIN, TRAIN), 0, times=CERTAIN)
 
 
 def test_once_is_not_enough(rank: Rank) -> None:
-    """It may be the end of a thread that another one waits for."""
+    """It may be the end of a thread that another one waits for; for a stall, it is kept all the same."""
     rank.call(7, 1.0, 3.0)
     rank.call(8, 2.0, 4.0)
-    assert rank.shared() == ()
+    [found] = rank.shared()
+    assert found.times < CERTAIN
+
+
+@pytest.mark.parametrize("backend", ["cpu:gloo", "cpu:gloo,cuda:nccl"])
+def test_backends_of_several_devices(rank: Rank, backend: str) -> None:
+    """A group whose backend is given for each type of device pairs calls on the CPU as gloo does."""
+    for begin_s in (1.0, 5.0):
+        rank.call(7, begin_s, begin_s + 2, dataclasses.replace(PAIR, backend=backend))
+        rank.call(8, begin_s + 1, begin_s + 3, dataclasses.replace(PAIR, backend=backend))
+    assert [found.times for found in rank.shared()] == [CERTAIN]
+
+
+def test_call_that_raised(rank: Rank) -> None:
+    """A call that the backend has ended with an exception blocked its thread until then."""
+    rank.call(7, 1.0, 3.0)
+    rank.call(8, 2.0, 4.0, how=How.FAILED)
+    assert [found.times for found in rank.shared()] == [1]
 
 
 def test_one_after_the_other(rank: Rank) -> None:

@@ -99,7 +99,14 @@ class StepParts:
         """Follow every loader and backward pass of the process, and handle `data_wait`."""
         global _active
         _active = self
-        for ours in (StepParts._ran, StepParts.waited, DataWait.__enter__, DataWait.__exit__, data_wait):
+        for ours in (
+            StepParts._runs,
+            StepParts._ran,
+            StepParts.waited,
+            DataWait.__enter__,
+            DataWait.__exit__,
+            data_wait,
+        ):
             skip_in_dynamo(ours.__code__)
         self._follow_loaders(patches)
         patches.replace(torch.autograd, "backward", self._make_backward, has_rule=True)
@@ -191,7 +198,7 @@ class StepParts:
             recorder = self.recorder
             if recorder is None or backward_id() != -1:
                 return original(*args, **kwargs)
-            begun_ns = time.monotonic_ns()
+            begun_ns = self._runs(recorder)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
@@ -202,8 +209,19 @@ class StepParts:
 
         return backward
 
+    @staticmethod
+    def _runs(recorder: Recorder) -> int:
+        """Publish that a backward pass begins: what waits in it for operations, in C++, is not seen otherwise."""
+        begun_ns = time.monotonic_ns()
+        try:
+            recorder.tape.begin_backward(threading.get_native_id(), begun_ns)
+        except Exception as error:
+            guard.report("backward pass", error)
+        return begun_ns
+
     def _ran(self, recorder: Recorder, begun_ns: int, failure: BaseException | None) -> None:
         try:
+            recorder.tape.end_backward(threading.get_native_id())
             ended_ns = time.monotonic_ns()
             recorder.tape.add_time(FigureWord.BACKWARD_NS, ended_ns - begun_ns)
             is_long = ended_ns - begun_ns >= SHORTEST_SPAN_NS or failure is not None

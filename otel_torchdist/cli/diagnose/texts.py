@@ -83,7 +83,7 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
 def _is_shown(kind: VerdictKind) -> bool:
     """Whether a verdict rests on what ranks have written, and not also on ranks that have written nothing."""
     match kind:
-        case VerdictKind.MISMATCHED | VerdictKind.ABSENT:
+        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED | VerdictKind.ABSENT:
             return True
         case (
             VerdictKind.DEAD

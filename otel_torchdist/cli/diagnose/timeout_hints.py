@@ -93,7 +93,8 @@ def _is_inside_backend(kind: VerdictKind) -> bool:
         case VerdictKind.DEVICE | VerdictKind.STUCK | VerdictKind.TRANSPORT | VerdictKind.UNKNOWN:
             return True
         case (
-            VerdictKind.MISMATCHED
+            VerdictKind.SHARED_GROUP
+            | VerdictKind.MISMATCHED
             | VerdictKind.DEAD
             | VerdictKind.FROZEN
             | VerdictKind.CIRCULAR

@@ -46,6 +46,10 @@ constexpr int LIVE_RESCUE = 147;
 constexpr int LIVE_ASKED = 148;
 constexpr int LIVE_RPC_WORKER = 149;
 constexpr int LIVE_RPC_THREADS = 150;
+constexpr int LIVE_BACKWARD_THREAD = 156;
+constexpr int LIVE_BACKWARD_US = 157;
+constexpr int LIVE_FUTURE_THREAD = 158;
+constexpr int LIVE_FUTURE_US = 159;
 constexpr int WORD_RETURNED = 0;
 constexpr int WORD_WAIT_ENTERED = 1;
 constexpr int WORD_WAIT_RETURNED = 2;
@@ -87,7 +91,7 @@ struct Payload {
   uint8_t kind;
   uint8_t flags;
   uint8_t phase;
-  uint8_t spare;
+  uint8_t caller;
 };
 
 }  // namespace otel_torchdist::layout

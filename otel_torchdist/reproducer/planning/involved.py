@@ -56,6 +56,8 @@ def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Invol
 def _not_by_a_script(kind: VerdictKind) -> str:
     """Why no script can show a verdict; '' if one can."""
     match kind:
+        case VerdictKind.SHARED_GROUP:
+            return "in which order two threads come is a matter of chance"
         case VerdictKind.DEVICE:
             return "a device did not reach the operation, which gloo on a CPU cannot show"
         case VerdictKind.STUCK:

@@ -100,7 +100,8 @@ def _stays_away(kind: VerdictKind) -> bool:
         case VerdictKind.MISMATCHED | VerdictKind.CIRCULAR | VerdictKind.UNMATCHED:
             return False  # they come to another one, which belongs to the picture
         case (
-            VerdictKind.DEVICE
+            VerdictKind.SHARED_GROUP
+            | VerdictKind.DEVICE
             | VerdictKind.STUCK
             | VerdictKind.TRANSPORT
             | VerdictKind.UNREACHABLE

@@ -1,13 +1,17 @@
-"""Finds groups of gloo's that two threads of a rank use at the same time."""
+"""Finds groups that two threads of a rank use at the same time, although nothing stalls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.judging.sharing import swapped_callers
+from otel_torchdist.verdict.model import Sharing
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
-from otel_torchdist.world.shared_groups import SharedGroup
+from otel_torchdist.world.shared_groups import CERTAIN, SharedGroup
 
 SETTLED_NS: Final = 2_000_000_000
 """How long it is waited for other ranks of which the same is seen."""
@@ -40,8 +44,12 @@ class SharedGroupFinder:
         seen: dict[str, list[tuple[int, SharedGroup]]] = {}
         for view in world.in_order:
             for one in view.shared_groups:
-                if one.group not in self._reported:
+                if one.group not in self._reported and one.times >= CERTAIN:
                     seen.setdefault(one.group, []).append((view.rank, one))
+        for sharing in _swapped(world):
+            key = sharing.example.group
+            if key not in self._reported and key not in seen:
+                seen[key] = [(rank, sharing.example) for rank in sharing.ranks]
         found: list[GroupShared] = []
         for key, of_ranks in seen.items():
             waited_ns = world.taken_ns - self._since_ns.setdefault(key, world.taken_ns)
@@ -50,3 +58,15 @@ class SharedGroupFinder:
                 self._reported.add(key)
                 found.append(GroupShared(group, tuple(rank for rank, _ in of_ranks), of_ranks[0][1]))
         return found
+
+
+def _swapped(world: WorldSnapshot) -> Iterator[Sharing]:
+    """Groups in which threads of two functions have made the same call on two ranks."""
+    several = {channel for view in world.ranks.values() for channel, one in view.progress.items() if one.callers[1:]}
+    for channel in several:
+        if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
+            views = [view for view in world.in_order if channel in view.progress]
+            last = min(view.progress[channel].entered for view in views)
+            sharing = swapped_callers(views, channel, last)
+            if sharing is not None:
+                yield sharing

@@ -19,7 +19,12 @@ from otel_torchdist.units import passed
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.idle import describe_idle
 from otel_torchdist.verdict.wording.machine import describe_slow
-from otel_torchdist.verdict.wording.sentence import describe_frame, describe_mismatch, describe_operation
+from otel_torchdist.verdict.wording.sentence import (
+    describe_frame,
+    describe_mismatch,
+    describe_operation,
+    describe_sharing,
+)
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.rank_values import ParameterRange
 
@@ -147,12 +152,7 @@ def _save_failed(found: SaveFailed) -> str:
 
 
 def _group_shared(found: GroupShared) -> str:
-    operations = " and ".join(
-        f"{operation} in {describe_frame(site)}" if site is not None else operation
-        for operation, site in zip(found.example.operations, found.example.call_sites, strict=True)
-    )
     return (
-        f"two threads of {name_ranks(found.ranks)} call collectives of {found.group.label} at the same time "
-        f"({operations}): gloo pairs calls in the order in which each rank makes them, so results may be wrong; "
-        "one of the two needs a group of its own"
+        f"{describe_sharing(found.ranks, found.example, found.group.title)}; the backend pairs calls in the order in "
+        "which each rank makes them, so results may be wrong; one of the two needs a group of its own"
     )

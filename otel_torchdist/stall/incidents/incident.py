@@ -133,7 +133,7 @@ class RunIncident:
         pending = self.pending
         if pending is None or pending.occasion is not occasion or not pending.verdict.agrees_with(verdict):
             pending = self.pending = self._begin(occasion, verdict, world, stalled, oldest_ns)
-            if pending.asked:
+            if pending.asked and pending.began_ns == world.taken_ns:
                 events.append(StacksWanted(pending.asked))
         overdue = pending.find_overdue(world, sight)
         if overdue:

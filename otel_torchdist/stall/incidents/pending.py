@@ -169,7 +169,10 @@ def with_stacks(
         deadline_ns = min(deadline_ns, before.deadline_ns)  # ranks that trickle in do not postpone it
     not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
     asked = frozenset(view.nonce for view in _to_ask(world, verdict))
-    return Pending(occasion, verdict, asked, now, not_before_ns, max(deadline_ns, not_before_ns))
+    began_ns = now
+    if before is not None and before.occasion is occasion and asked <= before.asked:
+        began_ns = before.began_ns  # what they answer, or have answered, is of the same wait
+    return Pending(occasion, verdict, asked, began_ns, not_before_ns, max(deadline_ns, not_before_ns))
 
 
 def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:

@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from otel_torchdist.naming import readable
+from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
 from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
 from otel_torchdist.tape.names.model import (
     BESIDE,
@@ -19,6 +20,7 @@ from otel_torchdist.tape.names.model import (
     MAX_TEXT,
     OTHER,
     AtTimeout,
+    CallerName,
     CallPathName,
     GroupName,
     LabelKind,
@@ -69,6 +71,12 @@ class _CallPath:
 
 
 @dataclass(frozen=True, slots=True)
+class _Caller:
+    number: Annotated[int, Meta(gt=MAIN_CALLER, le=MAX_CALLERS)]
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Parameters:
     names: Annotated[tuple[str, ...], Meta(max_length=MAX_PARAMETERS)]
 
@@ -89,6 +97,7 @@ class _Line:
     signature: _Signature | None = None
     call_site: CallSiteRead | None = None
     call_path: _CallPath | None = None
+    caller: _Caller | None = None
     parameters: _Parameters | None = None
     label: _Label | None = None
 
@@ -138,6 +147,8 @@ def _name(line: _Line) -> Name | None:
         return LabelName(label.kind, readable(label.unit), label.stage, readable(label.direction))
     if line.call_path is not None:
         return CallPathName(line.call_path.call_site, line.call_path.frames, line.call_path.varies)
+    if line.caller is not None:
+        return CallerName(line.caller.number, readable(line.caller.function))
     if line.parameters is not None:
         return ParameterNames(tuple(map(readable, line.parameters.names)))
     return None if line.call_site is None else shown_site(line.call_site)

@@ -138,6 +138,19 @@ class CallPathName:
 
 
 @dataclass(frozen=True, slots=True)
+class CallerName:
+    """What a thread runs that calls operations: threads come and go, and what they are for stays.
+
+    Attributes:
+        number: The number that records refer to: from 2 on, for the main thread has the first.
+        function: The outermost function of the program that it runs, with its file: `save (train.py)`.
+    """
+
+    number: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterNames:
     """The names of parameters that are compared between replicas.
 
@@ -178,7 +191,9 @@ class CallSiteName:
     line: int
 
 
-Name: TypeAlias = GroupName | SignatureName | CallSiteName | CallPathName | LabelName | ParameterNames | str
+Name: TypeAlias = (
+    GroupName | SignatureName | CallSiteName | CallPathName | CallerName | LabelName | ParameterNames | str
+)
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""
 MAX_NAMES: Final = 8192

@@ -10,10 +10,12 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from otel_torchdist.files.others import is_gone, read_part, reason
+from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER
 from otel_torchdist.tape.names.lines import decode_line
 from otel_torchdist.tape.names.model import (
     MAX_BYTES,
     OTHER,
+    CallerName,
     CallPathName,
     CallSiteName,
     GroupName,
@@ -24,6 +26,8 @@ from otel_torchdist.tape.names.model import (
 )
 
 _logger = logging.getLogger("otel_torchdist")
+MAIN_THREAD: Final = "MainThread"
+"""The main thread among callers, which Python calls so."""
 _MAX_READ: Final = 4 * MAX_BYTES
 """Total bytes read from one dictionary: an endless line would otherwise be read over and over."""
 
@@ -40,6 +44,7 @@ class Names:
         self.renamed = 0
         self._names: dict[int, Name] = {}
         self._paths: dict[int, int] = {}
+        self._callers: dict[int, str] = {MAIN_CALLER: MAIN_THREAD}
         self.update(names or {})
 
     def update(self, names: Mapping[int, Name]) -> None:
@@ -48,6 +53,7 @@ class Names:
             self.renamed += 1
         self._names.update(names)
         self._paths.update({name.call_site: one for one, name in names.items() if isinstance(name, CallPathName)})
+        self._callers.update({name.number: name.function for name in names.values() if isinstance(name, CallerName)})
 
     @property
     def count(self) -> int:
@@ -87,6 +93,10 @@ class Names:
         """Return the ids of a call site's path and of the frames in it; empty if it is not known."""
         path = self.call_path(call_site)
         return () if path is None else (self._paths[call_site], *path.frames)
+
+    def caller(self, number: int) -> str:
+        """Return what the threads with this number run; '' if it is not known."""
+        return self._callers.get(number, "")
 
     def parameters(self, identity: int) -> tuple[str, ...]:
         """Return the names of parameters with this id; empty if they are not known."""
@@ -158,6 +168,12 @@ class NamesReader(Names):
                 self.corrupt_lines += 1
                 continue
             self.update({decoded[0]: decoded[1]})
+
+    def caller(self, number: int) -> str:
+        """Return what the threads with this number run, after another look at the file if it is not known yet."""
+        if number != NO_CALLER and not super().caller(number):
+            self.refresh()
+        return super().caller(number)
 
     def get(self, identity: int) -> Name | None:
         """Return the name with this id, after another look at the file if it is not known yet."""

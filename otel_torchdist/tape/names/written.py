@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from otel_torchdist.tape.names.model import (
     MAX_TEXT,
+    CallerName,
     CallPathName,
     CallSiteName,
     GroupName,
@@ -17,11 +18,14 @@ from otel_torchdist.tape.names.model import (
     SignatureName,
 )
 
-_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | LabelName | ParameterNames]]] = {
+_KINDS: Final[
+    dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | CallerName | LabelName | ParameterNames]]
+] = {
     "group": GroupName,
     "signature": SignatureName,
     "call_site": CallSiteName,
     "call_path": CallPathName,
+    "caller": CallerName,
     "parameters": ParameterNames,
     "label": LabelName,
 }

@@ -58,6 +58,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         numerics: The values in its tensors, if they were looked at.
         piece: Which of its label's pieces (microbatches, buckets) it is for, from 1; 0 for none.
         blame: What the message of that exception blames.
+        caller: Which of the tape's callers the thread is, see `CallerName`; 0 if that is not known.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     numerics: Numerics | None = None
     piece: int = 0
     blame: Blame = Blame.UNKNOWN
+    caller: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -247,6 +249,7 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         operation.numerics,
         operation.piece,
         blame,
+        operation.caller,
     )
 
 
@@ -259,7 +262,10 @@ def operation_of(
         ValueError: The record is not an operation's, of a kind or phase unknown to this version, or at an impossible
             time or position.
     """
-    entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, _ = fields
+    (
+        entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags, phase,
+        caller,
+    ) = fields  # fmt: skip
     known_kind, known_phase = OPERATION_KINDS.get(kind), _PHASES.get(phase)
     if known_kind is None:
         raise ValueError(f"record {number} is of kind {kind}, which is no operation")
@@ -271,5 +277,5 @@ def operation_of(
         number, known_kind, entered, step, sequence, size, group, signature, call_site, label & _LABEL, peer, tag,
         thread,
         _FLAGS[flags], None, None, None, None, None, None, 0, None, known_phase, splits,
-        numerics, label >> _PIECE,
+        numerics, label >> _PIECE, caller,
     )  # fmt: skip

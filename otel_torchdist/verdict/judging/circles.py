@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.layout import Phase, RecordKind
 from otel_torchdist.verdict.judging.creations import other_call
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind, verdict_at
-from otel_torchdist.verdict.roll_call import RollCall
+from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.remote_waits import RemoteWait
+from otel_torchdist.world.threads import Stand, Tie
 
 
 class Hop(NamedTuple):
@@ -20,14 +21,16 @@ class Hop(NamedTuple):
         roll: The operation at which the rank is missing.
         rank: The rank.
         waits_in: The operation in which it waits.
-        is_own_thread: Whether the thread that waits there is one that enters the channel of the first operation.
+        tie: Whether that wait keeps the rank from the first operation.
+        stand: Whether it is seen to wait there.
         remote: The remote procedure call in which it waits, if that is how it does: the function is in the operation.
     """
 
     roll: RollCall
     rank: int
     waits_in: OperationView
-    is_own_thread: bool
+    tie: Tie = Tie.OWN
+    stand: Stand = Stand.WAITS
     remote: RemoteWait | None = None
 
     @property
@@ -39,23 +42,28 @@ class Hop(NamedTuple):
 def judge_circle(hops: Sequence[Hop]) -> Verdict:
     """Judge ranks that wait for each other; the verdict does not depend on where the circle was entered.
 
-    A rank that is not seen to block may be busy with something else. If it is the only one, it is absent.
+    A rank that is not seen to wait may be busy with something else. If it is the only one, it is absent, unless its
+    operation is of a backward pass: that waits for all that it issues.
 
     Args:
         hops: Each waits where the next one is missing, the last where the first is missing.
     """
-    free = [hop for hop in hops if not hop.waits_in.record.is_blocking]
-    if len(free) == 1:
+    free = [hop for hop in hops if hop.stand is not Stand.WAITS]
+    if len(free) == 1 and free[0].waits_in.record.phase is not Phase.BACKWARD:
         return verdict_at(VerdictKind.ABSENT, free[0].roll, (free[0].rank,))
     first = min((hop.roll for hop in hops), key=_age)
-    ranks = tuple(sorted({rank for hop in hops for rank in hop.ranks}))
+    circle = _links(hops)
+    ranks = tuple(
+        sorted({rank for hop in hops for rank in hop.ranks} | {rank for link in circle for rank in link.ranks})
+    )
     if free:
         return verdict_at(VerdictKind.UNKNOWN, first, ranks, Doubt.CYCLE)
-    if not all(hop.is_own_thread for hop in hops):
-        return verdict_at(VerdictKind.UNKNOWN, first, ranks, Doubt.THREADS, circle=_links(hops))
-    if any(hop.remote is not None for hop in hops):
-        return verdict_at(VerdictKind.CIRCULAR, first, ranks, circle=_links(hops))
-    return _left_out(hops) or _unmatched(hops) or verdict_at(VerdictKind.CIRCULAR, first, ranks, circle=_links(hops))
+    if any(hop.tie is Tie.UNKNOWN for hop in hops):
+        return verdict_at(VerdictKind.UNKNOWN, first, ranks, Doubt.THREADS, circle=circle)
+    circular = verdict_at(VerdictKind.CIRCULAR, first, ranks, circle=circle)
+    if any(hop.remote is not None or hop.tie is Tie.THROUGH or not hop.waits_in.record.is_blocking for hop in hops):
+        return circular
+    return _left_out(hops) or _unmatched(hops) or circular
 
 
 def _age(roll: RollCall) -> tuple[int, object]:
@@ -103,10 +111,20 @@ def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
 
 
 def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
-    """Which rank waits where, starting with the lowest rank."""
-    links = [
-        Link(hop.rank, hop.waits_in.operation_id, hop.waits_in.name, hop.waits_in.group, hop.waits_in.label, hop.remote)
-        for hop in hops
-    ]
+    """Which ranks wait where and for which one, starting with the lowest rank."""
+    links = [_link(hop, after) for hop, after in _pairs(hops)]
     lowest = min(range(len(links)), key=lambda place: links[place].rank)
     return (*links[lowest:], *links[:lowest])
+
+
+def _link(hop: Hop, after: Hop) -> Link:
+    """Where a rank waits, with the others that are missing with it and wait there with it."""
+    inside = hop.waits_in
+    missing = hop.roll.ranks(Standing.ABSENT)
+    others = [rank for rank in after.roll.ranks(Standing.WAITING) if rank in missing] if hop.remote is None else []
+    ranks = tuple(sorted({hop.rank, *others}))
+    missing_there = after.rank if hop.remote is None else -1
+    return Link(
+        hop.rank, inside.operation_id, inside.name, inside.group, inside.label, hop.remote, ranks, missing_there,
+        inside.call_site,
+    )  # fmt: skip

@@ -21,9 +21,10 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation
+from otel_torchdist.verdict.judging.sharing import is_swapped, sharing_at
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.verdict.launches import cut_off
-from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, urgency
+from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
@@ -31,6 +32,7 @@ from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, 
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.remote_waits import remote_wait
+from otel_torchdist.world.threads import Stand, Tie, stand_of, tie_of
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this is passing through, not waiting."""
@@ -74,6 +76,9 @@ class Judge:
         roll = self._roll(operation_id)
         # Before deaths: backends end processes whose calls do not match.
         mismatch = other_creation(roll) or find_cause(self._members(roll), operation_id)
+        sharing = is_swapped(self._world, roll) if mismatch is None else sharing_at(self._world, roll, mismatch)
+        if sharing is not None:
+            return _shared(roll, sharing, mismatch)
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
         first = self._first_death(roll)
@@ -94,6 +99,9 @@ class Judge:
             return replace(_verdict(VerdictKind.UNREACHABLE, roll, unreachable), hosts=tuple(sorted(hosts)))
         if roll.silent and operation_id.channel.kind is RecordKind.RENDEZVOUS:
             return _verdict(VerdictKind.RENDEZVOUS, roll, roll.unseen)
+        sharing = sharing_at(self._world, roll, None)
+        if sharing is not None and self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns:
+            return _shared(roll, sharing)
         if Standing.UNSURE in roll.standings.values():
             return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.RECORDS_LOST)
         if roll.silent:
@@ -216,12 +224,17 @@ class Judge:
         causes: list[Verdict | None] = []
         view = self._world.ranks[rank]
         channel = roll.operation_id.channel
-        waits = [Hop(roll, rank, one, view.uses(one.record.thread, channel)) for one in self._waits_of(view)]
+        waits = [
+            Hop(roll, rank, one, tie_of(self._world, rank, roll.operation_id, one), stand)
+            for one, stand in self._waits_of(view)
+        ]
         remote = remote_wait(self._world, rank, channel)
         if remote is not None and remote.operation is not None and remote.is_own_thread:
             is_settled = since_of(remote.operation) <= self._world.taken_ns - self._settled_ns
-            waits = [Hop(roll, rank, remote.operation, True, remote)] if is_settled else []
+            waits = [Hop(roll, rank, remote.operation, remote=remote)] if is_settled else []
         for hop in waits:
+            if hop.tie is Tie.NONE:
+                continue
             operation, hops = hop.waits_in, (*path, hop)
             circle = tuple(
                 itertools.dropwhile(lambda hop, target=operation.operation_id: hop.roll.operation_id != target, hops)
@@ -229,17 +242,18 @@ class Judge:
             causes.append(judge_circle(circle) if circle else self._search(operation.operation_id, hops, seen))
         return [cause for cause in causes if cause is not None]
 
-    def _waits_of(self, view: RankView) -> list[OperationView]:
-        """Where a rank waits: in the first operation of each channel; later ones wait for that.
+    def _waits_of(self, view: RankView) -> list[tuple[OperationView, Stand]]:
+        """Where the threads of a rank wait: in the first operation of each channel; later ones wait for that.
 
-        Operations in flight count only if the rank is not seen to block: torch's C++ code waits unseen.
+        Operations that are merely open count only if no thread is seen to wait, nor to do something else.
         """
         settled = self._world.taken_ns - self._settled_ns
-        waits = [operation for operation in view.open if view.waits_in(operation) and since_of(operation) <= settled]
-        blocking = [operation for operation in waits if operation.record.is_blocking]
-        first: dict[Channel, OperationView] = {}
-        for operation in blocking or waits:
-            first.setdefault(operation.operation_id.channel, operation)
+        open_here = [one for one in view.open if view.waits_in(one) and since_of(one) <= settled]
+        stands = [(one, stand_of(view, one)) for one in open_here]
+        waits = [(one, stand) for one, stand in stands if stand is Stand.WAITS]
+        first: dict[Channel, tuple[OperationView, Stand]] = {}
+        for operation, stand in waits or [(one, stand) for one, stand in stands if stand is not Stand.ELSEWHERE]:
+            first.setdefault(operation.operation_id.channel, (operation, stand))
         return list(first.values())
 
     def _members(self, roll: RollCall) -> dict[int, RankView]:
@@ -248,6 +262,11 @@ class Judge:
 
     def _roll(self, operation_id: OperationId) -> RollCall:
         return call_roll(self._world, operation_id, self._open_at.get(operation_id, {}))
+
+
+def _shared(roll: RollCall, sharing: Sharing, mismatch: Mismatch | None = None) -> Verdict:
+    """The verdict on a group that threads share; it names no rank, for which of them is the odd one is chance."""
+    return replace(_verdict(VerdictKind.SHARED_GROUP, roll, (), mismatch=mismatch), sharing=sharing)
 
 
 def _doubt_of_operation(roll: RollCall) -> Doubt | None:

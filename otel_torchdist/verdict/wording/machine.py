@@ -31,7 +31,7 @@ def _explaining(verdict: VerdictKind) -> Collection[SymptomKind]:
             return _GPU
         case VerdictKind.STUCK | VerdictKind.TRANSPORT:
             return (*_GPU, SymptomKind.LINK_DOWN)
-        case VerdictKind.MISMATCHED | VerdictKind.CIRCULAR | VerdictKind.UNMATCHED:
+        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED | VerdictKind.CIRCULAR | VerdictKind.UNMATCHED:
             return ()  # the program's own calls explain them
         case VerdictKind.UNREACHABLE | VerdictKind.UNKNOWN:
             return ()  # a symptom would suggest more than is known

@@ -10,6 +10,7 @@ from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.ends import RAISED
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.across import WaitBehind
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
@@ -35,6 +36,7 @@ from otel_torchdist.verdict.wording.remote_calls import describe_call
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
+from otel_torchdist.world.shared_groups import SharedGroup
 
 MAX_PLACES: Final = 3
 """Ranks whose place is stated; those of the others are in the incident's trace."""
@@ -78,7 +80,7 @@ def _crowd(verdict: Verdict) -> list[str]:
     """How many ranks wait, and whether some have left the operation."""
     if has_own_words(verdict):
         return []
-    waiting = len(verdict.waiting)
+    waiting = 0 if verdict.kind is VerdictKind.CIRCULAR else len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     meeting = shared_meeting(verdict)
     if parts and meeting:
@@ -120,7 +122,11 @@ def _endings(verdict: Verdict) -> list[str]:
 def _places(verdict: Verdict) -> list[str]:
     """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
     named = verdict.ranks or verdict.waiting[:1]
+    if verdict.kind is VerdictKind.SHARED_GROUP:
+        return ["one of the two needs a group of its own"]
+    said = {rank: link.call_site for link in verdict.circle for rank in (*link.ranks, *link.served_by)}
     located = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
+    located = [rank for rank in located if rank not in said or _adds(verdict.places[rank], said[rank])]
     alone = len(verdict.ranks) == 1
     clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
     if verdict.ranks and lone_saver(verdict) is None:
@@ -132,6 +138,11 @@ def _places(verdict: Verdict) -> list[str]:
     if verdict.kind is VerdictKind.DEAD:
         clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
+
+
+def _adds(place: Place, call_site: CallSiteName | None) -> bool:
+    """Whether a stack shows more than the line at which the operation was called."""
+    return place.source in (Source.STACK, Source.SIGNAL) and place.frame != call_site
 
 
 def _coverage(verdict: Verdict) -> list[str]:
@@ -153,6 +164,8 @@ def _deadline(verdict: Verdict, moment_ns: int) -> list[str]:
 def cause_of(verdict: Verdict, age: str) -> str:
     """Describe the cause; `age` is how long the first rank has waited."""
     match verdict.kind:
+        case VerdictKind.SHARED_GROUP:
+            return _shared(verdict, age)
         case VerdictKind.MISMATCHED:
             return _mismatched(verdict, age)
         case VerdictKind.DEAD:
@@ -218,6 +231,25 @@ def _frozen(verdict: Verdict, age: str) -> str:
     return f"{frozen} and {have(ranks)} not entered {_their_side(verdict)} for {age}"
 
 
+def _shared(verdict: Verdict, age: str) -> str:
+    assert verdict.sharing is not None
+    group = verdict.group.title if verdict.group is not None else "a group"
+    shared = describe_sharing(verdict.sharing.ranks, verdict.sharing.example, group)
+    return f"{shared}; which comes first is chance, and {_operation_id(verdict)} has been blocked for {age}"
+
+
+def describe_sharing(ranks: tuple[int, ...], example: SharedGroup, group: str) -> str:
+    """Which two threads use a group, and where they call."""
+    calls = [_describe_call(*one) for one in zip(example.operations, example.call_sites, example.callers, strict=True)]
+    return f"two threads of {name_ranks(ranks)} share {group}: {' and '.join(calls)}"
+
+
+def _describe_call(operation: str, site: CallSiteName | None, caller: str) -> str:
+    thread = "the main thread" if caller == MAIN_THREAD else caller.partition(" (")[0] or "one"
+    line = f" at {describe_line(site)}" if site is not None else ""
+    return f"{thread} calls {operation}{line}"
+
+
 def _mismatched(verdict: Verdict, age: str) -> str:
     mismatch = verdict.mismatch
     assert mismatch is not None
@@ -251,13 +283,17 @@ def _circular(verdict: Verdict, age: str) -> str:
 
 
 def _describe_circle(verdict: Verdict) -> str:
-    links = ", ".join(_describe_link(link) for link in verdict.circle[:MAX_PARTIES])
+    links = "; ".join(_describe_link(link) for link in verdict.circle[:MAX_PARTIES])
     more = len(verdict.circle) - MAX_PARTIES
-    return f"{links}{f', {more} more' if more > 0 else ''}"
+    return f"{links}{f'; {more} more' if more > 0 else ''}"
 
 
 def _describe_link(link: Link) -> str:
-    return f"rank {link.rank} in {describe_link(link)}"
+    ranks = link.ranks or (link.rank,)
+    wait = "waits" if len(ranks) == 1 else "wait"
+    target = f" for rank {link.missing}" if link.missing >= 0 else ""
+    line = f", called in {describe_frame(link.call_site)}" if link.call_site is not None else ""
+    return f"{name_ranks(ranks)} {wait}{target} in {describe_link(link)}{line}"
 
 
 def describe_link(link: Link) -> str:
@@ -381,4 +417,9 @@ def describe_place(place: Place, subject: str) -> str:
 
 def describe_frame(frame: CallSiteName) -> str:
     """`load_batch at train.py:57`."""
-    return f"{frame.function} at {PurePath(frame.file).name}:{frame.line}"
+    return f"{frame.function} at {describe_line(frame)}"
+
+
+def describe_line(frame: CallSiteName) -> str:
+    """`train.py:57`."""
+    return f"{PurePath(frame.file).name}:{frame.line}"

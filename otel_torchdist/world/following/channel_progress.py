@@ -49,6 +49,8 @@ class ChannelProgress:
         state.recent.append(arrival)
         if operation.thread not in state.threads:
             state.threads = (*state.threads[1 - MAX_THREADS :], operation.thread)
+        if arrival.caller and arrival.caller not in state.callers:
+            state.callers = (*state.callers[1 - MAX_THREADS :], arrival.caller)
 
     def ended(self, channel: Channel, operation: Operation) -> None:
         """Count an operation that has ended and did not raise."""
@@ -123,15 +125,15 @@ class _Changing:
     """A `Progress` that changes."""
 
     __slots__ = (
-        "aligned", "completed", "entered", "failed", "failure", "losses", "recent", "seen_out", "seen_out_ns",
-        "threads",
+        "aligned", "callers", "completed", "entered", "failed", "failure", "losses", "recent", "seen_out",
+        "seen_out_ns", "threads",
     )  # fmt: skip
 
     def __init__(self, known: Progress) -> None:
         self.entered, self.completed, self.failed, self.failure = known[:4]
         self.aligned, self.losses = known.aligned, known.losses
         self.recent = deque(known.recent, MAX_RECENT)
-        self.threads = known.threads
+        self.threads, self.callers = known.threads, known.callers
         self.seen_out, self.seen_out_ns = known.seen_out, known.seen_out_ns
 
     def frozen(self) -> Progress:
@@ -146,4 +148,5 @@ class _Changing:
             self.threads,
             self.seen_out,
             self.seen_out_ns,
+            self.callers,
         )

@@ -30,6 +30,7 @@ from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.pace import PaceLog
 from otel_torchdist.world.following.values import ValueLog
 from otel_torchdist.world.model import Pace, RankView, Stacks
+from otel_torchdist.world.occupations import occupations_of
 from otel_torchdist.world.part_sizes import part_sizes
 from otel_torchdist.world.remote_calls import worker_of
 from otel_torchdist.world.resolved import ResolvedNames
@@ -137,7 +138,8 @@ class TapeFollower:
     def _entered(self, operation: Operation, losses: int) -> None:
         channel = self._resolved.channel(operation)
         group = self._resolved.group(operation.group)
-        arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
+        caller = self._resolved.caller(operation)
+        arrival = Arrival(operation.sequence, self._called(operation), operation.peer, caller=caller)
         aligned = group is not None and group.name.aligned
         parts = part_sizes(operation, arrival.signature, len(group.members)) if group is not None else None
         arrived = arrival if parts is None else arrival._replace(parts=parts)
@@ -172,7 +174,8 @@ class TapeFollower:
     def ask_for_stacks(self, now_ns: int) -> None:
         """Ask the rank for its stacks, without waiting; the answer appears in later views."""
         self._request = self.reader.request_stacks()
-        self._stacks = Stacks(now_ns, None)
+        earlier, earlier_ns = self._stacks.newest if self._stacks is not None else ((), 0)
+        self._stacks = Stacks(now_ns, None, earlier=earlier, earlier_ns=earlier_ns)
         self._asked_by_signal = None
 
     def ask_by_signal(self) -> None:
@@ -224,6 +227,7 @@ class TapeFollower:
             asked_signal=status.asked_signal,
             asked_ns=status.asked_ns,
             checkpoints=self._checkpoints.shown(self.reader.open_activities()),
+            occupations=occupations_of(self.reader, status),
             shared_groups=self._shared_groups.shown,
             child=self._children.check(stacks, now_ns) if alive else None,
             stopped=stopped,

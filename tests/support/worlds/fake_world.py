@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.layout import Blame, Flag, How, Phase, RecordKind, TapeState
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.world.calls import MAX_RECENT, Arrival, Channel, GroupView, OperationId, OperationView, Progress
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
+from otel_torchdist.world.occupations import Engagement, Occupation
 from otel_torchdist.world.part_sizes import part_sizes
+from otel_torchdist.world.shared_groups import SharedGroup
 
 RUN = 0xFEED
 SECOND = 1_000_000_000
@@ -61,6 +64,9 @@ class FakeRank:
     host: str = "node-1"
     groups: dict[str, GroupView] = field(default_factory=dict[str, GroupView])
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
+    occupations: tuple[Occupation, ...] = ()
+    stacks: Stacks | None = None
+    shared_groups: tuple[SharedGroup, ...] = ()
 
     def enter(
         self,
@@ -80,6 +86,9 @@ class FakeRank:
         thread: int = 100,
         message_bytes: int = 64,
         splits: Splits | None = None,
+        phase: Phase = Phase.UNKNOWN,
+        caller: str = "",
+        line: int = 42,
     ) -> int:
         """Enter the next operation of a channel; returns its number."""
         channel = Channel(kind, group.key)
@@ -90,7 +99,8 @@ class FakeRank:
         place = before.entered + 1 if sequence is None else sequence
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
         threads = tuple(dict.fromkeys((*before.threads, thread)))
-        self.progress[channel] = before._replace(entered=place, losses=self.losses, threads=threads)
+        callers = tuple(dict.fromkeys((*before.callers, caller))) if caller else before.callers
+        self.progress[channel] = before._replace(entered=place, losses=self.losses, threads=threads, callers=callers)
         self.count += 1
         entered_ns = START_NS + round(at_s * SECOND)
         record = Operation(
@@ -109,18 +119,28 @@ class FakeRank:
             thread=thread,
             flags=flags | (Flag.UNEVEN if splits is not None else NO_FLAGS),
             splits=splits,
+            phase=phase,
             returned_ns=None if blocking else entered_ns + 1000,
         )
         parts = part_sizes(record, signature, len(group.members))
-        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer, parts))
+        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer, parts, caller))
         self.progress[channel] = self.progress[channel]._replace(recent=recent)
-        site = CallSiteName("train", "/home/user/train.py", 42)
+        site = CallSiteName("train", "/home/user/train.py", line)
         since_ns = record.waiting_since_ns
         tolerance_ns = round(self.tolerance_s * SECOND)
         self.open[self.count] = OperationView(
-            record, name, OperationId(channel, place), group, signature, site, self.label, "", since_ns, tolerance_ns
-        )
+            record, name, OperationId(channel, place), group, signature, site, self.label, "", since_ns, tolerance_ns,
+            caller=caller,
+        )  # fmt: skip
         return self.count
+
+    def engage(self, engagement: Engagement, at_s: float, thread: int = 100) -> None:
+        """A thread is in a backward pass, in an optimizer's step or in a wait for a future from now on."""
+        self.occupations += (Occupation(engagement, thread, START_NS + round(at_s * SECOND)),)
+
+    def write_stacks(self, at_s: float, *stacks: ThreadStack) -> None:
+        """Answer a request for its stacks."""
+        self.stacks = Stacks(START_NS + round(at_s * SECOND), stacks)
 
     def wait_for(self, number: int, at_s: float) -> None:
         """Begin to wait for an operation."""
@@ -202,12 +222,14 @@ class FakeRank:
             losses=self.losses,
             forgotten=False,
             wall_offset_ns=WALL_OFFSET_NS,
-            stacks=None,
+            stacks=self.stacks,
             expects_until_ns=START_NS + round(self.expects_until_s * SECOND),
             stopped=Stopped(self.stopped, START_NS + round(self.stopped_since_s * SECOND)) if self.stopped else None,
             seen_alive_ns=START_NS + round(self.seen_alive_s * SECOND),
             death=self.death,
             checkpoints=self.checkpoints,
+            occupations=self.occupations,
+            shared_groups=self.shared_groups,
         )
 
 

@@ -167,8 +167,8 @@ def test_waits_of_other_threads_make_no_circle() -> None:
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.THREADS)
     assert sentence(verdict, 24).startswith(
         "barrier (sequence 1, checkpoint) has not completed after 24.0 s; which ranks are missing is unknown: "
-        "other threads of "
-        "the ranks that are missing wait elsewhere, rank 0 in barrier (sequence 1, checkpoint), rank 1 in all_reduce"
+        "other threads of the ranks that are missing wait elsewhere, rank 0 waits for rank 1 in barrier (sequence 1, "
+        "checkpoint), called in train at train.py:42; rank 1 waits for rank 0 in all_reduce (sequence 2, default_pg)"
     )
 
 

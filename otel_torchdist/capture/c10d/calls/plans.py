@@ -117,6 +117,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         thread=thread,
         kind=RecordKind.OPERATION,
         phase=_phase(in_backward, has_site=code is not None),
+        caller=recorder.callers.here(),
     )
     tail = tail_read = prepare(flags=flags)
     if described.reduce_op >= 0:

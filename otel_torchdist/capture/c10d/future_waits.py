@@ -1,0 +1,60 @@
+"""Shows that a thread waits for a future, as `Work.get_future` returns: of which operation it is does not show.
+
+`torch.futures.Future` is a subclass whose `wait` calls the one that is patched here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from otel_torchdist import guard
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.capture.torch_api import Patches
+
+
+class FutureWaits:
+    """Publishes waits for futures.
+
+    Attributes:
+        recorder: To whose tape; None for none.
+    """
+
+    def __init__(self) -> None:
+        """Publish nothing until `hook`."""
+        self.recorder: Recorder | None = None
+
+    def hook(self, patches: Patches) -> None:
+        """Follow the waits for all futures of the process."""
+        patches.replace(torch._C.Future, "wait", self._make_wait)  # pyright: ignore[reportPrivateUsage]
+
+    def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(future: Any) -> Any:
+            recorder = self.recorder
+            if recorder is None or future.done():
+                return original(future)
+            try:
+                self._begins(recorder)
+                return original(future)
+            finally:
+                self._ends(recorder)
+
+        return wait
+
+    def _begins(self, recorder: Recorder) -> None:
+        try:
+            recorder.tape.begin_future(threading.get_native_id(), time.monotonic_ns())
+        except Exception as error:
+            guard.report("Future.wait", error)
+
+    def _ends(self, recorder: Recorder) -> None:
+        try:
+            recorder.tape.end_future(threading.get_native_id())
+        except Exception as error:
+            guard.report("Future.wait", error)

@@ -1,0 +1,220 @@
+"""The threads of a rank: which of them should enter an operation, and what keeps that one.
+
+A rank is as many waiters as it has threads that communicate. Threads that come and go are known by what they run; see
+`CallerName`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.naming import name_caller
+from otel_torchdist.tape.layout import Flag, Phase
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.names.reader import MAIN_THREAD
+from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.world.calls import OperationId, OperationView
+from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.occupations import Engagement, Occupation
+from otel_torchdist.world.places import FrameOwner, owner_of
+
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_ENGINE: Final = re.compile(r"/torch/(autograd/(graph|__init__|function)|_tensor)\.py$")
+_FUTURE: Final = re.compile(r"/torch/futures/__init__\.py$")
+_DEVICE: Final = re.compile(r"/torch/(cuda|xpu|accelerator)/(__init__|streams)\.py$")
+_OPTIMIZER: Final = re.compile(r"/torch/optim/\w+\.py$")
+_FOR_THREADS: Final = re.compile(r"/(threading|queue|selectors|concurrent/futures/_base)\.py$")
+_LOADER: Final = re.compile(r"/torch/utils/data/")
+"""It waits for threads and processes of its own, which call no operations."""
+
+
+class Stand(enum.Enum):
+    """Whether a thread of a rank stands in a wait for an operation that is open."""
+
+    WAITS = enum.auto()
+    ELSEWHERE = enum.auto()
+    """The operation is merely open: its thread is seen to do something else."""
+    UNSEEN = enum.auto()
+
+
+class Tie(enum.Enum):
+    """Whether the wait of one thread of a rank keeps the rank from entering an operation."""
+
+    OWN = enum.auto()
+    """The thread that waits is the one that should enter it."""
+    THROUGH = enum.auto()
+    """That one waits for other threads of its process, or is yet to be started, or to be given work."""
+    NONE = enum.auto()
+    """That one is busy with something else."""
+    UNKNOWN = enum.auto()
+
+
+def stand_of(view: RankView, operation: OperationView) -> Stand:
+    """Whether a thread of a rank waits for one of its open operations, as far as records and stacks show.
+
+    A backward pass waits in C++ for what it has issued, as DDP's buckets, and a device for all that it was given. So a
+    thread that is in one, or in the step of an optimizer, waits for these, unless its stack shows a line of the program
+    within.
+    """
+    record = operation.record
+    if record.is_blocking:
+        return Stand.WAITS
+    occupation = next((one for one in view.occupations if _may_wait(one, record)), None)
+    thread = occupation.thread if occupation is not None else record.thread
+    stack = stack_since(view, thread)
+    if stack is None:
+        return Stand.UNSEEN if occupation is None else Stand.WAITS
+    return _stand_in(stack, occupation, record)
+
+
+def _may_wait(occupation: Occupation, record: Operation) -> bool:
+    is_own = occupation.thread == record.thread
+    is_within = occupation.since_ns <= record.entered_ns
+    match occupation.engagement:
+        case Engagement.BACKWARD:  # autograd has threads of its own for devices
+            return is_within and (is_own or record.phase is Phase.BACKWARD)
+        case Engagement.OPTIMIZER_STEP:
+            return is_own and (is_within or bool(int(record.flags) & _ON_DEVICE))
+        case Engagement.FUTURE:
+            return is_own and not is_within
+
+
+def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operation) -> Stand:
+    inner = next((frame for frame in stack.frames if owner_of(frame.file) is not FrameOwner.OTEL_TORCHDIST), None)
+    is_on_device = bool(int(record.flags) & _ON_DEVICE)
+    if occupation is not None and occupation.engagement is Engagement.FUTURE:
+        return Stand.WAITS
+    if inner is None:
+        return Stand.UNSEEN
+    if _ENGINE.search(inner.file):
+        return Stand.WAITS if occupation is not None or record.phase is Phase.BACKWARD else Stand.ELSEWHERE
+    if _FUTURE.search(inner.file) or (_DEVICE.search(inner.file) and is_on_device):
+        return Stand.WAITS
+    if _OPTIMIZER.search(inner.file) and occupation is not None:
+        return Stand.WAITS
+    # A line of the program may itself wait for a device, as `.item()` does.
+    return Stand.UNSEEN if is_on_device else Stand.ELSEWHERE
+
+
+def stack_since(view: RankView, thread: int) -> ThreadStack | None:
+    """The stack of a thread, if it was written since the thread's last record; None if there is none."""
+    stacks = view.stacks
+    if stacks is None or not thread:
+        return None
+    threads, asked_ns = stacks.newest
+    if asked_ns < _last_record_ns(view, thread):
+        return None
+    return next((stack for stack in threads if stack.thread == thread), None)
+
+
+def _last_record_ns(view: RankView, thread: int) -> int:
+    calls = [operation.record for operation in (*view.open, view.last) if operation is not None]
+    own = [record for record in calls if record.thread == thread]
+    return max((max(one.entered_ns, one.wait_entered_ns or 0, one.completed_ns or 0) for one in own), default=0)
+
+
+# --- the thread that should come ------------------------------------------------------------------------------------
+
+
+def tie_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: OperationView) -> Tie:
+    """Whether a wait keeps a rank from entering an operation that it has not entered.
+
+    Args:
+        world: The snapshot.
+        rank: The rank.
+        operation_id: The operation.
+        waiting: Where one of its threads waits.
+    """
+    view = world.ranks[rank]
+    progress = view.progress.get(operation_id.channel)
+    threads = progress.threads if progress is not None else ()
+    if waiting.record.thread in threads:
+        return Tie.OWN
+    callers = _due_callers(world, view, operation_id)
+    if waiting.caller in callers or not (threads or (callers and waiting.caller)):
+        return Tie.OWN
+    if view.stacks is None or view.stacks.by_signal or not view.stacks.newest[0]:
+        return Tie.UNKNOWN
+    due = _due_thread(world, view, operation_id)
+    if due is None:
+        return Tie.THROUGH
+    if stack_since(view, due.thread) is None:
+        return Tie.UNKNOWN
+    return Tie.THROUGH if _waits_for_threads(due) or not _is_busy(due) else Tie.NONE
+
+
+def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:
+    """The thread of a rank that should have entered an operation.
+
+    None if it is not known, or if it is idle: then another thread should have given it work.
+    """
+    due = _due_thread(world, world.ranks[rank], operation_id)
+    return due if due is not None and _is_busy(due) else None
+
+
+def _due_thread(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> ThreadStack | None:
+    """That which entered this channel last, else one that runs the same, else one named as those that wait there."""
+    progress = view.progress.get(operation_id.channel)
+    threads = progress.threads if progress is not None else ()
+    stacks = _stacks(view)
+    by_id = {stack.thread: stack for stack in stacks}
+    known = next((by_id[thread] for thread in reversed(threads) if thread in by_id), None)
+    if known is None:
+        callers = _due_callers(world, view, operation_id)
+        known = next((stack for stack in stacks if callers and caller_of(stack) in callers), None)
+    if known is None and not threads:
+        names = _names_of_waiting(world, operation_id)
+        known = next((stack for stack in stacks if stack.name in names), None)
+    return known
+
+
+def _due_callers(world: WorldSnapshot, view: RankView, operation_id: OperationId) -> set[str]:
+    """What the thread runs that should enter an operation: as of others there, and of this rank before."""
+    progress = view.progress.get(operation_id.channel)
+    own = {caller for caller in progress.callers if caller} if progress is not None else set[str]()
+    there = (one.at(operation_id) for one in world.ranks.values())
+    others = {operation.caller for operation in there if operation is not None and operation.caller}
+    return (own & others) or own or others
+
+
+def caller_of(stack: ThreadStack) -> str:
+    """What a thread runs, as `CallerName` has it; '' if its stack does not reach so far."""
+    if stack.name == MAIN_THREAD:
+        return MAIN_THREAD
+    for owners in ((FrameOwner.USER,), (FrameOwner.PACKAGE, FrameOwner.TORCH)):
+        outer = _outermost(stack.frames, owners)
+        if outer is not None:
+            return name_caller(outer.function, outer.file)
+    return ""
+
+
+def _outermost(frames: Iterable[CallSiteName], owners: tuple[FrameOwner, ...]) -> CallSiteName | None:
+    return next((frame for frame in reversed(tuple(frames)) if owner_of(frame.file) in owners), None)
+
+
+def _names_of_waiting(world: WorldSnapshot, operation_id: OperationId) -> set[str]:
+    found: set[str] = set()
+    for view in world.ranks.values():
+        operation = view.at(operation_id)
+        if operation is not None:
+            found |= {stack.name for stack in _stacks(view) if stack.thread == operation.record.thread}
+    return found - {""}
+
+
+def _stacks(view: RankView) -> tuple[ThreadStack, ...]:
+    return view.stacks.newest[0] if view.stacks is not None else ()
+
+
+def _is_busy(stack: ThreadStack) -> bool:
+    return any(owner_of(frame.file) in (FrameOwner.USER, FrameOwner.PACKAGE) for frame in stack.frames)
+
+
+def _waits_for_threads(stack: ThreadStack) -> bool:
+    """Whether a thread waits for others of its process, which the frames do not name."""
+    inner = next(iter(stack.frames), None)
+    is_in_loader = any(_LOADER.search(frame.file) for frame in stack.frames)
+    return inner is not None and bool(_FOR_THREADS.search(inner.file)) and not is_in_loader
