@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -81,3 +82,56 @@ def test_optimizers_in_backward_hooks_are_part_of_it(rank: Rank) -> None:
     one.step()
     assert rank.figures.optimizer_steps == 1
     assert rank.figures.optimizer_ns > 0
+
+
+def test_backward_pass_that_runs(rank: Rank) -> None:
+    """While it runs, the tape says since when and on which thread; neither a pass within it ends that, nor an error."""
+    seen: list[tuple[int, int]] = []
+    before_ns = time.monotonic_ns()
+
+    def look() -> None:
+        status = rank.reader.status()
+        seen.append((status.backward_thread, status.backward_since_ns))
+
+    weight = torch.ones(3, requires_grad=True)
+
+    def hook(gradient: torch.Tensor) -> None:
+        look()
+        with torch.enable_grad():
+            torch.ones(1, requires_grad=True).sum().backward()
+        look()
+
+    weight.register_hook(hook)
+    weight.sum().backward()
+    look()
+    (thread, since_ns), again, after = seen
+    assert thread == threading.get_native_id()
+    assert before_ns - 1_000 <= since_ns <= time.monotonic_ns()
+    assert again == (thread, since_ns)
+    assert after == (thread, 0)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(3).sum().backward()
+    assert rank.reader.status().backward_since_ns == 0
+
+
+def test_backward_pass_of_another_thread(rank: Rank) -> None:
+    """The pass that has begun last shows; the end of an earlier one on another thread does not hide it."""
+    weight = torch.ones(3, requires_grad=True)
+    begun, over = threading.Event(), threading.Event()
+
+    def wait(gradient: torch.Tensor) -> None:
+        begun.set()
+        over.wait(30)
+
+    weight.register_hook(wait)
+    tape = rank.recorder.tape
+    tape.begin_backward(1, 1_000)
+    other = threading.Thread(target=weight.sum().backward)
+    other.start()
+    begun.wait(30)
+    tape.end_backward(1)
+    status = rank.reader.status()
+    over.set()
+    other.join()
+    assert (status.backward_thread, status.backward_since_ns > 1_000) == (other.native_id, True)
+    assert rank.reader.status().backward_since_ns == 0

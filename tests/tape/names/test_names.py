@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.naming import readable
+from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
 from otel_torchdist.tape.names.model import (
     MAX_DIMENSIONS,
     MAX_FRAMES,
@@ -21,6 +22,7 @@ from otel_torchdist.tape.names.model import (
     SPARE_OF_CALL_SITES,
     SPARE_OF_GROUPS,
     SPARE_OF_SHAPES,
+    CallerName,
     CallPathName,
     CallSiteName,
     GroupName,
@@ -35,7 +37,7 @@ from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import new_writer
 
-_Named = TypeVar("_Named", bound=CallPathName | CallSiteName | GroupName | LabelName | SignatureName)
+_Named = TypeVar("_Named", bound=CallerName | CallPathName | CallSiteName | GroupName | LabelName | SignatureName)
 _TEXT = st.text(max_size=40)
 _SIZES = st.integers(0, 2**53)
 _NAMES = st.one_of(
@@ -73,6 +75,7 @@ _NAMES = st.one_of(
         frames=st.lists(st.integers(1, MAX_NAMES), max_size=MAX_FRAMES).map(tuple),
         varies=st.booleans(),
     ),
+    st.builds(CallerName, number=st.integers(MAIN_CALLER + 1, MAX_CALLERS), function=_TEXT),
     st.builds(ParameterNames, names=st.lists(_TEXT, max_size=9).map(tuple)),
 )
 
@@ -106,6 +109,9 @@ def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
     if isinstance(name, CallPathName):
         found = names.get(identity)  # `call_path` returns the newest for a call site
         return found if isinstance(found, CallPathName) else None
+    if isinstance(name, CallerName):
+        found = names.get(identity)  # `caller` returns the newest with a number
+        return found if isinstance(found, CallerName) else None
     if isinstance(name, ParameterNames):
         return ParameterNames(names.parameters(identity))
     if isinstance(name, LabelName):
