@@ -21,7 +21,7 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation
-from otel_torchdist.verdict.judging.sharing import is_swapped, sharing_at
+from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.verdict.launches import cut_off
 from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, VerdictKind, urgency
@@ -82,6 +82,9 @@ class Judge:
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
         first = self._first_death(roll)
+        crashed = crashed_in_shared(self._world, roll, first) if first is not None else None
+        if crashed is not None:
+            return _shared(roll, crashed)
         if first is not None and self._is_to_blame(first, roll):
             return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
         doubt = _doubt_of_operation(roll)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Sharing
 from otel_torchdist.verdict.roll_call import RollCall
 from otel_torchdist.world.calls import Arrival, Channel
@@ -12,6 +15,8 @@ from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.shared_groups import SharedGroup, blocked_pairs, shared_by
 from otel_torchdist.world.threads import Stand, stand_of
+
+_CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 def sharing_at(world: WorldSnapshot, roll: RollCall, mismatch: Mismatch | None) -> Sharing | None:
@@ -42,6 +47,20 @@ def is_swapped(world: WorldSnapshot, roll: RollCall) -> Sharing | None:
         return None
     views = [world.ranks[rank] for rank in sorted(roll.standings)]
     return swapped_callers(views, channel, sequence, first=sequence)
+
+
+def crashed_in_shared(world: WorldSnapshot, roll: RollCall, first: FirstDeath) -> Sharing | None:
+    """The sharing in which ranks were that crashed first; None if they did not crash, or share nothing.
+
+    Where calls meet that do not match, gloo may write beyond a buffer, or abort the process.
+    """
+    channel = roll.operation_id.channel
+    if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
+        return None
+    died = [first.deaths.get(rank) for rank in first.ranks]
+    if not all(death is not None and death.signal in _CRASHES for death in died):
+        return None
+    return _blocked_at_once([world.ranks[rank] for rank in first.ranks], channel)
 
 
 def swapped_callers(

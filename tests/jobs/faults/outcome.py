@@ -55,7 +55,7 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
         f"ranks {ranks or 'none'} are named, not {row.ranks or 'none'}": ranks == row.ranks,
         f"the operations of ranks {marked} are marked, not those of {row.marked}": marked == row.marked,
         f"it does not say: {row.said}": row.said in sentence,
-        f"it does not name line {row.line_number}": not row.line or f"faulty.py:{row.line_number}" in sentence,
+        f"it does not name line {row.line_number}": not row.line or f"{row.worker.name}:{row.line_number}" in sentence,
         f"the bar shows line {line}, not {row.line_number}": not row.line or line == row.line_number,
         f"it came {age_s:.1f} s after the beginning": age_s <= row.due_s,
         f"it arrived {arrived_s:.1f} s after the beginning": arrived_s <= row.due_s + ON_ITS_WAY_S,

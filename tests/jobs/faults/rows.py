@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 from tests.jobs.faults.faulty_job import THRESHOLD_S, WORKER
 
 DUE_S: Final = THRESHOLD_S + 2.0
-_LINES: Final = WORKER.read_text().splitlines()
+THREADS: Final = WORKER.with_name("threads.py")
 
 
-def _line_number(piece: str) -> int:
-    return next(number for number, line in enumerate(_LINES, 1) if piece in line)
+def _line_number(piece: str, worker: Path = WORKER) -> int:
+    return next(number for number, line in enumerate(worker.read_text().splitlines(), 1) if piece in line)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Row:
         of_rank: Additions to the environment of single ranks.
         marked: Ranks whose operations must be shown as waiting along with the verdict, long before the threshold.
         due_s: The verdict must be given so long after the wait began.
+        worker: The worker.
     """
 
     name: str
@@ -45,11 +47,12 @@ class Row:
     of_rank: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     marked: tuple[int, ...] = ()
     due_s: float = DUE_S
+    worker: Path = WORKER
 
     @property
     def line_number(self) -> int:
         """Number of `line` in the worker."""
-        return _line_number(self.line)
+        return _line_number(self.line, self.worker)
 
 
 ROWS: Final = (
@@ -98,6 +101,24 @@ ROWS: Final = (
     ),
     Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
     Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
+    Row(
+        "bucket",
+        "DDP and another group in circular order",
+        "circular",
+        "0-2",
+        "ranks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, ",
+        worker=THREADS,
+    ),
+    Row(
+        "saver",
+        "a saver's thread that hangs",
+        "absent",
+        "2",
+        "rank 2 has not entered all_reduce (sequence 1, savers)",
+        "# a file system",
+        worker=THREADS,
+    ),
+    Row("shared", "two threads in one group", "shared_group", "", "two threads of ranks 0-2 share", worker=THREADS),
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),
     Row(
         "rendezvous",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import signal
 
 from otel_torchdist.tape.layout import Flag, Phase
 from otel_torchdist.tape.names.reader import MAIN_THREAD
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.judging.judge import Judge
+from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.occupations import Engagement
 from otel_torchdist.world.shared_groups import SharedGroup
-from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
 from tests.support.worlds.judging import verdicts
 from tests.support.worlds.sentences import the_verdict
 
@@ -121,6 +123,37 @@ def test_rank_that_is_late_in_a_group_of_two_threads() -> None:
     call_from_metrics(world.ranks[0], 1.1)
     found = verdicts(world.snapshot(20.0)).values()
     assert [(one.kind, one.ranks) for one in found if one is not None] == [(VerdictKind.ABSENT, (1,))] * 2
+
+
+def crash(status: int) -> FakeWorld:
+    """Both threads of both ranks wait in the group, in the same order, when rank 0's process ends."""
+    world = FakeWorld(2)
+    for rank in world.ranks:
+        call_from_main(rank, 1.0)
+        call_from_metrics(rank, 1.1, (1000,))
+    world.ranks[0].is_seen_to_die(2.0, status)
+    world.ranks[1].is_seen_to_die(2.1, signal.SIGTERM)
+    return world
+
+
+def test_crash_in_a_group_of_two_threads() -> None:
+    """A rank that crashes in it is not to blame: gloo aborts where calls meet that do not match."""
+    found = verdicts_on_the_dead(crash(signal.SIGABRT))
+    assert {(one.kind, one.ranks) for one in found} == {(VerdictKind.SHARED_GROUP, ())}
+
+
+def test_rank_that_is_killed_in_a_group_of_two_threads() -> None:
+    """Who kills a rank does so whatever its threads share."""
+    found = verdicts_on_the_dead(crash(signal.SIGKILL))
+    assert {(one.kind, one.ranks) for one in found} == {(VerdictKind.DEAD, (0,))}
+
+
+def verdicts_on_the_dead(world: FakeWorld) -> list[Verdict]:
+    """What is said of each operation that was open when all had died."""
+    snapshot = world.snapshot(20.0)
+    judge = Judge(snapshot, THRESHOLD_NS)
+    found = [judge.verdict_on(operation.operation_id) for operation in snapshot.ranks[0].open]
+    return [one for one in found if one is not None]
 
 
 def test_groups_of_their_own() -> None:
