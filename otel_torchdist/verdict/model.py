@@ -61,6 +61,11 @@ class VerdictKind(enum.Enum):
         return _TRAITS[self].is_final
 
     @property
+    def is_of_calls(self) -> bool:
+        """Whether the calls that were made are at fault, so that it explains how ranks ended in them."""
+        return _TRAITS[self].is_of_calls
+
+    @property
     def names_the_missing(self) -> bool:
         """Whether the ranks that it names live, and are elsewhere than the operation that waits for them."""
         return _TRAITS[self].names_the_missing
@@ -76,13 +81,16 @@ class _Traits:
     """As the properties of `VerdictKind`."""
 
     is_final: bool = False
+    is_of_calls: bool = False
     names_the_missing: bool = False
     is_of_transfer: bool = False
 
 
 def _traits(kind: VerdictKind) -> _Traits:
     match kind:
-        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED | VerdictKind.DEAD:
+        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED:
+            return _Traits(is_final=True, is_of_calls=True)
+        case VerdictKind.DEAD:
             return _Traits(is_final=True)
         case (
             VerdictKind.FROZEN

@@ -94,14 +94,14 @@ class RootFinder:
 
 def _blames(verdict: Verdict) -> bool:
     """Whether a verdict says who, or what, holds the others up."""
-    return verdict.kind is VerdictKind.SHARED_GROUP or (verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks))
+    return verdict.kind.is_of_calls or (verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks))
 
 
 def _explains(verdict: Verdict, is_left_behind: bool, world: WorldSnapshot) -> bool:
     """Whether a verdict on an operation in which ranks died or failed says why."""
     if verdict.kind is VerdictKind.DEAD:
         return is_left_behind or _was_seen(verdict, world)
-    return verdict.kind in (VerdictKind.SHARED_GROUP, VerdictKind.MISMATCHED) or has_failed_by_departure(verdict, world)
+    return verdict.kind.is_of_calls or has_failed_by_departure(verdict, world)
 
 
 def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:

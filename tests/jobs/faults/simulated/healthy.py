@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from otel_torchdist.stall.events import Event, Occasion, VerdictGiven
-from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
+from otel_torchdist.stall.findings.events import MismatchFound, ProblemFound, StragglerFound
 from otel_torchdist.stall.watch import CHECK_S
 from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
 from tests.jobs.faults.simulated.routines import ROUTINES, Routine
@@ -84,6 +84,8 @@ class Tally:
                     self.stalls.append(f"seed {seed}, {at_s:.0f} s: {verdict.kind.value} {verdict.ranks}")
             elif isinstance(event, MismatchFound):
                 self.findings.append(f"seed {seed}, {at_s:.0f} s: mismatched {event.mismatch.ranks}")
+            elif isinstance(event, ProblemFound):
+                self.findings.append(f"seed {seed}, {at_s:.0f} s: {type(event.problem).__name__} {event.problem.ranks}")
             elif isinstance(event, StragglerFound):
                 self.findings.append(f"seed {seed}, {at_s:.0f} s: straggler {event.straggler.rank}")
 

@@ -13,7 +13,18 @@ from itertools import count
 from typing import Final
 
 from tests.jobs.faults.simulated.simulated_job import SimulatedJob
-from tests.jobs.faults.simulated.simulated_rank import STEP, WAIT, Action, Compute, Expect, Group, Meet, Pass, Program
+from tests.jobs.faults.simulated.simulated_rank import (
+    STEP,
+    WAIT,
+    Action,
+    Compute,
+    Expect,
+    Group,
+    Meet,
+    Pass,
+    Program,
+    Start,
+)
 
 Steps = Generator[Action, None, None]
 BELOW_S: Final = 8.0
@@ -31,6 +42,10 @@ class Jitter:
     def __init__(self, seed: int, rank: int, step_s: float) -> None:
         self.random = random.Random(seed * 1_000 + rank)
         self.step_s = step_s
+
+    def another(self) -> Jitter:
+        """Durations of another thread of the rank."""
+        return Jitter(self.random.randrange(1 << 30), 0, self.step_s)
 
     def compute(self, share: float = 1.0, spread: float = 0.05) -> Compute:
         """A random variation of a part of a step."""
@@ -178,6 +193,50 @@ def mesh(dice: Jitter, rank: int, size: int) -> Steps:
         yield STEP
 
 
+def clipping(dice: Jitter, rank: int, size: int) -> Steps:
+    """The norm of gradients is reduced while their reductions are in flight; weights are gathered ahead of data."""
+    world, shards = everybody(size), Group("shards", tuple(range(size)), 1)
+    while True:
+        yield Meet(shards, "all_gather_into_tensor", is_async=True)  # for the next forward, while data is loaded
+        yield Compute(min(0.02 * dice.random.paretovariate(1.1), BELOW_S))
+        yield WAIT
+        yield dice.compute(0.6)
+        yield Meet(shards, "reduce_scatter_tensor", is_async=True)
+        yield Meet(world, is_async=True)
+        yield Meet(world)
+        yield WAIT
+        yield STEP
+
+
+def logs(dice: Jitter, group: Group) -> Steps:
+    """What a thread does that logs."""
+    while True:
+        yield dice.compute(0.7, 0.5)
+        yield Meet(group)
+
+
+def saves(dice: Jitter, group: Group) -> Steps:
+    """What a new thread does for each checkpoint: ranks write for seconds, not equally long, and meet."""
+    yield Compute(dice.random.uniform(0.5, BELOW_S))
+    yield Meet(group, "gather")
+
+
+def threaded(dice: Jitter, rank: int, size: int) -> Steps:
+    """DDP, a thread that logs in a group of its own, and one that is new for each checkpoint."""
+    world = everybody(size)
+    savers = Group("checkpoint", world.ranks, 2)
+    yield Start(logs(dice.another(), Group("metrics", world.ranks, 1)), "log")
+    for step in count(1):
+        yield dice.compute(0.6)
+        yield Meet(world, is_async=True)
+        yield dice.compute(0.3)
+        yield Meet(world, is_async=True)
+        yield WAIT
+        yield STEP
+        if step % 20 == 0:
+            yield Start(saves(dice.another(), savers), "save")
+
+
 @dataclass(frozen=True)
 class Routine:
     """A way in which healthy jobs behave.
@@ -231,6 +290,8 @@ ROUTINES: Final[Sequence[Routine]] = (
     COMPILATION,
     Routine("imbalanced pipeline", pipeline),
     Routine("mesh of two dimensions", mesh),
+    Routine("operations in flight", clipping),
+    Routine("threads with groups of their own", threaded),
     Routine("suspension", waiting, 50, suspend),
     Routine("elastic restart", uneven_data, 200, restart),
 )

@@ -28,12 +28,14 @@ from tests.jobs.faults.simulated.simulated_rank import (
     Compute,
     Expect,
     Group,
+    Lane,
     Meet,
     Meeting,
     Pass,
     Place,
     Program,
     SimulatedRank,
+    Start,
 )
 
 START_NS = 1_000 * SECOND
@@ -108,7 +110,7 @@ class SimulatedJob:
             self._ranks[rank] = one
             self._watch.follow(one.reader)
             self._wants_check = True
-            self._after(0, one, lambda one=one: self._go_on(one))
+            self._after(0, one, lambda one=one: self._go_on(one, one.main))
 
     # --- what happens -----------------------------------------------------------------------------------------
 
@@ -170,52 +172,56 @@ class SimulatedJob:
         self._turn += 1
         heapq.heappush(self._due, (self.now_ns + pause_ns, self._turn, one.rank, action))
 
-    def _go_on(self, one: SimulatedRank) -> None:
-        """Let a rank do its next actions until it has to wait."""
-        for action in one.program:
+    def _go_on(self, one: SimulatedRank, lane: Lane) -> None:
+        """Let a thread do its next actions until it has to wait."""
+        for action in lane.program:
             if isinstance(action, Compute):
-                one.frame = action.frame
-                self._after(round(action.seconds * SECOND), one, lambda: self._go_on(one))
+                lane.frame = action.frame
+                self._after(round(action.seconds * SECOND), one, lambda: self._go_on(one, lane))
                 return
             if isinstance(action, Meet):
-                if not self._meet(one, action):
+                if not self._meet(one, lane, action):
                     return
             elif isinstance(action, Pass):
-                if not self._pass(one, action):
+                if not self._pass(one, lane, action):
                     return
+            elif isinstance(action, Start):
+                started = one.start(action)
+                self._after(0, one, lambda started=started: self._go_on(one, started))
             elif isinstance(action, Expect):
                 one.tape.expect_until(self.now_ns + round(action.seconds * SECOND) if action.seconds else 0)
             elif action is STEP:
                 one.tape.step_ended(one.step, self.now_ns, one.step)
                 one.step += 1
                 self.watched.steps += one.rank == 0
-            elif not self._wait(one):
+            elif not self._wait(one, lane):
                 return
-        one.tape.finish(TapeState.FINISHED)
+        if lane is one.main:
+            one.tape.finish(TapeState.FINISHED)
 
-    def _meet(self, one: SimulatedRank, action: Meet) -> bool:
+    def _meet(self, one: SimulatedRank, lane: Lane, action: Meet) -> bool:
         """Enter a collective; returns whether the rank goes on at once."""
         group = action.group
-        number = one.enter(group, group, action.operation, self.now_ns, int(Flag.ASYNC) if action.is_async else 0)
+        number = one.enter(lane, group, group, action.operation, self.now_ns, int(Flag.ASYNC) if action.is_async else 0)
         place = group, one.counts[group]
         meeting = self._meetings.get(place)
         if meeting is None:
             meeting = self._meetings[place] = Meeting(len(group.ranks), action.lasts_s)
-        meeting.arrived[one.rank] = number
+        meeting.arrived[one.rank] = number, lane
         if action.is_async:
             one.tape.mark(number, Word.RETURNED, 1000, How.CALL)
-            one.in_flight.append(meeting)
+            lane.in_flight.append(meeting)
         else:
-            one.waits_for.add(number)
+            lane.waits_for.add(number)
         if len(meeting.arrived) == meeting.expected:
             self._all_there(place, meeting)
         return action.is_async
 
-    def _pass(self, one: SimulatedRank, action: Pass) -> bool:
+    def _pass(self, one: SimulatedRank, lane: Lane, action: Pass) -> bool:
         ends = (one.rank, action.peer) if action.is_send else (action.peer, one.rank)
         everybody = Group("default_pg", tuple(range(len(self._ranks))))
         key, operation = ("pass", *ends), "send" if action.is_send else "recv"
-        number = one.enter(key, everybody, operation, self.now_ns, int(Flag.POINT_TO_POINT), action.peer)
+        number = one.enter(lane, key, everybody, operation, self.now_ns, int(Flag.POINT_TO_POINT), action.peer)
         place = key, one.counts[key]
         meeting = self._meetings.get(place)
         if meeting is None:
@@ -223,20 +229,20 @@ class SimulatedJob:
         if action.is_send:
             one.end(number, self.now_ns + 1000)  # small messages are sent at once
         else:
-            one.waits_for.add(number)
-        meeting.arrived[one.rank] = number
+            lane.waits_for.add(number)
+        meeting.arrived[one.rank] = number, lane
         if len(meeting.arrived) == meeting.expected:
             self._all_there(place, meeting)
         return action.is_send
 
-    def _wait(self, one: SimulatedRank) -> bool:
+    def _wait(self, one: SimulatedRank, lane: Lane) -> bool:
         """Wait for all operations in flight; returns whether all of them are over."""
-        left = [meeting for meeting in one.in_flight if not meeting.over]
+        left = [meeting for meeting in lane.in_flight if not meeting.over]
         for meeting in left:
-            number = meeting.arrived[one.rank]
+            number, _ = meeting.arrived[one.rank]
             one.tape.mark(number, Word.WAIT_ENTERED, self.now_ns - one.open[number], How.CALL)
-            one.waits_for.add(number)
-        one.in_flight = []
+            lane.waits_for.add(number)
+        lane.in_flight = []
         return not left
 
     def _all_there(self, place: Place, meeting: Meeting) -> None:
@@ -248,14 +254,14 @@ class SimulatedJob:
 
     def _over(self, meeting: Meeting) -> None:
         meeting.over = True
-        for rank, number in meeting.arrived.items():
+        for rank, (number, lane) in meeting.arrived.items():
             one = self._ranks[rank]
             if number in one.open:
                 one.end(number, self.now_ns)
-            if number in one.waits_for:
-                one.waits_for.discard(number)
-                if not one.waits_for:
-                    self._after(0, one, lambda one=one: self._go_on(one))
+            if number in lane.waits_for:
+                lane.waits_for.discard(number)
+                if not lane.waits_for:
+                    self._after(0, one, lambda one=one, lane=lane: self._go_on(one, lane))
 
     def _died_ns(self, nonce: int) -> int | None:
         return next((one.dies_ns for one in self._dead if one.reader.identity.nonce == nonce), None)
@@ -316,7 +322,7 @@ class SimulatedJob:
                 yield max(entered_ns, spared.get(key, 0)) + tolerance_ns - round(NEARLY_S * SECOND)
             if one.asked_ns:
                 yield one.answers_ns
-            elif not one.waits_for:
+            elif not any(lane.waits_for for lane in one.lanes):
                 yield one.called_ns + round(ASKED_S * SECOND)
 
     def _remember_tolerance(self) -> None:

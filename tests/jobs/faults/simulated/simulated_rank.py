@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.naming import name_caller
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.layout import MAIN_CALLER, How, LiveWord, RecordKind, RunIdState
+from otel_torchdist.tape.names.model import CallerName, CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 
@@ -57,6 +58,13 @@ class Expect(NamedTuple):
     seconds: float
 
 
+class Start(NamedTuple):
+    """Start a thread with a program of its own, and go on."""
+
+    program: Generator[Action, None, None]
+    function: str
+
+
 class Simple(NamedTuple):
     """An action without parameters."""
 
@@ -65,7 +73,7 @@ class Simple(NamedTuple):
 
 WAIT = Simple("wait for what is asynchronous")
 STEP = Simple("a step has ended")
-Action: TypeAlias = Compute | Meet | Pass | Expect | Simple
+Action: TypeAlias = "Compute | Meet | Pass | Expect | Start | Simple"
 Place: TypeAlias = tuple[object, int]
 """Where ranks meet: a group or a pair, and the count of the meeting there."""
 Program: TypeAlias = Callable[[int, int], Generator[Action, None, None]]
@@ -73,23 +81,40 @@ Program: TypeAlias = Callable[[int, int], Generator[Action, None, None]]
 
 
 class Meeting:
-    """Which ranks have entered one operation, with its number on their tapes, and whether it is over."""
+    """Which ranks have entered one operation, with its number on their tapes and the thread, and whether it is over."""
 
     __slots__ = ("arrived", "expected", "lasts_s", "over")
 
     def __init__(self, expected: int, lasts_s: float) -> None:
-        self.arrived: dict[int, int] = {}
+        self.arrived: dict[int, tuple[int, Lane]] = {}
         self.expected = expected
         self.lasts_s = lasts_s
         self.over = False
 
 
+MAIN_THREAD: Final = 1
+
+
+class Lane:
+    """A thread: its program, and what it waits for."""
+
+    def __init__(self, program: Generator[Action, None, None], thread: int, caller: int, function: str) -> None:
+        self.program = program
+        self.thread = thread
+        self.caller = caller
+        self.function = function
+        self.in_flight: list[Meeting] = []
+        self.waits_for: set[int] = set()
+        self.frame = ""
+
+
 class SimulatedRank:
-    """One process: its program and its tape."""
+    """One process: its threads and its tape."""
 
     def __init__(self, directory: Path, rank: int, size: int, run: int, now_ns: int, program: Program) -> None:
         self.rank = rank
-        self.program = program(rank, size)
+        self.main = Lane(program(rank, size), MAIN_THREAD, MAIN_CALLER, "train")
+        self.lanes = [self.main]
         identity = dataclasses.replace(
             identify(rank, rank, size, CAPACITY),
             monotonic_ns=now_ns,
@@ -103,17 +128,27 @@ class SimulatedRank:
         self.names: dict[object, int] = {}
         self.counts: dict[object, int] = {}
         self.open: dict[int, int] = {}
-        self.in_flight: list[Meeting] = []
-        self.waits_for: set[int] = set()
         self.step = 0
         self.calls = 0
-        self.frame = ""
         self.asked_ns = 0
         self.called_ns = now_ns
         """When it last entered or left an operation, or was asked for its stack."""
         self.dies_ns = 0
 
-    def enter(self, key: object, group: Group, operation: str, now_ns: int, flags: int, peer: int = -1) -> int:
+    def start(self, started: Start) -> Lane:
+        """Start a thread; those that run the same function are one caller."""
+        name = "caller", started.function
+        if name not in self.names:
+            number = MAIN_CALLER + 1 + sum(isinstance(one, tuple) and one[0] == "caller" for one in self.names)
+            self.tape.names.intern(CallerName(number, name_caller(started.function, "/home/user/train.py")))
+            self.names[name] = number
+        lane = Lane(started.program, MAIN_THREAD + len(self.lanes), self.names[name], started.function)
+        self.lanes.append(lane)
+        return lane
+
+    def enter(
+        self, lane: Lane, key: object, group: Group, operation: str, now_ns: int, flags: int, peer: int = -1
+    ) -> int:
         """Enter an operation; returns its number on the tape."""
         names = self.names
         if key not in names:
@@ -126,8 +161,8 @@ class SimulatedRank:
             names["site", call] = self.tape.names.intern(CallSiteName("train", "/home/user/train.py", len(names)))
         sequence = self.counts[key] = self.counts.get(key, 0) + 1
         number = self.tape.begin(
-            now_ns, self.step, sequence, 4096, names[key], names[call], names["site", call], 0, peer, 0, 1,
-            RecordKind.OPERATION, flags,
+            now_ns, self.step, sequence, 4096, names[key], names[call], names["site", call], 0, peer, 0, lane.thread,
+            RecordKind.OPERATION, flags, 0, lane.caller,
         )  # fmt: skip
         self.open[number] = self.called_ns = now_ns
         self.calls += 1
@@ -156,9 +191,16 @@ class SimulatedRank:
     def answer(self, now_ns: int) -> None:
         """Write its stack, once that is ready."""
         if self.asked_ns and now_ns >= self.answers_ns:
-            frames = (CallSiteName("run", self.frame, 1), CallSiteName("train", "/home/user/train.py", 2))
+            stacks = [
+                ThreadStack(
+                    lane.thread,
+                    "MainThread" if lane is self.main else f"Thread-{lane.thread}",
+                    (CallSiteName("run", lane.frame, 1), CallSiteName(lane.function, "/home/user/train.py", 2)),
+                )
+                for lane in self.lanes
+            ]
             request = self.tape.pending_request()
-            write_stacks(self.tape.path, request, [ThreadStack(1, "MainThread", frames)])
+            write_stacks(self.tape.path, request, stacks)
             self.tape.answer_request(request)
             self.asked_ns = 0
 

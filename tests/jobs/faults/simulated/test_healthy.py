@@ -13,9 +13,9 @@ from otel_torchdist.stall.findings.events import ArrivalsCompared, StragglerFoun
 from otel_torchdist.verdict.model import VerdictKind
 from tests.jobs.faults.simulated.healthy import Tally, run_job, watch_job
 from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
-from tests.jobs.faults.simulated.routines import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody
+from tests.jobs.faults.simulated.routines import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody, logs
 from tests.jobs.faults.simulated.simulated_job import SimulatedJob, Watched
-from tests.jobs.faults.simulated.simulated_rank import STEP, Compute, Meet
+from tests.jobs.faults.simulated.simulated_rank import STEP, Compute, Meet, Start
 
 STEPS = 300
 """`make faults` uses up to 1,500."""
@@ -126,6 +126,25 @@ def test_rank_that_is_slow() -> None:
     tally = Tally(routine.name)
     tally.count(3, routine, watched.events)
     assert (tally.stalls, len(tally.findings)) == ([], 1)
+
+
+def sharing(dice: Jitter, rank: int, size: int) -> Steps:
+    """A thread logs in the group in which the main thread trains."""
+    yield Start(logs(dice.another(), everybody(size)), "log")
+    while True:
+        yield dice.compute()
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def test_threads_that_share_a_group() -> None:
+    """Nothing stalls, since all calls are alike; that two threads share a group is found all the same, once."""
+    routine = Routine("sharing", sharing)
+    watched = watch_job(3, routine, 100)
+    tally = Tally(routine.name)
+    tally.count(3, routine, watched.events)
+    assert (tally.stalls, len(tally.findings)) == ([], 1)
+    assert "GroupShared" in tally.findings[0]
 
 
 def test_pause_that_is_documented() -> None:
