@@ -27,6 +27,7 @@ SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 THRESHOLD_NS = 10 * SECOND
 NO_FLAGS = Flag(0)
+FIRST_NONCE = 0x1000
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
 
 
@@ -204,7 +205,7 @@ class FakeRank:
         gone_ns = None if self.gone_since_s is None else START_NS + round(self.gone_since_s * SECOND)
         return RankView(
             rank=self.rank,
-            nonce=0x1000 + self.rank,
+            nonce=FIRST_NONCE + self.rank,
             run=RUN,
             run_is_sure=self.run_is_sure,
             host=self.host,

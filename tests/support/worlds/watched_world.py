@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, StacksWanted, VerdictGiven
@@ -11,7 +11,7 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Stacks, WorldSnapshot
-from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import FIRST_NONCE, SECOND, START_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 THRESHOLD_S = 10.0
@@ -35,12 +35,16 @@ class Watching:
         began_s: float = 0.0,
         ignored: Sequence[str] = (),
         stack: ThreadStack = STACK,
+        stacks: Mapping[int, tuple[ThreadStack, ...]] | None = None,
     ) -> None:
+        """Begin; ranks have the stacks in `stacks`, or else one thread with `stack`."""
         self.world = world
         self.answers_after_s = answers_after_s
         rules = dataclasses.replace(RULES, ignored=tuple(ignored))
         self.detector = Detector(rules, START_NS + round(began_s * SECOND))
         self.stack = stack
+        self.stacks = stacks or {}
+        self.earlier_s: dict[int, float] = {}
         self.now_s = began_s
         self.asked_s: dict[int, float] = {}
         self.events: list[tuple[float, Event]] = []
@@ -50,6 +54,8 @@ class Watching:
         found = self.detector.process([self._snapshot()])
         for event in found:
             if isinstance(event, StacksWanted):
+                answered = event.nonces & self.asked_s.keys()
+                self.earlier_s |= {nonce: self.asked_s[nonce] for nonce in answered if self._has_answered(nonce)}
                 self.asked_s |= dict.fromkeys(event.nonces, self.now_s)
         self.events += [(self.now_s, event) for event in found]
         return found
@@ -71,8 +77,17 @@ class Watching:
         asked_s = self.asked_s.get(nonce)
         if asked_s is None:
             return None
-        answered = self.answers_after_s is not None and self.now_s >= asked_s + self.answers_after_s
-        return Stacks(START_NS + round(asked_s * SECOND), (self.stack,) if answered else None)
+        threads = self.stacks.get(nonce - FIRST_NONCE, (self.stack,))
+        asked_ns = START_NS + round(asked_s * SECOND)
+        if self._has_answered(nonce):
+            return Stacks(asked_ns, threads)
+        earlier_s = self.earlier_s.get(nonce)
+        if earlier_s is None:
+            return Stacks(asked_ns, None)
+        return Stacks(asked_ns, None, earlier=threads, earlier_ns=START_NS + round(earlier_s * SECOND))
+
+    def _has_answered(self, nonce: int) -> bool:
+        return self.answers_after_s is not None and self.now_s >= self.asked_s[nonce] + self.answers_after_s
 
     @property
     def reported(self) -> list[tuple[float, Event]]:
