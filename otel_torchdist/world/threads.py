@@ -38,6 +38,8 @@ class Stand(enum.Enum):
     WAITS = enum.auto()
     ELSEWHERE = enum.auto()
     """The operation is merely open: its thread is seen to do something else."""
+    PERHAPS = enum.auto()
+    """Its thread waits for a lock at a line of the program: in C, perhaps until the operation is over."""
     UNSEEN = enum.auto()
 
 
@@ -96,7 +98,9 @@ def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operati
         return Stand.WAITS
     if _OPTIMIZER.search(inner.file) and occupation is not None:
         return Stand.WAITS
-    # A line of the program may itself wait for a device, as `.item()` does.
+    # A line of the program may itself wait in C: for a device, as `.item()` does, or for a lock.
+    if stack.is_locked and owner_of(inner.file) in (FrameOwner.USER, FrameOwner.PACKAGE):
+        return Stand.PERHAPS
     return Stand.UNSEEN if is_on_device else Stand.ELSEWHERE
 
 
@@ -144,7 +148,10 @@ def tie_of(world: WorldSnapshot, rank: int, operation_id: OperationId, waiting: 
         return Tie.THROUGH
     if stack_since(view, due.thread) is None:
         return Tie.UNKNOWN
-    return Tie.THROUGH if _waits_for_threads(due) or not _is_busy(due) else Tie.NONE
+    if _waits_for_threads(due) or not _is_busy(due):
+        return Tie.THROUGH
+    # A line of the program may wait for a lock that another thread has, which no frame shows.
+    return Tie.NONE if due.is_locked is False else Tie.UNKNOWN
 
 
 def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:

@@ -29,8 +29,8 @@ def saver_world() -> FakeWorld:
 
 
 STACKS = {
-    0: (ThreadStack(MAIN, MAIN_THREAD, (JOIN, PROGRAM)), ThreadStack(SAVER, "saver", (SAVE,))),
-    1: (ThreadStack(MAIN, MAIN_THREAD, (PROGRAM,)), ThreadStack(SAVER + 1, "saver", (WRITE, SAVE))),
+    0: (ThreadStack(MAIN, MAIN_THREAD, (JOIN, PROGRAM), False), ThreadStack(SAVER, "saver", (SAVE,), False)),
+    1: (ThreadStack(MAIN, MAIN_THREAD, (PROGRAM,), False), ThreadStack(SAVER + 1, "saver", (WRITE, SAVE), False)),
 }
 
 

@@ -25,6 +25,7 @@ from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.files.kept import high_descriptor, identity_of, refers_to
 from otel_torchdist.job.requests.fault_handler import SignalOffer, offer_path
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.this_process.locks import waits_for_lock
 
 if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter
@@ -63,10 +64,12 @@ def running_threads() -> list[int]:
 
 
 def _stack_of(thread: threading.Thread | None, ident: int) -> ThreadStack:
+    native_id = native_id_of(thread) if thread else 0
     return ThreadStack(
-        thread=native_id_of(thread) if thread else 0,
+        thread=native_id,
         name=thread.name if thread else f"thread {ident}",
         frames=tuple(site_of(code, line) for code, line in frames_of(ident)),
+        is_locked=waits_for_lock(native_id) if native_id else None,
     )
 
 

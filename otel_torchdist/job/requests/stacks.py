@@ -19,11 +19,14 @@ class ThreadStack:
         thread: Native thread id, the same as `Operation.thread`.
         name: The thread's name.
         frames: Innermost frame first.
+        is_locked: Whether it waits for a lock, without a limit, as the kernel shows it; None if that is not known. No
+            frame shows that where the innermost line calls C.
     """
 
     thread: int
     name: str
     frames: tuple[CallSiteName, ...]
+    is_locked: bool | None = None
 
 
 def stacks_path(tape: Path) -> Path:
@@ -43,4 +46,5 @@ def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
 
 
 def _document(stack: ThreadStack) -> dict[str, object]:
-    return {"thread": stack.thread, "name": stack.name, "frames": [site_document(frame) for frame in stack.frames]}
+    frames = [site_document(frame) for frame in stack.frames]
+    return {"thread": stack.thread, "name": stack.name, "frames": frames, "is_locked": stack.is_locked}

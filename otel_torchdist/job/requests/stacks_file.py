@@ -64,6 +64,7 @@ class _Thread:
     thread: Annotated[int, Meta(ge=0, le=1 << 31)]
     name: str
     frames: tuple[CallSiteRead, ...]
+    is_locked: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +80,7 @@ def _decoded(content: bytes, request: int) -> list[ThreadStack] | None:
         return None
     if answer.request < request:
         return None
-    return [ThreadStack(one.thread, readable(one.name), tuple(map(shown_site, one.frames))) for one in answer.threads]
+    return [
+        ThreadStack(one.thread, readable(one.name), tuple(map(shown_site, one.frames)), one.is_locked)
+        for one in answer.threads
+    ]

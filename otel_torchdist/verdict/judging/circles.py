@@ -42,14 +42,14 @@ class Hop(NamedTuple):
 def judge_circle(hops: Sequence[Hop]) -> Verdict:
     """Judge ranks that wait for each other; the verdict does not depend on where the circle was entered.
 
-    A rank that is not seen to wait may be busy with something else. If it is the only one, it is absent, unless its
-    operation is of a backward pass: that waits for all that it issues.
+    A rank that is not seen to wait may be busy with something else. If it is the only one, it is absent, unless it
+    waits for some lock, or its operation is of a backward pass: that waits for all that it issues.
 
     Args:
         hops: Each waits where the next one is missing, the last where the first is missing.
     """
     free = [hop for hop in hops if hop.stand is not Stand.WAITS]
-    if len(free) == 1 and free[0].waits_in.record.phase is not Phase.BACKWARD:
+    if len(free) == 1 and not _may_wait(free[0]):
         return verdict_at(VerdictKind.ABSENT, free[0].roll, (free[0].rank,))
     first = min((hop.roll for hop in hops), key=_age)
     circle = _links(hops)
@@ -64,6 +64,10 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
     if any(hop.remote is not None or hop.tie is Tie.THROUGH or not hop.waits_in.record.is_blocking for hop in hops):
         return circular
     return _left_out(hops) or _unmatched(hops) or circular
+
+
+def _may_wait(hop: Hop) -> bool:
+    return hop.stand is Stand.PERHAPS or hop.waits_in.record.phase is Phase.BACKWARD
 
 
 def _age(roll: RollCall) -> tuple[int, object]:

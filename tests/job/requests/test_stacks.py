@@ -12,7 +12,8 @@ from otel_torchdist.tape.names.model import CallSiteName
 
 STACKS = [
     ThreadStack(11, "MainThread", (CallSiteName("load", "/home/user/data.py", 7), CallSiteName("<module>", "é.py", 1))),
-    ThreadStack(12, "", ()),
+    ThreadStack(12, "", (), is_locked=True),
+    ThreadStack(13, "", (), is_locked=False),
 ]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD
@@ -26,12 +30,12 @@ def line(function: str, number: int = 7) -> CallSiteName:
 
 def main_stack(*frames: CallSiteName) -> ThreadStack:
     """The stack of a main thread."""
-    return ThreadStack(MAIN, MAIN_THREAD, (*frames, line("<module>", 99)))
+    return ThreadStack(MAIN, MAIN_THREAD, (*frames, line("<module>", 99)), is_locked=False)
 
 
 def saver_stack(*frames: CallSiteName, thread: int = SAVER) -> ThreadStack:
     """The stack of a thread that runs `save`, which has another id each time."""
-    return ThreadStack(thread, f"Thread-{thread}", (*frames, line("save", 20), START))
+    return ThreadStack(thread, f"Thread-{thread}", (*frames, line("save", 20), START), is_locked=False)
 
 
 def saver_world() -> FakeWorld:
@@ -111,3 +115,24 @@ def test_loader_that_waits_for_its_own_threads() -> None:
         if operation_id.channel.group == DEFAULT.key and one is not None
     ]
     assert (of_default.kind, of_default.ranks) == (VerdictKind.ABSENT, (0,))
+
+
+@pytest.mark.parametrize("is_locked", [True, None])
+def test_lock_at_a_line_of_the_program(is_locked: bool | None) -> None:
+    """Rank 0's main thread may wait for a lock that its saver has: what rank 1's saver does decides, not that line."""
+    world = saver_world()
+    waiting = dataclasses.replace(main_stack(line("publish", 33)), is_locked=is_locked)
+    world.ranks[0].write_stacks(19.0, waiting, saver_stack(line("save")))
+    world.ranks[1].write_stacks(19.0, main_stack(line("main")), saver_stack(line("write_shard", 5)))
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+
+
+def test_locks_on_both_ranks() -> None:
+    """Where no thread is seen to be busy, nobody is named."""
+    world = saver_world()
+    for rank, waits in zip(world.ranks, ("publish", "main"), strict=True):
+        locked = dataclasses.replace(saver_stack(line("write_shard", 5)), is_locked=True)
+        rank.write_stacks(19.0, dataclasses.replace(main_stack(line(waits)), is_locked=True), locked)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.THREADS)

@@ -99,6 +99,14 @@ def test_prefetch_is_no_wait() -> None:
     assert "it is in load_batch at train.py:57" in sentence(verdict, 19)
 
 
+def test_lock_at_a_line_of_the_program() -> None:
+    """A rank that waits in C at its own line may wait for the operation in flight: it is not called absent."""
+    world = prefetching_world()
+    world.ranks[1].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (LOADING,), is_locked=True))
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.CYCLE)
+
+
 def test_backward_does_not_wait_for_what_was_issued_before() -> None:
     """An operation in flight since before `backward` is not what that waits for."""
     world = prefetching_world()
