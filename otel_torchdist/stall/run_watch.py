@@ -287,7 +287,8 @@ class RunWatch:
         return [self._note(given) for given in self._incident.last_words(world, self._world)]
 
     def _note(self, given: VerdictGiven) -> VerdictGiven:
-        """Remember that a verdict has explained deaths, or exceptions after which no member is left."""
+        """Remember that a verdict has explained deaths, exceptions after which no member is left, or a finding."""
+        self._findings.explained(given.verdict)
         members = [given.world.ranks[rank] for rank in given.verdict.roll.standings if rank in given.world.ranks]
         has_deaths = given.verdict.kind is VerdictKind.DEAD or given.verdict.roll.ranks(Standing.DEAD, Standing.ENDED)
         if has_deaths or all(view.is_over for view in members):

@@ -39,6 +39,10 @@ class SharedGroupFinder:
         self._since_ns: dict[str, int] = {}
         self._reported: set[str] = set()
 
+    def leave(self, group: str) -> None:
+        """Report a group no more, by its key: a stall is its consequence, and says so."""
+        self._reported.add(group)
+
     def find(self, world: WorldSnapshot, is_last: bool = False) -> list[GroupShared]:
         """What to report now; at the end of the run nothing is waited for."""
         seen: dict[str, list[tuple[int, SharedGroup]]] = {}

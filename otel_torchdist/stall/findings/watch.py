@@ -21,6 +21,7 @@ from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.verdict.judging.judge import ended_well
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
@@ -107,6 +108,11 @@ class FindingWatch:
                 [view for view in world.in_order if _takes_part(view, found.operation_id)], found.operation_id
             )
         ]
+
+    def explained(self, verdict: Verdict) -> None:
+        """Note that the verdict on a stall says what would be a finding without one."""
+        if verdict.sharing is not None:
+            self._shared_groups.leave(verdict.sharing.example.group)
 
     def _problems(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = False) -> list[FindingEvent]:
         found = [*self._failed_saves.find(world, is_last), *self._shared_groups.find(world, is_last)]

@@ -56,3 +56,10 @@ def test_one_function_on_each_rank() -> None:
 def test_pool_on_one_rank() -> None:
     """A rank that evaluates in a thread, where the other one does so in its main thread, has one, too."""
     assert found_in(world_of((MAIN_THREAD, MAIN_THREAD), (MAIN_THREAD, LOG))) == []
+
+
+def test_stall_that_says_it() -> None:
+    """What the verdict on a stall has said is no finding besides."""
+    finder = SharedGroupFinder()
+    finder.leave(PAIR.key)
+    assert finder.find(world_of((MAIN_THREAD, LOG), (LOG, MAIN_THREAD)), is_last=True) == []
