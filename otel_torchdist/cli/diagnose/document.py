@@ -14,18 +14,21 @@ values are null.
   exit code 1.
 - `threshold_s`: minimum age at which an open operation counts as stalled.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
-  `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`, `deadline`, `hints`, `source`.
+  `reporting`, `members`, `sentence`, `mismatch`, `circle`, `sharing`, `death`, `hung_s`, `deadline`, `hints`, `source`.
 - `source` of a verdict: `tapes`, `flight recorder`, or `agents` if ranks have no tape here and the agents of all nodes
   have reported more than these tapes show; then only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s`
   are known.
 - `verdicts`: the verdict and, from dumps of a flight recorder, all others of its kind that name other ranks.
 - `undecided`: null, or why there is no verdict on ranks that have died here: others have no tape on this node.
-- `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
-  `stuck`, `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
+- `kind` of a verdict: `shared_group`, `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`,
+  `device`, `stuck`, `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
 - `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`, `split sizes`,
   `dimensions`, `group name`), `sequence` of the call in question, and `parties` (`value`, `ranks`), the largest first.
 - `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:
-  `rank`, and where it waits: `operation`, `sequence`, `group`.
+  `rank`, and where it waits: `operation`, `sequence`, `group`, `call_site`; `ranks` that wait there with it, for the
+  rank `waits_for` (null if that is not known).
+- `sharing` of a verdict: null unless its kind is `shared_group`; else `ranks` of which it is seen, and the two `calls`:
+  `operation`, `call_site`, and `caller`, which is what the thread runs (null where that is not known).
 - `death` of a verdict: null unless its kind is `dead`; else `order` (`seen` by an agent, or `inferred`) and `lead_s`,
   how long after it the next rank died (null if none did, or if that is not known); `is_silence` is true if the ranks
   only fell silent long before the others: they died or were stopped, or native code did not release their GILs.
@@ -145,7 +148,7 @@ def _verdict_of_agents(diagnosis: Diagnosis, verdict: AgentsVerdict) -> Json:
         "sequence": verdict.sequence,
         **dict.fromkeys(("group", "since", "age_s", "doubt", "reporting", "members")),
         "sentence": verdict.text,
-        **dict.fromkeys(("mismatch", "circle", "death")),
+        **dict.fromkeys(("mismatch", "circle", "sharing", "death")),
         "hung_s": _hung_s(diagnosis),
         "source": "agents",
     }

@@ -10,7 +10,7 @@ from otel_torchdist.cli.output.text import iso_time
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.deadline import Deadline
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.model import Link, Verdict
+from otel_torchdist.verdict.model import Link, Sharing, Verdict
 from otel_torchdist.world.calls import GroupView, OperationView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.remote_calls import WorkerView
@@ -44,6 +44,7 @@ def verdict_document(timeline: Timeline, verdict: Verdict, age_ns: int, text: st
         "sentence": text,
         "mismatch": _mismatch(verdict.mismatch) if verdict.mismatch is not None else None,
         "circle": [_link(link) for link in verdict.circle] or None,
+        "sharing": _sharing(verdict.sharing) if verdict.sharing is not None else None,
         "death": _first_death(verdict.first) if verdict.first is not None else None,
         "hung_s": None,
         "deadline": _deadline(timeline, verdict.deadline) if verdict.deadline is not None else None,
@@ -83,6 +84,21 @@ def _link(link: Link) -> Json:
         "group": _group(link.group),
         "label": link.label or None,
         "call": link.remote.text if link.remote is not None else None,
+        "call_site": call_site_document(link.call_site),
+        "ranks": list(link.ranks),
+        "waits_for": link.missing if link.missing >= 0 else None,
+    }
+
+
+def _sharing(sharing: Sharing) -> Json:
+    one = sharing.example
+    calls = zip(one.operations, one.call_sites, one.callers, strict=True)
+    return {
+        "ranks": list(sharing.ranks),
+        "calls": [
+            {"operation": operation, "call_site": call_site_document(site), "caller": caller or None}
+            for operation, site, caller in calls
+        ],
     }
 
 

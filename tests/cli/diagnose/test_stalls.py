@@ -129,9 +129,10 @@ def test_circle(base: Path, tapes: list[Tape]) -> None:
     for link, following in zip(circle, [*circle[1:], circle[0]], strict=True):
         assert (link["operation"], link["sequence"]) == ("all_reduce", 1)
         assert link["group"]["name"] == f"pair_{link['rank']}"
-        assert following["rank"] == (link["rank"] + 1) % SIZE
+        assert following["rank"] == link["waits_for"] == (link["rank"] + 1) % SIZE
+        assert link["ranks"] == [link["rank"]]
     answer = ask(base, threshold_s=THRESHOLD_S)
-    assert answer.has("verdict  ranks 0-4 have waited for each other for .*, 2 more; .*")
+    assert answer.has("verdict  ranks 0-4 have waited for each other for .*; 2 more.*")
     for link in circle[3:]:
         assert answer.has(rf"  and    rank {link['rank']} in all_reduce \(sequence 1, pair_{link['rank']}\)")
     assert answer.out.count("\n  and    ") == 2
