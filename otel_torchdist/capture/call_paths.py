@@ -7,85 +7,98 @@ libraries are folded: a trainer's twenty frames between two lines of the program
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterator
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_torchdist.capture.call_sites import CallSiteKey, describe_code
+from otel_torchdist.capture.call_sites import CallSiteKey, CallSites, describe_code, owner_of_code
+from otel_torchdist.code_owner import FrameOwner, package_of
 from otel_torchdist.tape.names.model import MAX_FRAMES, OTHER, SPARE_OF_CALL_SITES, SPARE_OF_LABELS, CallPathName
 
 if TYPE_CHECKING:
     from otel_torchdist.tape.names.writer import NamesWriter
 
-MAX_CACHED: Final = 1_024
-_OURS: Final = __name__.partition(".")[0]
-_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
-_STANDARD: Final = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
-STANDARD_LIBRARY: Final = "python"
+MAX_PATHS: Final = 32
+"""Ways to one line that are told apart. Where a tree is walked, they never repeat."""
 _frame: Final = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
+
+
+class _Known(NamedTuple):
+    """The paths to one line.
+
+    Attributes:
+        first: The frames behind it that were seen first.
+        paths: Name ids of its paths, by the number in the call site's key.
+    """
+
+    first: tuple[int, ...]
+    paths: dict[int, int]
 
 
 class CallPaths:
     """The paths that one tape's names describe."""
 
-    def __init__(self, names: NamesWriter) -> None:
-        """Describe paths in a dictionary."""
-        self._names = names
-        self._known: dict[int, tuple[int, ...] | None] = {}
-        self._packages: dict[int, tuple[CodeType, str]] = {}
+    def __init__(self, names: NamesWriter, call_sites: CallSites) -> None:
+        """Describe paths in a dictionary.
 
-    def note(self, site: CallSiteKey, site_id: int) -> None:
-        """Record which frames have led to a call site; a second path to it only marks that there are several.
+        Args:
+            names: The dictionary.
+            call_sites: Finds the call sites.
+        """
+        self._names = names
+        self._call_sites = call_sites
+        self._known: dict[int, _Known] = {}
+
+    def name_of(self, site: CallSiteKey) -> int:
+        """Name id of a call site that was just found, with the frames that have led to it.
 
         Args:
             site: The call site, which is on the calling thread's stack.
-            site_id: Its name id.
-        """
-        if site_id == OTHER or self._known.get(site_id, ()) is None:
-            return
-        frames = self._ids(list(_callers(site)))
-        known = self._known.setdefault(site_id, frames)
-        if known == frames:
-            self._names.find_room(CallPathName(site_id, frames), SPARE_OF_LABELS)
-        else:
-            self._known[site_id] = None
-            self._names.find_room(CallPathName(site_id, known or (), varies=True), SPARE_OF_LABELS)
 
-    def _ids(self, frames: list[FrameType]) -> tuple[int, ...]:
+        Returns:
+            The id of the path; that of the call site alone where there is no room for more, `OTHER` for `NOWHERE`.
+        """
+        site_id = self._call_sites.name_of(site)
+        if site_id == OTHER:
+            return OTHER
+        known = self._known.get(site_id)
+        if known is None:
+            frames = self._ids(_callers(site))
+            known = self._known[site_id] = _Known(frames, {})
+        path = known.paths.get(site[2])
+        if path is not None:
+            return path
+        if len(known.paths) >= MAX_PATHS:
+            self._call_sites.leave_alone(site)
+            path = self._names.find_room(CallPathName(site_id, known.first, varies=True), SPARE_OF_LABELS)
+            return path or site_id
+        path = self._names.find_room(CallPathName(site_id, self._ids(_callers(site))), SPARE_OF_LABELS) or site_id
+        known.paths[site[2]] = path
+        return path
+
+    def _ids(self, frames: Iterator[FrameType]) -> tuple[int, ...]:
         """Name ids of frames, innermost first, each run of library frames as one text."""
         found: list[int] = []
         packages: list[str] = []
         for frame in frames:
-            package = self._package(frame)
-            if package:
+            code = frame.f_code
+            if owner_of_code(code) is not FrameOwner.USER:
+                package = package_of(code.co_filename) or "python"
                 packages += [package] * (package not in packages)
                 continue
             if packages:
                 found.append(self._names.find_room(f"… {', '.join(packages)} …", SPARE_OF_LABELS))
                 packages = []
-            site = describe_code(frame.f_code, frame.f_lasti)
+            site = describe_code(code, frame.f_lasti)
             found.append(self._names.find_room(site, SPARE_OF_CALL_SITES))
         return tuple(one for one in found if one != OTHER)
-
-    def _package(self, frame: FrameType) -> str:
-        """The library that a frame belongs to; '' for the program's own code."""
-        code = frame.f_code
-        known = self._packages.get(id(code))
-        if known is not None:
-            return known[1]
-        if len(self._packages) >= MAX_CACHED:
-            self._packages.clear()
-        package = package_of(code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0])
-        self._packages[id(code)] = (code, package)  # which is kept, so that no other code gets its id
-        return package
 
 
 def _callers(site: CallSiteKey) -> Iterator[FrameType]:
     """Yield the frames behind a call site, as far as they are in reach."""
     frame: FrameType | None = _frame(1)
-    for _ in range(MAX_FRAMES):
-        if frame is None or (id(frame.f_code), frame.f_lasti) == site:
+    for _ in range(2 * MAX_FRAMES):
+        if frame is None or (id(frame.f_code), frame.f_lasti) == site[:2]:
             break
         frame = frame.f_back
     for _ in range(MAX_FRAMES):
@@ -93,15 +106,3 @@ def _callers(site: CallSiteKey) -> Iterator[FrameType]:
         if frame is None:
             break
         yield frame
-
-
-def package_of(file: str, module: str) -> str:
-    """The library that code belongs to, by its file and its top-level module; '' for the program's own code."""
-    if module in ("torch", _OURS):
-        return module
-    for installed in _INSTALLED:
-        if installed in file:  # by its folder: a distribution may install several modules
-            return file.rpartition(installed)[2].partition("/")[0].removesuffix(".py")
-    # By modules too, for frozen applications have no files. A script is `__main__` wherever it lies.
-    is_standard = file.startswith(_STANDARD) or module in sys.stdlib_module_names - {"__main__"}
-    return STANDARD_LIBRARY if is_standard and module != "__main__" else ""

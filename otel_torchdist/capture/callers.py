@@ -10,8 +10,8 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from otel_torchdist.capture.call_paths import STANDARD_LIBRARY, package_of
-from otel_torchdist.capture.call_sites import describe_code
+from otel_torchdist.capture.call_sites import describe_code, owner_of_code
+from otel_torchdist.code_owner import FrameOwner
 from otel_torchdist.naming import name_caller
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS, NO_CALLER
 from otel_torchdist.tape.names.model import OTHER, SPARE_OF_LABELS, CallerName
@@ -59,10 +59,10 @@ def _outermost_function() -> str:
     for _ in range(MAX_DEPTH):
         if frame is None or frame.f_code is _BOOTSTRAP:
             break
-        package = package_of(frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")).partition(".")[0])
-        if not package:
+        owner = owner_of_code(frame.f_code)
+        if owner is FrameOwner.USER:
             program = frame
-        elif package != STANDARD_LIBRARY:
+        elif owner is not FrameOwner.STANDARD_LIBRARY:
             library = frame
         frame = frame.f_back
     found = program or library

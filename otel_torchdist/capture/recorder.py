@@ -101,7 +101,7 @@ class Recorder:
         if room.records < capacity:
             _warn_of_room(directory.parent, capacity, room)
         self.call_sites = CallSites(self.tape.names, self.native)
-        self.call_paths = CallPaths(self.tape.names)
+        self.call_paths = CallPaths(self.tape.names, self.call_sites)
         self.callers = Callers(self.tape.names)
         self.step = 0
         self._has_warned = self._has_warned_of_loss = False

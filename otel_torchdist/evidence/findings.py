@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.code_owner import FrameOwner, owner_of
 from otel_torchdist.evidence.model import (
     CalledAt,
     Ended,
@@ -23,7 +24,7 @@ from otel_torchdist.evidence.texts.fingerprints import TITLE
 from otel_torchdist.evidence.together import put_together
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
-from otel_torchdist.world.places import FrameOwner, owner_of, thread_to_show, user_frame
+from otel_torchdist.world.places import thread_to_show, user_frame
 
 _ADDRESS: Final = re.compile(r" \[?[\w.:%]+\]?:\d+")
 _COLLECTIVES: Final = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
@@ -229,7 +230,9 @@ def shown_thread(stacks: SeenStacks) -> ThreadStack | None:
 
 
 def _collective_in(thread: ThreadStack) -> str:
-    inside = itertools.takewhile(lambda frame: owner_of(frame.file) is not FrameOwner.USER, thread.frames)
+    inside = itertools.takewhile(
+        lambda frame: owner_of(frame.file, frame.function) is not FrameOwner.USER, thread.frames
+    )
     return next((frame.function for frame in reversed([*inside]) if frame.file.endswith(_COLLECTIVES)), "")
 
 

@@ -163,9 +163,9 @@ class NativeRecording:
         """Return memory for counters that are used again."""
         return NativePlaces(self._library, self._session)
 
-    def learn_code(self, code: int, is_library: bool) -> None:
-        """Note whether a code object belongs to a library."""
-        self._library.learn_code(self._session, code, is_library)
+    def learn_code(self, code: int, kind: int) -> None:
+        """Note what the walk to a call site does at a code object; see `CodeKind`."""
+        self._library.learn_code(self._session, code, kind)
 
     def forget_code(self) -> None:
         """Forget all code objects, whose addresses may be used again."""

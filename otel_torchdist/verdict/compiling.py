@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.code_owner import FrameOwner, owner_of
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.places import FrameOwner, owner_of
 
 COMPILE_NS: Final = 600_000_000_000
 """How long others may wait for a rank that is compiling."""
@@ -228,7 +228,7 @@ def is_compiling(thread: ThreadStack) -> bool:
     compilation.
     """
     for frame in thread.frames:
-        if _is_users(frame):
+        if _is_users(frame) or _GENERATED.search(frame.file):
             return False
         if _COMPILER.search(f"{frame.file}:{frame.function.rpartition('.')[2]}"):
             return True
@@ -236,8 +236,8 @@ def is_compiling(thread: ThreadStack) -> bool:
 
 
 def _line(frames: Sequence[CallSiteName]) -> CallSiteName | None:
-    return next((frame for frame in frames if _is_users(frame) and not _GENERATED.search(frame.file)), None)
+    return next((frame for frame in frames if _is_users(frame)), None)
 
 
 def _is_users(frame: CallSiteName) -> bool:
-    return owner_of(frame.file) is FrameOwner.USER and not frame.file.startswith(_MADE_UP)
+    return owner_of(frame.file, frame.function) is FrameOwner.USER and not frame.file.startswith(_MADE_UP)

@@ -57,6 +57,7 @@ class Arrival(NamedTuple):
         root: Global rank of the root, or of the peer; -1 if there is none.
         parts: What it exchanges with each member; None for other operations, in `Window`s, or if unknown.
         caller: What the thread runs that has called it, see `CallerName`; '' if that is not known.
+        frames: The user's frames that led there, innermost first; empty if they are not known.
     """
 
     sequence: int
@@ -64,6 +65,7 @@ class Arrival(NamedTuple):
     root: int
     parts: PartSizes | None = None
     caller: str = ""
+    frames: tuple[CallSiteName, ...] = ()
 
 
 class Window(NamedTuple):
@@ -166,7 +168,7 @@ class OperationView:
         operation_id: Its id, the same on all members.
         group: Its group; None if the dictionary does not contain it.
         signature: Its signature; None if the dictionary does not contain it.
-        call_site: Where it was called; None when no Python frame outside torch led to it.
+        call_site: Where it was called; None when no frame of the user's code led to it, nor one of a package.
         label: What it is for, as the library that calls it knows: `FSDP layers.3`; else the `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
         waiting_since_ns: Since when it shows that its rank waits; None if being open is no evidence of that.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.code_owner import FrameOwner, innermost, owner_of, package_of
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.names.model import CallSiteName
@@ -113,36 +113,7 @@ MAX_STACK_TEXT: Final = 16_384
 _MAIN_THREAD: Final = "MainThread"
 
 
-class FrameOwner(enum.Enum):
-    """Whose code a frame runs."""
-
-    USER = "user"
-    PACKAGE = "package"
-    TORCH = "torch"
-    OTEL_TORCHDIST = "otel_torchdist"
-    STANDARD_LIBRARY = "standard library"
-
-
-# By path alone: the reading process need not have the interpreter, or the packages, of the one that wrote.
-_OWNERS: Final = (
-    (
-        FrameOwner.OTEL_TORCHDIST,
-        re.compile(
-            r"/otel_torchdist/((actions|agent|capture|exchange|files|job|processes|serving|stall|tape|telemetry"
-            r"|this_process|verdict|world)/|(autoload|first_group|guard|instrumentor)\.py$)"
-        ),
-    ),
-    (FrameOwner.TORCH, re.compile(r"/(site|dist)-packages/(torch|torchgen|functorch)/|/pytorch/torch/")),
-    (FrameOwner.PACKAGE, re.compile(r"/(site|dist)-packages/")),
-    (FrameOwner.STANDARD_LIBRARY, re.compile(r"/lib(64)?/python3(\.\d+t?)?/|/python3\d+\.zip/|^<frozen ")),
-)
-_INNERMOST_FIRST: Final = (FrameOwner.USER, FrameOwner.PACKAGE)
 _FOLDED: Final = (FrameOwner.TORCH, FrameOwner.OTEL_TORCHDIST)
-
-
-def owner_of(file: str) -> FrameOwner:
-    """The owner of the code in `file`, judged by its path."""
-    return next((owner for owner, pattern in _OWNERS if pattern.search(file)), FrameOwner.USER)
 
 
 def thread_to_show(threads: Sequence[ThreadStack], native_id: int | None) -> ThreadStack | None:
@@ -158,16 +129,18 @@ def thread_to_show(threads: Sequence[ThreadStack], native_id: int | None) -> Thr
 
 
 def user_frame(frames: Sequence[CallSiteName]) -> CallSiteName | None:
-    """The frame to show for a thread: the innermost one of the user's code, else of a package, else of any.
+    """The frame to show for a thread; see `innermost`. It says through which function of a library it waits.
 
     Args:
         frames: Innermost first.
     """
-    for owner in _INNERMOST_FIRST:
-        found = next((frame for frame in frames if owner_of(frame.file) is owner), None)
-        if found is not None:
-            return found
-    return next(iter(frames), None)
+    place = innermost((frame.file, frame.function) for frame in frames)
+    if place is None:
+        return None
+    inside = (one for one in frames[:place] if owner_of(one.file, one.function) is FrameOwner.PACKAGE)
+    called = next(inside, None)
+    through = f"{package_of(called.file)}.{called.function}" if called is not None else ""
+    return replace(frames[place], through=through)
 
 
 def stack_text(frames: Sequence[CallSiteName]) -> str:
@@ -177,7 +150,7 @@ def stack_text(frames: Sequence[CallSiteName]) -> str:
         frames: Innermost first.
     """
     lines: list[str] = []
-    for owner, group in itertools.groupby(reversed(frames), lambda frame: owner_of(frame.file)):
+    for owner, group in itertools.groupby(reversed(frames), lambda frame: owner_of(frame.file, frame.function)):
         lines += _lines(owner, list(group))
     # The innermost frames matter most.
     return "\n".join(lines)[-MAX_STACK_TEXT:]

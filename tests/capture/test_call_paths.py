@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import PurePath
 
 import pytest
 
-from otel_torchdist.tape.names.model import MAX_FRAMES
+from otel_torchdist.tape.names.model import MAX_FRAMES, CallSiteName
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from tests.support.launch.jobs import Job, Jobs
 
 SCRIPT = "called_from.py"
+MANY = 40
+"""How often the script walks."""
 MODULE = f"{SCRIPT} <module>"
 MAIN = (f"{SCRIPT} main", MODULE)
 
@@ -37,15 +40,61 @@ def paths_of(job: Job, operation: str) -> list[tuple[tuple[str, ...], bool]]:
     return found
 
 
+def sites_of(job: Job, operation: str) -> list[CallSiteName | None]:
+    """The call site of each call."""
+    return [site for site, _ in _resolved(job, operation)]
+
+
+def lines_of(job: Job, operation: str) -> list[list[int]]:
+    """The lines of the program that have led to each call, innermost first."""
+    return [[frame.line for frame in frames] for _, frames in _resolved(job, operation)]
+
+
+def _resolved(job: Job, operation: str) -> list[tuple[CallSiteName | None, tuple[CallSiteName, ...]]]:
+    [tape] = [tape for tape in job.tapes if tape.identity.rank == 0]
+    names = NamesReader(tape.path.with_suffix(".names"))
+    ids = [one.raw.call_site for one in tape.operations if one.name == operation]
+    return [(names.call_site(one), names.callers(one)) for one in ids]
+
+
 def test_straight(job: Job) -> None:
     """The frames of the script, innermost first."""
     assert paths_of(job, "barrier") == [((f"{SCRIPT} straight", *MAIN), False)]
 
 
 def test_several_callers(job: Job) -> None:
-    """The path of the first call, marked as one of several."""
+    """Calls of a helper have the path of their own caller, however the shapes differ."""
     found = paths_of(job, "all_reduce")
-    assert found[:4] == [((f"{SCRIPT} reduce", *MAIN), True)] * 4
+    assert found[:4] == [((f"{SCRIPT} reduce", *MAIN), False)] * 4
+    first, *others = lines_of(job, "all_reduce")[:4]
+    assert [first[0], *(other[0] for other in others)] == [first[0]] * 4
+    assert {other[1] for other in others} == {others[0][1]}
+    assert first[1] != others[0][1]
+
+
+def test_too_many_callers(job: Job) -> None:
+    """Where the paths to a line do not repeat, the line stays known, with the first path that led there."""
+    lines, paths = lines_of(job, "reduce"), paths_of(job, "reduce")
+    assert len(lines) == MANY
+    assert {line[0] for line in lines} == {lines[0][0]}
+    distinct = sum(not varies for _, varies in paths)
+    assert distinct < MANY
+    assert paths[distinct:] == [(paths[0][0], True)] * (MANY - distinct)
+
+
+def test_line_of_the_program_behind_a_package(job: Job) -> None:
+    """A call that a package makes is from the program's line, and says which function of it makes the call."""
+    first, alone = [site for site in sites_of(job, "all_gather") if site is not None and site.function != "ddp"]
+    assert (first.function, first.through) == ("library", "metrics._gather")
+    assert PurePath(first.file).name == SCRIPT
+    assert (alone.function, alone.through) == ("_gather", "")  # in a thread that runs nothing else
+
+
+def test_line_that_a_package_calls(job: Job) -> None:
+    """What lies between the program's own frames does not matter."""
+    [site] = sites_of(job, "all_to_all_single")
+    assert site is not None
+    assert (site.function.rpartition(".")[2], site.through) == ("<lambda>", "")
 
 
 def test_frames_of_libraries(job: Job) -> None:

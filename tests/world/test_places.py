@@ -2,9 +2,10 @@
 
 import pytest
 
+from otel_torchdist.code_owner import FrameOwner, owner_of
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
-from otel_torchdist.world.places import FrameOwner, owner_of, stack_text, thread_to_show, user_frame
+from otel_torchdist.world.places import stack_text, thread_to_show, user_frame
 
 VENV = "/home/ada/.venv/lib/python3.11/site-packages"
 TRAIN = CallSiteName("load_batch", "/home/ada/train.py", 57)

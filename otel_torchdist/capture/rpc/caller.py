@@ -157,7 +157,7 @@ class CallerSide:
         if known is None:
             if len(self._prepared) >= MAX_PREPARED:
                 self._prepared.clear()
-            name = recorder.call_sites.name_of(recorder.call_sites.code_at(site), site[1])
+            name = recorder.call_paths.name_of(site)
             facts = CallFacts(ActivityKind.RPC_CLIENT, function, mode, int(worker.id), str(worker.name), name)
             known = self._prepared[key] = facts, facts.prepare(recorder, thread, step=served.step)
         call.begin(recorder, known[0], thread, known[1], served.number)

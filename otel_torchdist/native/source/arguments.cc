@@ -112,7 +112,8 @@ bool make_key(ThreadState& thread, Session& session, const Operation& operation,
               key.add(torch::autograd::get_current_graph_task_id() >= 0);
   bool is_known = true;
   const CallSite site = find_call_site(thread.codes, session.code_kinds, &is_known);
-  fits = fits && is_known && key.add(site.code) && key.add(static_cast<uint64_t>(site.instruction));
+  fits = fits && is_known && key.add(site.code) && key.add(static_cast<uint64_t>(site.instruction)) &&
+         key.add(site.around);
   thread.unshaped = key.size();
   return fits && add_tensors(key, arguments[operation.described]);
 }

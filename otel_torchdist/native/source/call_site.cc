@@ -6,6 +6,7 @@ namespace otel_torchdist {
 namespace {
 
 constexpr int WITHIN_REACH = 64;
+constexpr int CALLERS = 16;  // frames behind the call site that tell calls apart: five levels of modules
 constexpr size_t FEWEST_CACHED = 64;  // powers of two
 constexpr size_t MOST_CACHED = 1024;
 constexpr size_t PROBED = 8;
@@ -59,6 +60,22 @@ int64_t instruction_of(const Frames& frames, const void* frame, const void* code
   }
   const auto* current = read<const char*>(frame, frames.instruction);
   return current - (static_cast<const char*>(code) + frames.instructions);
+}
+
+uint64_t mixed(uint64_t around, uint64_t more) { return (around ^ more) * 0x9E3779B97F4A7C15U + 1; }
+
+// Adds where the frames behind a frame are. Not whose: code that is made anew for each call would always differ.
+uint64_t add_callers(const Frames& frames, const void* frame, uint64_t around) {
+  for (int within = 0; within < CALLERS; ++within) {
+    do {
+      frame = read<const void*>(frame, frames.previous);
+    } while (frame != nullptr && !is_of_python(frames, frame));
+    if (frame == nullptr) {
+      break;
+    }
+    around = mixed(around, static_cast<uint64_t>(instruction_of(frames, frame, read<const void*>(frame, frames.code))));
+  }
+  return around;
 }
 
 }  // namespace
@@ -143,22 +160,31 @@ CallSite find_call_site(CodeCache& cache, CodeKinds& kinds, bool* is_known) {
   *is_known = true;
   const Frames& frames = *in_use;
   const void* frame = innermost(frames);
-  for (int within = 0; frame != nullptr && within < WITHIN_REACH; frame = read<const void*>(frame, frames.previous)) {
+  CallSite within;  // of a package: there may be no frame of the user's
+  uint64_t around = 0;
+  for (int seen = 0; frame != nullptr && seen < WITHIN_REACH; frame = read<const void*>(frame, frames.previous)) {
     if (!is_of_python(frames, frame)) {
       continue;
     }
-    ++within;
+    ++seen;
     const void* code = read<const void*>(frame, frames.code);
     const CodeKind kind = cache.find(reinterpret_cast<uint64_t>(code), kinds);
     if (kind == CodeKind::UNKNOWN) {
       *is_known = false;
       return {};
     }
-    if (kind == CodeKind::PROGRAM) {
-      return {reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code)};
+    if (kind == CodeKind::BETWEEN) {
+      continue;
     }
+    const CallSite here{reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code), 0};
+    if (kind != CodeKind::PACKAGE) {
+      around = kind == CodeKind::PROGRAM ? add_callers(frames, frame, around) : around;
+      return {here.code, here.instruction, around};
+    }
+    around = mixed(mixed(around, here.code), static_cast<uint64_t>(here.instruction));
+    within = within.code == 0 ? here : within;
   }
-  return {};
+  return within;
 }
 
 CallSite innermost_frame() {
@@ -171,7 +197,7 @@ CallSite innermost_frame() {
     return {};
   }
   const void* code = read<const void*>(frame, frames.code);
-  return {reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code)};
+  return {reinterpret_cast<uint64_t>(code), instruction_of(frames, frame, code), 0};
 }
 
 }  // namespace otel_torchdist

@@ -1,4 +1,4 @@
-// Where in the user's code a call comes from: the first Python frame outside torch, without the GIL.
+// Where in the user's code a call comes from: the innermost Python frame that is no library's, without the GIL.
 //
 // While a thread is in C++, its own frames rest, so reading them needs no lock. Their layout is private and differs
 // between versions of CPython; a test at the start compares it with what Python itself says.
@@ -14,11 +14,13 @@ namespace otel_torchdist {
 struct CallSite {
   uint64_t code = 0;  // the code object's address, which is its `id`
   int64_t instruction = 0;
+  uint64_t around = 0;  // a number for the frames of libraries in it, and for those that have led to it
 };
 
-enum class CodeKind : uint8_t { UNKNOWN, LIBRARY, PROGRAM };
+// What the walk does at a frame; `CodeKind` in capture/call_sites.py.
+enum class CodeKind : uint8_t { UNKNOWN, BETWEEN, PACKAGE, PROGRAM, PROGRAM_ALONE };
 
-// Which code belongs to libraries, as Python has found out for each code object.
+// Whose code it is, as Python has found out for each code object.
 class CodeKinds {
  public:
   void learn(uint64_t code, CodeKind kind);

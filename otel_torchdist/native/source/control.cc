@@ -132,8 +132,8 @@ EXPORT void otd_set_buckets(void* group, uint32_t label, const uint64_t* sizes, 
     static_cast<Group*>(group)->buckets.store(nullptr);
   }
 }
-EXPORT void otd_learn_code(void* session, uint64_t code, int is_library) {
-  static_cast<Session*>(session)->code_kinds.learn(code, is_library != 0 ? CodeKind::LIBRARY : CodeKind::PROGRAM);
+EXPORT void otd_learn_code(void* session, uint64_t code, int kind) {
+  static_cast<Session*>(session)->code_kinds.learn(code, static_cast<CodeKind>(kind));
 }
 EXPORT void otd_forget_code(void* session) {
   static_cast<Session*>(session)->code_kinds.forget();

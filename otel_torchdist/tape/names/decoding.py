@@ -40,8 +40,9 @@ class CallSiteRead:
     function: str
     file: str
     line: Annotated[int, msgspec.Meta(ge=-1, le=1 << 31)]
+    through: str = ""
 
 
 def shown_site(site: CallSiteRead) -> CallSiteName:
     """Return the call site with its text made safe to display."""
-    return CallSiteName(readable(site.function), readable(site.file), site.line)
+    return CallSiteName(readable(site.function), readable(site.file), site.line, readable(site.through))

@@ -123,13 +123,13 @@ class LabelName:
 
 @dataclass(frozen=True, slots=True)
 class CallPathName:
-    """What led to the calls of one call site.
+    """A call site as it is reached from somewhere: what records refer to.
 
     Attributes:
-        call_site: Name id of the call site, the innermost frame.
+        call_site: Name id of the call site.
         frames: Name ids of the frames behind it, innermost first: lines of the program, and texts that stand for the
             frames of libraries between them.
-        varies: Whether calls from there have also taken other paths.
+        varies: Whether calls from there take too many paths to be told apart: this is the first of them.
     """
 
     call_site: int
@@ -184,11 +184,20 @@ class SignatureName:
 
 @dataclass(frozen=True, slots=True)
 class CallSiteName:
-    """The first frame outside torch that led to a call."""
+    """The innermost frame of the user's code that led to a call, or any frame of a stack.
+
+    Attributes:
+        function: The function.
+        file: Its file.
+        line: The line; 0 if it is not known.
+        through: The function of a library that was called there and made the call (`torchmetrics.gather_all_tensors`);
+            '' where the line calls torch itself.
+    """
 
     function: str
     file: str
     line: int
+    through: str = ""
 
 
 Name: TypeAlias = (

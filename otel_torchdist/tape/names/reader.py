@@ -43,7 +43,6 @@ class Names:
         """Start with some names."""
         self.renamed = 0
         self._names: dict[int, Name] = {}
-        self._paths: dict[int, int] = {}
         self._callers: dict[int, str] = {MAIN_CALLER: MAIN_THREAD}
         self.update(names or {})
 
@@ -52,7 +51,6 @@ class Names:
         if not self._names.keys().isdisjoint(names):
             self.renamed += 1
         self._names.update(names)
-        self._paths.update({name.call_site: one for one, name in names.items() if isinstance(name, CallPathName)})
         self._callers.update({name.number: name.function for name in names.values() if isinstance(name, CallerName)})
 
     @property
@@ -79,20 +77,29 @@ class Names:
         return name if isinstance(name, SignatureName) else None
 
     def call_site(self, identity: int) -> CallSiteName | None:
-        """Return the call site with this id."""
-        name = self.get(identity)
+        """Return the call site that this id stands for, by itself or as the end of a path."""
+        name = self.get(self.site_id(identity))
         return name if isinstance(name, CallSiteName) else None
 
-    def call_path(self, call_site: int) -> CallPathName | None:
-        """Return what has led to a call site, as far as that is known."""
-        self.get(call_site)  # a reader may come to it only now, and finds its path beside it
-        name = self.get(self._paths.get(call_site, OTHER))
+    def site_id(self, identity: int) -> int:
+        """Return the id of the call site alone, which is the same however it is reached."""
+        name = self.get(identity)
+        return name.call_site if isinstance(name, CallPathName) else identity
+
+    def call_path(self, identity: int) -> CallPathName | None:
+        """Return the path with this id."""
+        name = self.get(identity)
         return name if isinstance(name, CallPathName) else None
 
-    def path_ids(self, call_site: int) -> tuple[int, ...]:
-        """Return the ids of a call site's path and of the frames in it; empty if it is not known."""
-        path = self.call_path(call_site)
-        return () if path is None else (self._paths[call_site], *path.frames)
+    def path_ids(self, identity: int) -> tuple[int, ...]:
+        """Return the ids of the names that a path refers to; empty if it is none."""
+        path = self.call_path(identity)
+        return () if path is None else (path.call_site, *path.frames)
+
+    def callers(self, identity: int) -> tuple[CallSiteName, ...]:
+        """Return the user's frames of a path, innermost first, or the call site with this id alone."""
+        found = (self.get(one) for one in self.path_ids(identity) or (identity,))
+        return tuple(name for name in found if isinstance(name, CallSiteName))
 
     def caller(self, number: int) -> str:
         """Return what the threads with this number run; '' if it is not known."""
@@ -184,18 +191,17 @@ class NamesReader(Names):
         return self._names.get(identity)
 
 
-def shown_path(names: Names, call_site: int) -> tuple[str, ...]:
+def shown_path(names: Names, identity: int) -> tuple[str, ...]:
     """Return the frames that led to a call, innermost first; empty if they are not known.
 
     Args:
         names: The dictionary.
-        call_site: Name id of the call site.
+        identity: Name id of the path.
 
     Returns:
         `train.py:42 step` for a line of the program, `… lightning, torch …` for the frames of libraries.
     """
-    path = names.call_path(call_site)
-    return tuple(_texts(names, (call_site, *path.frames))) if path is not None else ()
+    return tuple(_texts(names, names.path_ids(identity)))
 
 
 def _texts(names: Names, frames: tuple[int, ...]) -> Iterator[str]:

@@ -6,7 +6,7 @@ A barrier around a checkpoint that takes a minute each time is as usual as an `a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from otel_torchdist.tape.ends import EXACT
@@ -36,7 +36,13 @@ BaselineKey: TypeAlias = tuple[int, int, int]
 class Baselines:
     """How long each call site of one rank usually takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, site_of: Callable[[int], int] = int) -> None:
+        """Know nothing yet.
+
+        Args:
+            site_of: Name id of the call site alone, of what a record refers to: how it was reached does not matter.
+        """
+        self._site_of = site_of
         self._counts: Counter[BaselineKey] = Counter()
         self._long: dict[BaselineKey, deque[tuple[int, int]]] = {}
         self._longest_ns: dict[BaselineKey, int] = {}
@@ -44,7 +50,7 @@ class Baselines:
 
     def ended(self, operation: Operation) -> None:
         """Record an operation that has ended."""
-        key = _key(operation)
+        key = self._key(operation)
         self._counts[key] += 1
         if self._tolerance_ns:
             self._tolerance_ns.pop(key, None)
@@ -61,7 +67,7 @@ class Baselines:
 
     def longest_ns(self, operation: Operation) -> int:
         """The longest that an operation of this call site has taken, as far as was seen; 0 if all were short."""
-        return self._longest_ns.get(_key(operation), 0)
+        return self._longest_ns.get(self._key(operation), 0)
 
     def tolerance_ns(self, operation: Operation) -> int:
         """How long an operation may stay open before it exceeds what is usual for its call site; 0 if not known.
@@ -69,7 +75,7 @@ class Baselines:
         Five times the 99th percentile or 1.5 times the recent maximum, whichever is greater, but each at most a minute
         above its base; at most two minutes for a long wait that has occurred only once.
         """
-        key = _key(operation)
+        key = self._key(operation)
         remembered = self._long.get(key)
         if not remembered:
             return 0
@@ -87,6 +93,11 @@ class Baselines:
             return tolerance_ns
         return max(_tolerance_of(window[1:], count), min(tolerance_ns, MOST_ONCE_NS))
 
+    def _key(self, operation: Operation) -> BaselineKey:
+        # Calls from C++ have no call site of their own; their signature distinguishes some of them.
+        site = self._site_of(operation.call_site)
+        return operation.group, site, 0 if site else operation.signature
+
 
 def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
     """Tolerance that follows from long waits.
@@ -100,11 +111,6 @@ def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
     longest_ns = next((took_ns for nth, took_ns in window if nth > count - RECENT), 0)
     of_percentile_ns = min(5 * percentile_ns, percentile_ns + MOST_ADDED_NS)
     return max(of_percentile_ns, min(longest_ns * 3 // 2, longest_ns + MOST_ADDED_NS))
-
-
-def _key(operation: Operation) -> BaselineKey:
-    # Calls from C++ have no call site of their own; their signature distinguishes some of them.
-    return operation.group, operation.call_site, 0 if operation.call_site else operation.signature
 
 
 def _duration_ns(operation: Operation) -> int:

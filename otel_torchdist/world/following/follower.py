@@ -15,7 +15,7 @@ from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
-from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, SignatureName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -78,13 +78,14 @@ class TapeFollower:
         self._progress = ChannelProgress()
         self._views: dict[int, OperationView] = {}
         self._without_reduce_op: dict[int, SignatureName] = {}
+        self._frames: dict[int, tuple[CallSiteName, ...]] = {}
         self._last: Operation | None = None
         self._last_number = 0
         self._losses = 0
         self._gone_since_ns: int | None = None
         self._seen_alive_ns = 0
         self._clock = WallClock(reader.identity)
-        self._baselines = Baselines()
+        self._baselines = Baselines(reader.names.site_id)
         self._logs = RankLogs()
         self._values = ValueLog(reader.identity.checks_values, self._resolved)
         self._checkpoints = CheckpointLog(reader.names)
@@ -139,7 +140,13 @@ class TapeFollower:
         channel = self._resolved.channel(operation)
         group = self._resolved.group(operation.group)
         caller = self._resolved.caller(operation)
-        arrival = Arrival(operation.sequence, self._called(operation), operation.peer, caller=caller)
+        arrival = Arrival(
+            operation.sequence,
+            self._called(operation),
+            operation.peer,
+            caller=caller,
+            frames=self._led_to(operation),
+        )
         aligned = group is not None and group.name.aligned
         parts = part_sizes(operation, arrival.signature, len(group.members)) if group is not None else None
         arrived = arrival if parts is None else arrival._replace(parts=parts)
@@ -155,6 +162,13 @@ class TapeFollower:
         known = self._without_reduce_op.get(operation.signature)
         if known is None:
             known = self._without_reduce_op[operation.signature] = dataclasses.replace(signature, reduce_op=UNREAD)
+        return known
+
+    def _led_to(self, operation: Operation) -> tuple[CallSiteName, ...]:
+        """The user's frames that led to a call, innermost first."""
+        known = self._frames.get(operation.call_site)
+        if known is None:
+            known = self._frames[operation.call_site] = self.reader.names.callers(operation.call_site)
         return known
 
     def _ended(self, operation: Operation) -> None:

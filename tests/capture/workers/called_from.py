@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +18,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.ranks.rank import join, start_capture
+
+MANY = 40
+METRICS = """
+import torch, torch.distributed as dist
+def _gather(x):
+    dist.all_gather([x.clone(), x.clone()], x)
+def gather_all(x):
+    _gather(x)
+class Retry:
+    def call(self, function):
+        function()
+"""
 
 
 def reduce(size: int) -> None:
@@ -46,6 +65,35 @@ def deep(depth: int) -> None:
         dist.all_gather_into_tensor(torch.ones(2), torch.ones(1))
 
 
+def walk(turns: list[bool]) -> None:
+    """A line that is reached in ever new ways."""
+    if not turns:
+        dist.reduce(torch.ones(2), 0)
+    elif turns.pop():
+        walk(turns)
+    else:
+        walk([*turns])
+
+
+def installed() -> Any:
+    """Import a package from where packages are installed."""
+    with tempfile.TemporaryDirectory() as base:
+        folder = Path(base, "site-packages", "metrics")
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(METRICS)
+        sys.path.insert(0, str(folder.parent))
+        return importlib.import_module("metrics")
+
+
+def library(gather: Callable[[torch.Tensor], None], wrapped: Callable[[Callable[[], None]], None]) -> None:
+    """Called by a package, and through one by a line further in, and by the package alone in a thread."""
+    gather(torch.ones(2))
+    wrapped(lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2)))
+    thread = threading.Thread(target=gather, args=(torch.ones(2),))
+    thread.start()
+    thread.join()
+
+
 def ddp() -> None:
     """Called by C++, in a backward pass."""
     model = DistributedDataParallel(nn.Linear(4, 4))
@@ -62,6 +110,10 @@ def main() -> None:
         reduce(size)
     folded()
     deep(100)
+    for number in range(MANY):
+        walk([bool(number >> place & 1) for place in range(6)])
+    metrics = installed()
+    library(metrics.gather_all, metrics.Retry().call)
     ddp()
     dist.destroy_process_group()
 

@@ -92,9 +92,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         flags |= Flag.POINT_TO_POINT
     recorder = group.recorder
     code = recorder.call_sites.code_at(site)
-    site_id = recorder.call_sites.name_of(code, site[1])
-    if code is not None:
-        recorder.call_paths.note(site, site_id)
+    site_id = recorder.call_paths.name_of(site)
     channel = group.channel_of(described.device)
     own_timeout = args[operation.timeout] if 0 <= operation.timeout < len(args) else UNSET_TIMEOUT
     has_own_timeout = own_timeout != UNSET_TIMEOUT

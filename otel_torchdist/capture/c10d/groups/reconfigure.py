@@ -115,7 +115,7 @@ def _publish(state: GroupState) -> Call:
         message_bytes=0,
         group=state.name_id,
         signature=tape.names.intern(signature),
-        call_site=recorder.call_sites.name_of(code, site[1]),
+        call_site=recorder.call_paths.name_of(site),
         label=0,
         peer=-1,
         tag=0,

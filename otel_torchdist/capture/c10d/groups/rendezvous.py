@@ -184,8 +184,7 @@ class Rendezvous:
 
 
 def _call_site(recorder: Recorder) -> int:
-    site = recorder.call_sites.find(0)
-    return recorder.call_sites.name_of(recorder.call_sites.code_at(site), site[1])
+    return recorder.call_paths.name_of(recorder.call_sites.find(0))
 
 
 @contextlib.contextmanager
