@@ -30,6 +30,7 @@ NOWHERE: Final[CallSiteKey] = (0, 0, 0)
 
 _WITHIN_REACH: Final = range(64)
 _CALLERS: Final = range(CALLERS)
+_SPREAD: Final = 65_537
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
 _frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
 
@@ -96,7 +97,7 @@ class CallSites:
                             frame = frame.f_back
                             if frame is None:
                                 break
-                            around = hash((around, frame.f_lasti))
+                            around = around * _SPREAD + frame.f_lasti
                     return identity, place, around
                 around = hash((around, identity, frame.f_lasti))
                 if within is NOWHERE:

@@ -14,7 +14,7 @@ from otel_torchdist.naming import MemberRank
 from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.tape.records.checkpoints import RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress, Window
+from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationView, Progress, Window
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.rank_values import OutputChecksum, RankValues
 
@@ -117,7 +117,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         step=view.step,
         open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
         last=None if view.last is None else _wire_operation(view.last, groups),
-        progress={channel: _without_needless(channel, view.progress[channel]) for channel in channels},
+        progress={channel: _without_needless(channel, view, view.progress[channel]) for channel in channels},
         # Operations that are left out must not look as if they had ended.
         losses=view.losses + (len(view.open) > MAX_OPEN),
         forgotten=view.forgotten or len(channels) < len(view.progress),
@@ -151,9 +151,13 @@ def _windows(
             is_newest = snapshot is snapshots[0]
             shown = [window for window in of if is_newest or (channel, window.number) in calls]
             found.setdefault(channel, {}).update(
-                {one.number: one if (channel, one.number) in calls else one._replace(arrivals=()) for one in shown}
+                {one.number: _sent(one, in_full=(channel, one.number) in calls) for one in shown}
             )
     return {channel: tuple(of.values()) for channel, of in found.items() if of}
+
+
+def _sent(window: Window, in_full: bool) -> Window:
+    return window._replace(arrivals=tuple(map(_without_callers, window.arrivals)) if in_full else ())
 
 
 def _channels_that_matter(view: RankView) -> set[Channel]:
@@ -164,9 +168,19 @@ def _channels_that_matter(view: RankView) -> set[Channel]:
     return {*inside, *collective, *others}
 
 
-def _without_needless(channel: Channel, progress: Progress) -> Progress:
-    """Drop the calls of sends and receives, which are not compared."""
-    return progress._replace(recent=()) if channel.is_point_to_point else progress
+def _without_needless(channel: Channel, view: RankView, progress: Progress) -> Progress:
+    """Drop the calls of sends and receives, which are not compared, and the callers of calls where the rank is not."""
+    if channel.is_point_to_point:
+        return progress._replace(recent=())
+    concerned = [*view.open, *((view.last,) if view.last is not None else ())]
+    if any(one.operation_id.channel == channel for one in concerned):
+        return progress
+    return progress._replace(recent=tuple(map(_without_callers, progress.recent)))
+
+
+def _without_callers(arrival: Arrival) -> Arrival:
+    """Keep the line of a call alone."""
+    return arrival._replace(frames=arrival.frames[:1])
 
 
 def _without_names(output: OutputChecksum) -> OutputChecksum:

@@ -310,7 +310,17 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         deadline=first_deadline(world, verdict.roll.waits),
         behind=waits_behind(world, verdict.roll, verdict.ranks),
         twins={rank: view.twins for rank, view in members.items() if view.twins},
+        circle=tuple(_located(world, link) for link in verdict.circle),
     )
+
+
+def _located(world: WorldSnapshot, link: Link) -> Link:
+    """A link with the line in which its rank waits: where its thread stands, or where it has called the operation."""
+    view = world.ranks.get(link.rank)
+    operation = view.at(link.operation_id) if view is not None else None
+    if view is None or operation is None or link.call_site is not None:
+        return link
+    return replace(link, call_site=place_of(view, operation, world.taken_ns).frame)
 
 
 def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:

@@ -14,6 +14,8 @@ ANY_RANK = -1
 """Source of a receive that accepts from any rank."""
 MAX_RECENT: Final = 8
 MAX_THREADS: Final = 4
+MAX_CALLERS: Final = 16
+"""Frames of an arrival."""
 UNREAD: Final = "?"
 """Reduce op of a call for which it was not read: it matches every other."""
 
@@ -57,7 +59,8 @@ class Arrival(NamedTuple):
         root: Global rank of the root, or of the peer; -1 if there is none.
         parts: What it exchanges with each member; None for other operations, in `Window`s, or if unknown.
         caller: What the thread runs that has called it, see `CallerName`; '' if that is not known.
-        frames: The user's frames that led there, innermost first; empty if they are not known.
+        frames: The user's frames that led there, innermost first, at most `MAX_CALLERS`; empty if they are not known.
+        label: What the call is for; see `OperationView`.
     """
 
     sequence: int
@@ -66,6 +69,7 @@ class Arrival(NamedTuple):
     parts: PartSizes | None = None
     caller: str = ""
     frames: tuple[CallSiteName, ...] = ()
+    label: str = ""
 
 
 class Window(NamedTuple):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.world.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.world.model import RankView
 from otel_torchdist.world.part_sizes import Misfit, find_misfit
+from otel_torchdist.world.ways import Ways, ways_of
 
 
 class Field(enum.Enum):
@@ -45,6 +46,7 @@ class Mismatch:
         parties: Each value and the ranks that have it, ascending; the largest party first. Of split sizes, what the
             receiver and the sender of `misfit` do.
         misfit: The sizes that do not fit; None for other fields.
+        ways: From where the parties have made their calls; None if that is not known.
     """
 
     operation_id: OperationId
@@ -52,6 +54,7 @@ class Mismatch:
     operation: str
     parties: tuple[tuple[str, tuple[int, ...]], ...]
     misfit: Misfit | None = None
+    ways: Ways | None = None
 
     @property
     def has_majority(self) -> bool:
@@ -105,22 +108,23 @@ def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Ite
     if channel.is_point_to_point:
         return
     views = tuple(views)
-    members = _members(views, channel)
-    for sequence, here in sorted(_places(views, channel).items()):
+    members, places = _members(views, channel), _places(views, channel)
+    for sequence, here in sorted(places.items()):
         if sequence <= operation_id.sequence:
             at = OperationId(channel, sequence)
             found = compare(here, at) or _compare_parts(here, at, members)
             if found is not None:
-                yield found
+                yield _with_ways(found, places)
 
 
 def find_difference(views: Collection[RankView], channel: Channel, dimensions: bool) -> Mismatch | None:
     """The first mismatch of a channel at a position where the calls of all ranks are known; see `differ`."""
-    places = sorted(_places(views, channel).items())
-    members = _members(views, channel)
-    complete = ((here, OperationId(channel, sequence)) for sequence, here in places if len(here) == len(views))
+    places, members = _places(views, channel), _members(views, channel)
+    complete = (
+        (here, OperationId(channel, sequence)) for sequence, here in sorted(places.items()) if len(here) == len(views)
+    )
     differences = (differ(here, at, dimensions) or _compare_parts(here, at, members) for here, at in complete)
-    return next((found for found in differences if found is not None), None)
+    return next((_with_ways(found, places) for found in differences if found is not None), None)
 
 
 def _members(views: Iterable[RankView], channel: Channel) -> tuple[int, ...]:
@@ -139,6 +143,22 @@ def _compare_parts(arrivals: Mapping[int, Arrival], at: OperationId, members: Se
     sends = f"sends {misfit.sent:,} bytes to rank {misfit.receiver}", (misfit.sender,)
     operation = _signature(arrivals[misfit.sender]).operation
     return Mismatch(at, Field.PARTS, operation, (expects, sends), misfit)
+
+
+def _with_ways(mismatch: Mismatch, places: Mapping[int, Mapping[int, Arrival]]) -> Mismatch:
+    until = mismatch.operation_id.sequence
+    return with_ways(mismatch, [places[sequence] for sequence in sorted(places) if sequence <= until])
+
+
+def with_ways(mismatch: Mismatch, history: Sequence[Mapping[int, Arrival]]) -> Mismatch:
+    """A mismatch with the lines from which the calls were made, as far as those are known.
+
+    Args:
+        mismatch: The mismatch.
+        history: What each rank has called, up to its position.
+    """
+    ways = ways_of(history, mismatch.parties)
+    return replace(mismatch, ways=ways) if any(side.site is not None for side in ways.sides) else mismatch
 
 
 def _places(views: Iterable[RankView], channel: Channel) -> dict[int, dict[int, Arrival]]:

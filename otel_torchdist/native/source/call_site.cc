@@ -6,7 +6,7 @@ namespace otel_torchdist {
 namespace {
 
 constexpr int WITHIN_REACH = 64;
-constexpr int CALLERS = 16;  // frames behind the call site that tell calls apart: five levels of modules
+constexpr int CALLERS = 12;  // frames behind the call site that tell calls apart: four levels of modules
 constexpr size_t FEWEST_CACHED = 64;  // powers of two
 constexpr size_t MOST_CACHED = 1024;
 constexpr size_t PROBED = 8;

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Arrival, Channel, OperationId, Progress, Window
-from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference
+from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PASSES_APART_NS: Final = 1_000_000_000
@@ -145,7 +145,8 @@ def _first_difference(channel: Channel, calls: Mapping[int, tuple[Arrival, ...]]
         here = {rank: arrivals[place] for rank, arrivals in calls.items()}
         found = differ(here, OperationId(channel, next(iter(here.values())).sequence), dimensions)
         if found is not None:
-            return found
+            history = [{rank: arrivals[at] for rank, arrivals in calls.items()} for at in range(place + 1)]
+            return with_ways(found, history)
     return None
 
 

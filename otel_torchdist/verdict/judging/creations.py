@@ -7,6 +7,7 @@ from otel_torchdist.verdict.launches import is_launch
 from otel_torchdist.verdict.model import Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Field, Mismatch
+from otel_torchdist.world.ways import Side, Ways
 
 
 def other_creation(roll: RollCall) -> Mismatch | None:
@@ -42,8 +43,14 @@ def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
     parties.sort(key=lambda party: -len(party[1]))
     described = tuple((_describe(roll), ranks) for roll, ranks in parties)
     majority = parties[0][0]
-    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, described)
+    ways = Ways(tuple(_side(roll, ranks) for roll, ranks in parties))
+    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, described, ways=ways)
     return verdict_at(VerdictKind.MISMATCHED, majority, mismatch.ranks, mismatch=mismatch)
+
+
+def _side(roll: RollCall, ranks: tuple[int, ...]) -> Side:
+    inside = (roll.waits[rank].call_site for rank in ranks if rank in roll.waits)
+    return Side(_describe(roll), "", next(inside, None))
 
 
 def _describe(roll: RollCall) -> str:

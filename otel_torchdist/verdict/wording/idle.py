@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.verdict.idle import Idle, Stand
-from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.verdict.wording.frames import describe_frame
 
 MAX_LINES: Final = 3
 

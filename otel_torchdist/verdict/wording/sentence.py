@@ -1,9 +1,8 @@
-"""A verdict as one plain English sentence: which ranks hold up what, since when, and on what evidence."""
+"""A verdict in plain English: a sentence on which ranks hold up what, since when and where, and one on the rest."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks, readable
@@ -18,11 +17,13 @@ from otel_torchdist.verdict.launches import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.across import describe_waits_behind
+from otel_torchdist.verdict.wording.brief import compose
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
 from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
+from otel_torchdist.verdict.wording.frames import describe_frame, describe_through
 from otel_torchdist.verdict.wording.launches import (
     describe_launch,
     describe_meeting,
@@ -32,8 +33,11 @@ from otel_torchdist.verdict.wording.launches import (
 )
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.misfits import describe_misfit
+from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.verdict.wording.remote_calls import describe_call
-from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
+from otel_torchdist.verdict.wording.waiting import where_they_wait
+from otel_torchdist.verdict.wording.ways import common_line, describe_libraries, describe_values, describe_ways
+from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
 from otel_torchdist.world.shared_groups import SharedGroup
@@ -54,21 +58,22 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         age_s: Seconds since the first rank began to wait.
         bound: `at least` or `up to` where the age is not known any better.
     """
-    cause = cause_of(verdict, f"{bound} {seconds(age_s)}".lstrip())
-    clauses = [
+    age = f"{bound} {seconds(age_s)}".lstrip()
+    places = _places(verdict)
+    details = [
+        *_difference(verdict, age),
         *_node(verdict),
-        *_crowd(verdict),
         *_creation(verdict),
         *elsewhere(verdict),
         *wrong_ranks(verdict),
         *_endings(verdict),
         *describe_machine(verdict),
-        *_places(verdict),
-        *describe_waits_behind(verdict, _operation_behind, describe_frame),
+        *places[1:],
         *_coverage(verdict),
         *_deadline(verdict, verdict.since_ns + round(age_s * 1e9)),
     ]
-    return "; ".join([cause, *clauses])
+    behind = describe_waits_behind(verdict, _operation_behind, describe_frame)
+    return compose([cause_of(verdict, age), *places[:1], *behind, *_crowd(verdict)], details)
 
 
 def _node(verdict: Verdict) -> list[str]:
@@ -86,11 +91,21 @@ def _crowd(verdict: Verdict) -> list[str]:
     if parts and meeting:
         parts = [f"{parts[0]} in stage {meeting} of the checkpoint"]
     elif parts:
-        parts = [parts[0] + describe_meeting(verdict)]
+        parts = [f"{parts[0]}{describe_meeting(verdict)}{where_they_wait(verdict)}"]
     out = verdict.roll.ranks(Standing.OUT)
     if out and verdict.kind.is_of_transfer:
         parts.append(f"{name_ranks(out)} {have(out)} left it")
     return parts
+
+
+def _difference(verdict: Verdict, age: str) -> list[str]:
+    """How long the calls have been blocked that were made at different places, and in what else they differ."""
+    mismatch = verdict.mismatch
+    if mismatch is None or not describe_ways(mismatch):
+        return []
+    operation_id = describe_operation(mismatch.operation, verdict.group, mismatch.operation_id)
+    blocked = f"{operation_id} has been blocked for {age}"
+    return [blocked, *describe_values(mismatch), *describe_libraries(mismatch.ways)]
 
 
 def _creation(verdict: Verdict) -> list[str]:
@@ -121,6 +136,8 @@ def _endings(verdict: Verdict) -> list[str]:
 
 def _places(verdict: Verdict) -> list[str]:
     """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
+    if verdict.mismatch is not None and describe_ways(verdict.mismatch):
+        return []  # the cause says where they are
     named = verdict.ranks or verdict.waiting[:1]
     if verdict.kind is VerdictKind.SHARED_GROUP:
         return ["one of the two needs a group of its own"]
@@ -253,25 +270,31 @@ def _describe_call(operation: str, site: CallSiteName | None, caller: str) -> st
 def _mismatched(verdict: Verdict, age: str) -> str:
     mismatch = verdict.mismatch
     assert mismatch is not None
-    return f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
+    return describe_ways(mismatch) or (
+        f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
+    )
 
 
 def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
     """Which ranks made which call, the minority first."""
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if mismatch.misfit is not None:
-        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}"
+        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{common_line(mismatch.ways)}"
+    ways = describe_ways(mismatch)
+    if ways:
+        return "; ".join([f"{ways}, in {operation_id}", *describe_values(mismatch)])
+    line = common_line(mismatch.ways)
     if not mismatch.has_majority:
         parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
-        return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {parties}"
+        return f"ranks disagree on the {mismatch.field.value} of {operation_id}{line}: {parties}"
     (majority, many), *others = mismatch.parties
     if mismatch.field is Field.OPERATION:
         parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
-        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}"
+        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}{line}"
     parties = ", ".join(
         _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
     )
-    return f"{parties} where {_describe_party(many, majority)} in {operation_id}"
+    return f"{parties} where {_describe_party(many, majority)} in {operation_id}{line}"
 
 
 def _describe_party(ranks: tuple[int, ...], what: str) -> str:
@@ -374,31 +397,12 @@ def _operation_id(verdict: Verdict) -> str:
 # --- names --------------------------------------------------
 
 
-def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId, label: str = "") -> str:
-    """An operation as users name it: `all_reduce (sequence 118, default_pg)`, `all_gather (FSDP layers.3, …)`.
-
-    Args:
-        operation: Its name.
-        group: Its group; None if it is not known.
-        operation_id: Its id.
-        label: What it is for; see `OperationView`.
-    """
-    channel = operation_id.channel
-    details: list[str] = [label] if label else []
-    if channel.is_point_to_point:
-        source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
-        details.append(f"from {source} to rank {channel.destination}")
-        if channel.tag >= 0:
-            details.append(f"tag {channel.tag}")
-    if channel.kind is not RecordKind.RENDEZVOUS:
-        details.append(f"sequence {operation_id.sequence}")
-    details.append(group.title if group is not None else "unknown group")
-    return f"{operation} ({', '.join(details)})"
-
-
 def describe_place(place: Place, subject: str) -> str:
     """Where `subject` ("rank 2", "it") is, as a clause; '' when nothing is known."""
     line = "" if place.frame is None else describe_frame(place.frame)
+    through = describe_through(place.frame)
+    if through:
+        line += f", in {through}" if place.source is Source.STACK else f" through {through}"
     clauses = {
         Source.STACK: f"{subject} is in {line}" if line else "",
         Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
@@ -413,13 +417,3 @@ def describe_place(place: Place, subject: str) -> str:
         return clause
     frozen = f"its Python threads have not run for {seconds(place.frozen_for_ns / 1e9)}"
     return f"{clause}, and {frozen}" if clause else f"{subject} does not answer: {frozen}"
-
-
-def describe_frame(frame: CallSiteName) -> str:
-    """`load_batch at train.py:57`."""
-    return f"{frame.function} at {describe_line(frame)}"
-
-
-def describe_line(frame: CallSiteName) -> str:
-    """`train.py:57`."""
-    return f"{PurePath(frame.file).name}:{frame.line}"

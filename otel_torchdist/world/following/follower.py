@@ -22,7 +22,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import UNREAD, Arrival, OperationView
+from otel_torchdist.world.calls import MAX_CALLERS, UNREAD, Arrival, OperationView
 from otel_torchdist.world.following.baselines import Baselines
 from otel_torchdist.world.following.call_history import RankLogs
 from otel_torchdist.world.following.channel_progress import ChannelProgress
@@ -146,6 +146,7 @@ class TapeFollower:
             operation.peer,
             caller=caller,
             frames=self._led_to(operation),
+            label=(self.reader.names.label(operation.label, operation.piece) or "") if operation.label else "",
         )
         aligned = group is not None and group.name.aligned
         parts = part_sizes(operation, arrival.signature, len(group.members)) if group is not None else None
@@ -168,7 +169,7 @@ class TapeFollower:
         """The user's frames that led to a call, innermost first."""
         known = self._frames.get(operation.call_site)
         if known is None:
-            known = self._frames[operation.call_site] = self.reader.names.callers(operation.call_site)
+            known = self._frames[operation.call_site] = self.reader.names.callers(operation.call_site)[:MAX_CALLERS]
         return known
 
     def _ended(self, operation: Operation) -> None:

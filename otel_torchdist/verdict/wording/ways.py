@@ -1,0 +1,66 @@
+"""Where the parties of a mismatch are, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.verdict.wording.frames import at_line, describe_through
+from otel_torchdist.world.mismatch import Field, Mismatch
+from otel_torchdist.world.ways import Side, Ways
+
+MAX_SIDES: Final = 3
+"""Parties that a sentence lists."""
+
+
+def describe_ways(mismatch: Mismatch) -> str:
+    """`rank 2 is in all_gather at evaluate, train.py:61, where ranks 0-1 are in …`; '' if all are in the same call."""
+    ways = mismatch.ways
+    if ways is None or not ways.differ:
+        return ""
+    usual, *others = [_describe(side, ranks) for side, (_, ranks) in zip(ways.sides, mismatch.parties, strict=True)]
+    if not mismatch.has_majority:
+        return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}"
+    ranks = mismatch.ranks
+    return f"{', '.join(others[:MAX_SIDES])}, where {usual}{_left_out(ways, ranks)}"
+
+
+def _left_out(ways: Ways, ranks: tuple[int, ...]) -> str:
+    if ways.left_out is None:
+        return ""
+    have_left_out = f"{name_ranks(ranks)} {have(ranks)} left out"
+    if ways.left_out.site == ways.sides[0].site:
+        return f", which {have_left_out}"
+    return f": {have_left_out} {ways.left_out.operation}{_label(ways.left_out)}{at_line(ways.left_out.site)}"
+
+
+def describe_values(mismatch: Mismatch) -> list[str]:
+    """`the dtype differs: int64 on ranks 0-1, float32 on rank 2`; nothing where the operations themselves differ."""
+    if mismatch.field is Field.OPERATION:
+        return []
+    values = ", ".join(f"{text} on {name_ranks(ranks)}" for text, ranks in mismatch.parties[:MAX_SIDES])
+    return [f"the {mismatch.field.value} differs: {values}"]
+
+
+def describe_libraries(ways: Ways | None) -> list[str]:
+    """`in evaluate it is called by torchmetrics' gather_all_tensors`, for lines that do not call torch themselves."""
+    sites = [side.site for side in ways.sides if side.site is not None] if ways is not None else []
+    found = {site.function: describe_through(site) for site in sites}
+    return [f"in {function} it is called by {through}" for function, through in found.items() if through]
+
+
+def common_line(ways: Ways | None) -> str:
+    """` at forward, model.py:28`, if all parties are there; else ''."""
+    if ways is None or ways.differ:
+        return ""
+    sites = {side.site for side in ways.sides}
+    return at_line(sites.pop()) if len(sites) == 1 else ""
+
+
+def _describe(side: Side, ranks: tuple[int, ...]) -> str:
+    verb = "is" if len(ranks) == 1 else "are"
+    return f"{name_ranks(ranks)} {verb} in {side.operation}{_label(side)}{at_line(side.site)}"
+
+
+def _label(side: Side) -> str:
+    return f" ({side.label})" if side.label else ""

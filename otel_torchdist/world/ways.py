@@ -1,0 +1,154 @@
+"""Where the ways of ranks part that have made different calls at the same position of a group.
+
+Which line a rank is at says more than which shape it has passed: two ranks in different lines were never meant to meet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.world.calls import Arrival
+
+Frames: TypeAlias = tuple[CallSiteName, ...]
+_NEXT_ROUND: Final = 1 << 31
+"""More than any function has lines: a line that is behind comes again in the next round of a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Where one party of a mismatch is.
+
+    Attributes:
+        operation: What it has called.
+        label: What that is for; see `OperationView`.
+        site: The line in which its way differs from that of the others; None if it is not known.
+    """
+
+    operation: str
+    label: str = ""
+    site: CallSiteName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How the parties of a mismatch came to it.
+
+    Attributes:
+        sides: One for each party, in their order.
+        left_out: The call of the largest party that the others have passed by; None if that is not known.
+    """
+
+    sides: tuple[Side, ...]
+    left_out: Side | None = None
+
+    @property
+    def differ(self) -> bool:
+        """Whether the parties are at different places, or in calls for different things."""
+        known = {side for side in self.sides if side.site is not None}
+        return len(known) == len(self.sides) > 1
+
+
+def ways_of(history: Sequence[Mapping[int, Arrival]], parties: Sequence[tuple[str, tuple[int, ...]]]) -> Ways:
+    """How parties came to the position at which they differ.
+
+    Args:
+        history: What each rank has called, as far as that is known, up to that position.
+        parties: The parties, the largest first.
+    """
+    ranks = [_typical(history[-1], ranks) for _, ranks in parties]
+    usual, *others = ranks
+    calls = [history[-1][rank] for rank in ranks]
+    pairs = [_part(calls[0].frames, call.frames) for call in calls[1:]]
+    sites = [pairs[0][0] if pairs else None, *(there for _, there in pairs)]
+    sides = tuple(_side(call, site) for call, site in zip(calls, sites, strict=True))
+    passed = {_left_out(history, usual, other) for other in others}
+    return Ways(sides, passed.pop() if len(passed) == 1 else None)
+
+
+def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) -> Side | None:
+    """The call of one rank that another one has passed by, at the position where their ways part."""
+    both = [(calls[usual], calls[other]) if usual in calls and other in calls else None for calls in history]
+    known = [pair for pair in both[len(both) - both[::-1].index(None) :] if pair] if None in both else both
+    ways = [(_lines(pair[0].frames), _lines(pair[1].frames)) for pair in known if pair is not None]
+    place = len(ways) - 1
+    while place > 0 and ways[place - 1][0] != ways[place - 1][1]:
+        # Ranks may differ in lines as they should: what is not the same visit must be the same calls, shifted.
+        if ways[place - 1] != ways[-1] and ways[place - 1][1] != ways[place][0]:
+            break
+        place -= 1
+    pair = known[place]
+    assert pair is not None
+    if not _has_passed(pair[1].frames, pair[0].frames, [here for here, _ in ways[:place]]):
+        return None
+    return _side(pair[0], _part(pair[0].frames, pair[1].frames)[0])
+
+
+def _side(arrival: Arrival, site: CallSiteName | None) -> Side:
+    operation = arrival.signature.operation if arrival.signature is not None else "operation"
+    return Side(operation, arrival.label, site)
+
+
+def _typical(arrivals: Mapping[int, Arrival], ranks: Sequence[int]) -> int:
+    """A rank that is where most ranks of its party are."""
+    most = Counter(arrivals[rank].frames for rank in ranks).most_common(1)[0][0]
+    return next(rank for rank in ranks if arrivals[rank].frames == most)
+
+
+def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName | None]:
+    """The lines at which two ways differ: the innermost ones, or of a helper's two callers."""
+    for place, (here, there) in enumerate(zip(one, other, strict=False)):
+        rest = _lines(one[place + 1 :]), _lines(other[place + 1 :])
+        if not _is_same_function(here, there) or rest[0] == rest[1] or not all(rest):
+            return here, there
+    return next(iter(one), None), next(iter(other), None)
+
+
+def _has_passed(other: Frames, usual: Frames, before: Sequence[Frames]) -> bool:
+    """Whether a rank has gone by the call in which the others are: by the order of lines, or of earlier rounds."""
+    if not other or not usual or other == usual:
+        return False
+    depth = _shared_depth(other, usual)
+    here, there = _frame_at(other, depth), _frame_at(usual, depth)
+    if here is not None and there is not None and _is_same_function(here, there):
+        last = before[-1] if before else ()
+        from_line = _line_in(last, here, depth, _shared_depth(last, other))
+        return _order(there.line, from_line) < _order(here.line, from_line)
+    rounds = [place for place, frames in enumerate(before) if frames == _lines(usual)]
+    return bool(rounds) and _lines(other) in before[rounds[-1] + 1 :]
+
+
+def _line_in(frames: Frames, function: CallSiteName, depth: int, shared: int) -> int:
+    """The line of a function's call in which an earlier call was made; 0 if it was made elsewhere."""
+    frame = _frame_at(frames, depth)
+    return frame.line if frame is not None and shared >= depth and _is_same_function(frame, function) else 0
+
+
+def _order(line: int, from_line: int) -> int:
+    return line if line > from_line else line + _NEXT_ROUND
+
+
+def _shared_depth(one: Frames, other: Frames) -> int:
+    """How many frames two ways share, from the outermost one on."""
+    depth = 0
+    for here, there in zip(reversed(_lines(one)), reversed(_lines(other)), strict=False):
+        if here != there:
+            break
+        depth += 1
+    return depth
+
+
+def _frame_at(frames: Frames, depth: int) -> CallSiteName | None:
+    return frames[-1 - depth] if depth < len(frames) else None
+
+
+def _lines(frames: Frames) -> Frames:
+    """The lines alone, whatever they have called."""
+    return tuple(replace(frame, through="") if frame.through else frame for frame in frames)
+
+
+def _is_same_function(one: CallSiteName, other: CallSiteName) -> bool:
+    return (one.function, one.file) == (other.function, other.file)
