@@ -17,6 +17,8 @@ from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import ChildWait, RankView
 from otel_torchdist.world.remote_waits import RemoteWait
 
+_MAIN_THREAD: Final = "MainThread"
+
 
 class Source(enum.Enum):
     """How a place was determined."""
@@ -97,7 +99,8 @@ def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chos
         thread = chosen or thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
         if thread is not None and thread.frames:
             source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
-            return Place(source, user_frame(thread.frames), "", stack_text(thread.frames), frozen_for_ns)
+            frame = _frame_of(thread, view.stacks.threads)
+            return Place(source, frame, "", stack_text(thread.frames), frozen_for_ns)
     if inside is not None:
         return Place(Source.OPEN_OPERATION, inside.call_site, _called(inside), frozen_for_ns=frozen_for_ns)
     if view.last is not None:
@@ -105,12 +108,22 @@ def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chos
     return Place(Source.NOTHING, None, frozen_for_ns=frozen_for_ns)
 
 
+def _frame_of(thread: ThreadStack, threads: Sequence[ThreadStack]) -> CallSiteName | None:
+    """The frame to show for a thread: the main thread's where it runs nothing of the user's, as in a pool."""
+    frames = [thread.frames, *(one.frames for one in threads if one.name == _MAIN_THREAD)]
+    found = [user_frame(one) for one in frames if _has_user(one)]
+    return found[0] if found else user_frame(thread.frames)
+
+
+def _has_user(frames: Iterable[CallSiteName]) -> bool:
+    return any(owner_of(frame.file, frame.function) is FrameOwner.USER for frame in frames)
+
+
 def _called(operation: OperationView) -> str:
     return f"{operation.name} ({operation.label})" if operation.label else operation.name
 
 
 MAX_STACK_TEXT: Final = 16_384
-_MAIN_THREAD: Final = "MainThread"
 
 
 _FOLDED: Final = (FrameOwner.TORCH, FrameOwner.OTEL_TORCHDIST)

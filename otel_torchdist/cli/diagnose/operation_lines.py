@@ -10,7 +10,8 @@ from rich.text import Text
 from otel_torchdist.cli.output.text import length, shown_callers, time_of_day
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.tape.layout import How
-from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
+from otel_torchdist.verdict.wording.frames import called_in
+from otel_torchdist.verdict.wording.sentence import describe_operation
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.remote_calls import WorkerView
 
@@ -60,7 +61,7 @@ def call_lines(timeline: Timeline, worker: WorkerView | None) -> Iterator[Text]:
             yield Text(f"  in     {name}, as {worker.name}, for {length(timeline.before_s(since_ns))}")
     for calls, verb in ((worker.made, "calls"), (worker.served, "runs")):
         for call in calls[:MAX_CALLS]:
-            called = f", called in {describe_frame(call.call_site)}" if call.call_site is not None else ""
+            called = called_in(call.call_site)
             where = f"for {call.peer or 'another worker'}" if call.is_served else f"on {call.peer or 'another worker'}"
             yield Text(f"  {verb:5}  {call.function} {where} for {length(timeline.before_s(call.since_ns))}{called}")
         if len(calls) > MAX_CALLS:
@@ -91,7 +92,7 @@ def _named(operation: OperationView) -> str:
 
 
 def _called(operation: OperationView) -> str:
-    return f", called in {describe_frame(operation.call_site)}" if operation.call_site is not None else ""
+    return called_in(operation.call_site)
 
 
 def when(timeline: Timeline, monotonic_ns: int) -> str:

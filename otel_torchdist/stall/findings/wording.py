@@ -17,10 +17,10 @@ from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.units import passed
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
+from otel_torchdist.verdict.wording.frames import called_in
 from otel_torchdist.verdict.wording.idle import describe_idle
 from otel_torchdist.verdict.wording.machine import describe_slow
 from otel_torchdist.verdict.wording.sentence import (
-    describe_frame,
     describe_mismatch,
     describe_operation,
     describe_sharing,
@@ -69,7 +69,7 @@ def _non_finite(found: NonFinite) -> str:
     what = "values that are not numbers (NaN)" if found.is_nan else "infinite values"
     operation = describe_operation(found.operation, found.group, found.operation_id, found.label)
     where = f"in the inputs of {operation} in step {found.step}"
-    called = f", called in {describe_frame(found.call_site)}" if found.call_site is not None else ""
+    called = called_in(found.call_site)
     were = f"; those of {name_ranks(found.others)} were finite" if found.others else ""
     if not found.are_first:
         had = f"{name_ranks(found.ranks)} {have(found.ranks)} {what}"

@@ -8,7 +8,7 @@ from typing import Final
 
 MOST: Final = 200
 """Characters of the first sentence: what a terminal shows in two lines, and a page in one."""
-_WIDTHS: Final = (48, 40, 32, 24, 18)
+_WIDTHS: Final = (48, 40, 32, 24, 18, 12)
 """How long a name may be, tried in this order. What remains of the shortest still tells two lines of a file apart."""
 
 

@@ -9,19 +9,32 @@ from otel_torchdist.tape.names.model import CallSiteName
 
 def describe_frame(frame: CallSiteName) -> str:
     """`load_batch at train.py:57`."""
-    return f"{frame.function} at {_line(frame)}"
+    return f"{_name(frame.function)} at {describe_line(frame)}"
 
 
 def at_line(frame: CallSiteName | None) -> str:
     """` at evaluate, train.py:61`; '' if the line is not known."""
-    return f" at {frame.function}, {_line(frame)}" if frame is not None else ""
+    return f" at {_name(frame.function)}, {describe_line(frame)}" if frame is not None else ""
 
 
 def describe_through(frame: CallSiteName | None) -> str:
     """`torchmetrics' gather_all_tensors`, the function of a library that a line has called; '' if it calls none."""
     package, _, function = frame.through.partition(".") if frame is not None else ("", "", "")
-    return f"{package}'{'' if package.endswith('s') else 's'} {function}" if function else ""
+    return f"{package}'{'' if package.endswith('s') else 's'} {_name(function)}" if function else ""
 
 
-def _line(frame: CallSiteName) -> str:
-    return f"{PurePath(frame.file).name}:{frame.line}"
+def called_in(frame: CallSiteName | None) -> str:
+    """`, called in main at train.py:61 through torchmetrics' gather_all_tensors`; '' if the line is not known."""
+    through = describe_through(frame)
+    return (f", called in {describe_frame(frame)}" + (f" through {through}" if through else "")) if frame else ""
+
+
+def _name(function: str) -> str:
+    return function.replace(".<locals>", "")
+
+
+def describe_line(frame: CallSiteName) -> str:
+    """`train.py:57`, and for the file of a package its folder."""
+    path = PurePath(frame.file)
+    name = "/".join(path.parts[-2:]) if path.name == "__init__.py" else path.name
+    return f"{name}:{frame.line}"

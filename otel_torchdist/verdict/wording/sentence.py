@@ -23,7 +23,7 @@ from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
-from otel_torchdist.verdict.wording.frames import describe_frame, describe_through
+from otel_torchdist.verdict.wording.frames import at_line, called_in, describe_frame, describe_line, describe_through
 from otel_torchdist.verdict.wording.launches import (
     describe_launch,
     describe_meeting,
@@ -83,9 +83,9 @@ def _node(verdict: Verdict) -> list[str]:
 
 def _crowd(verdict: Verdict) -> list[str]:
     """How many ranks wait, and whether some have left the operation."""
-    if has_own_words(verdict):
-        return []
-    waiting = 0 if verdict.kind is VerdictKind.CIRCULAR else len(verdict.waiting)
+    if verdict.kind is VerdictKind.CIRCULAR or has_own_words(verdict):
+        return []  # all do, each in its own operation, or the cause says who waits
+    waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     meeting = shared_meeting(verdict)
     if parts and meeting:
@@ -104,7 +104,7 @@ def _difference(verdict: Verdict, age: str) -> list[str]:
     if mismatch is None or not describe_ways(mismatch):
         return []
     operation_id = describe_operation(mismatch.operation, verdict.group, mismatch.operation_id)
-    blocked = f"{operation_id} has been blocked for {age}"
+    blocked = f"this has blocked {operation_id} for {age}"
     return [blocked, *describe_values(mismatch), *describe_libraries(mismatch.ways)]
 
 
@@ -315,8 +315,7 @@ def _describe_link(link: Link) -> str:
     ranks = link.ranks or (link.rank,)
     wait = "waits" if len(ranks) == 1 else "wait"
     target = f" for rank {link.missing}" if link.missing >= 0 else ""
-    line = f", called in {describe_frame(link.call_site)}" if link.call_site is not None else ""
-    return f"{name_ranks(ranks)} {wait}{target} in {describe_link(link)}{line}"
+    return f"{name_ranks(ranks)} {wait}{target} in {describe_link(link)}{at_line(link.call_site)}"
 
 
 def describe_link(link: Link) -> str:
@@ -402,12 +401,12 @@ def describe_place(place: Place, subject: str) -> str:
     line = "" if place.frame is None else describe_frame(place.frame)
     through = describe_through(place.frame)
     if through:
-        line += f", in {through}" if place.source is Source.STACK else f" through {through}"
+        line += f", in {through}"
     clauses = {
         Source.STACK: f"{subject} is in {line}" if line else "",
         Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
-        Source.OPEN_OPERATION: f"{subject} is in {place.operation}" + (f", called in {line}" if line else ""),
-        Source.LAST_OPERATION: f"{subject} was last in {place.operation}" + (f", called in {line}" if line else ""),
+        Source.OPEN_OPERATION: f"{subject} is in {place.operation}{called_in(place.frame)}",
+        Source.LAST_OPERATION: f"{subject} was last in {place.operation}{called_in(place.frame)}",
         Source.NOTHING: "",
     }
     clause = clauses[place.source]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks
@@ -18,7 +19,9 @@ def describe_ways(mismatch: Mismatch) -> str:
     ways = mismatch.ways
     if ways is None or not ways.differ:
         return ""
-    usual, *others = [_describe(side, ranks) for side, (_, ranks) in zip(ways.sides, mismatch.parties, strict=True)]
+    has_labels = len({side.label for side in ways.sides}) > 1
+    sides = zip(ways.sides, mismatch.parties, strict=True)
+    usual, *others = [_describe(side if has_labels else replace(side, label=""), ranks) for side, (_, ranks) in sides]
     if not mismatch.has_majority:
         return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}"
     ranks = mismatch.ranks

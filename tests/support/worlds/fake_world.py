@@ -90,6 +90,7 @@ class FakeRank:
         phase: Phase = Phase.UNKNOWN,
         caller: str = "",
         line: int = 42,
+        frames: tuple[CallSiteName, ...] = (),
     ) -> int:
         """Enter the next operation of a channel; returns its number."""
         channel = Channel(kind, group.key)
@@ -124,9 +125,9 @@ class FakeRank:
             returned_ns=None if blocking else entered_ns + 1000,
         )
         parts = part_sizes(record, signature, len(group.members))
-        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer, parts, caller))
+        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer, parts, caller, frames, self.label))
         self.progress[channel] = self.progress[channel]._replace(recent=recent)
-        site = CallSiteName("train", "/home/user/train.py", line)
+        site = frames[0] if frames else CallSiteName("train", "/home/user/train.py", line)
         since_ns = record.waiting_since_ns
         tolerance_ns = round(self.tolerance_s * SECOND)
         self.open[self.count] = OperationView(

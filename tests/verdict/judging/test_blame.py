@@ -75,10 +75,9 @@ def test_rank_that_left_out_a_creation_is_named() -> None:
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (2,))
     assert spoken(world.snapshot(25.0), verdict) == (
-        "rank 2 has entered all_reduce where ranks 0-1 have entered new_group (mesh), "
-        "and the operation has been blocked for 24.0 s; "
-        "2 of 3 ranks wait; the group is created in train at train.py:42; "
-        "it is in all_reduce, called in train at train.py:42"
+        "rank 2 is in all_reduce at train, train.py:42, where ranks 0-1 are in new_group (mesh) at train, train.py:42; "
+        "2 of 3 ranks wait. This has blocked new_group (mesh) for 24.0 s; "
+        "the group is created in train at train.py:42"
     )
 
 
@@ -92,7 +91,7 @@ def test_rank_that_creates_a_group_alone_is_named() -> None:
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (0,))
     assert sentence(verdict, 24).startswith(
-        "rank 0 has entered new_group (mesh) where ranks 1-3 have entered all_reduce (sequence 1, default_pg)"
+        "rank 0 is in new_group (mesh) at train, train.py:42, where ranks 1-3 are in all_reduce at train, train.py:42"
     )
 
 
@@ -118,7 +117,7 @@ def test_rank_that_is_in_the_creation_of_the_next_group() -> None:
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (2,))
     assert sentence(verdict, 24).startswith(
-        "rank 2 has entered new_group (pair) where ranks 0-1 have entered new_group"
+        "rank 2 is in new_group (pair) at train, train.py:42, where ranks 0-1 are in new_group"
     )
 
 

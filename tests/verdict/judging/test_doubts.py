@@ -15,7 +15,7 @@ def test_other_nodes_do_not_report() -> None:
     assert sentence(verdict, 11) == (
         "all_reduce (sequence 2, default_pg) has not completed after 11.0 s, "
         "although all ranks that report have entered it; "
-        "2 of 4 ranks wait; rank 0 is in all_reduce, called in train at train.py:42; 2 of 4 ranks report"
+        "rank 0 is in all_reduce, called in train at train.py:42; 2 of 4 ranks wait. 2 of 4 ranks report"
     )
 
 

@@ -16,7 +16,7 @@ def test_stopped_process_is_frozen(state: str, how: str) -> None:
     snapshot = world.snapshot(20.0)
     verdict = the_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
-    where = "has not entered all_reduce (sequence 2, default_pg) for 10.0 s; 3 of 4 ranks wait"
+    where = "has not entered all_reduce (sequence 2, default_pg) for 10.0 s; it was last in all_reduce"
     assert spoken(snapshot, verdict).startswith(f"rank 2 is frozen ({how}) and {where}")
 
 
@@ -55,7 +55,8 @@ def test_frozen_process_is_reported_as_frozen() -> None:
     world = late_world(2)
     world.ranks[2].heartbeat_age_s = 12.0
     assert the_sentence_of(world).endswith(
-        "it was last in all_reduce, called in train at train.py:42, and its Python threads have not run for 12.0 s"
+        "it was last in all_reduce, called in train at train.py:42, and its Python threads have not run for 12.0 s. "
+        "3 of 4 ranks wait in train at train.py:42"
     )
 
 

@@ -17,8 +17,8 @@ def test_absent_rank_is_named_with_where_it_was_last() -> None:
     verdict = the_verdict(world)
     assert (verdict.kind, verdict.ranks, verdict.waiting) == (VerdictKind.ABSENT, (2,), (0, 1, 3))
     assert spoken(world, verdict) == (
-        "rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.4 s; 3 of 4 ranks wait; "
-        "it was last in all_reduce, called in train at train.py:42"
+        "rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.4 s; "
+        "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42"
     )
 
 
@@ -93,7 +93,7 @@ def test_member_that_failed_is_named_under_transport() -> None:
     world.ranks[1].end(2, 12.0, How.FAILED, "RuntimeError")
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.TRANSPORT, (1,))
-    assert "rank 1 raised RuntimeError" in sentence(verdict, 15)
+    assert "Rank 1 raised RuntimeError" in sentence(verdict, 15)
 
 
 def test_dead_rank() -> None:
@@ -103,13 +103,14 @@ def test_dead_rank() -> None:
     verdict = the_verdict(world.snapshot(16.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
     assert sentence(verdict, 6) == (
-        "rank 2 is dead, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; 3 of 4 ranks wait; "
-        "the process of rank 2 is gone; it was last in all_reduce, called in train at train.py:42"
+        "rank 2 is dead, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; "
+        "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42. "
+        "The process of rank 2 is gone"
     )
     world.ranks[2].die(15.0, TapeState.FAILED, "ValueError")
     assert sentence(the_verdict(world.snapshot(16.0)), 6) == (
         "rank 2 ended with ValueError, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; "
-        "3 of 4 ranks wait; it was last in all_reduce, called in train at train.py:42"
+        "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42"
     )
 
 

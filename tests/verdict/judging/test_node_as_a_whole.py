@@ -30,8 +30,8 @@ def missing(hosts: str, *missing: int) -> str:
 def test_all_ranks_of_a_node() -> None:
     """Where several ranks are named, and they are those of one node, that is in the sentence."""
     assert missing("aabbcc", 2, 3).startswith(
-        "ranks 2-3 have not entered all_reduce (sequence 2, default_pg) for 25.0 s; they are all ranks of node-b; "
-        "4 of 6 ranks wait"
+        "ranks 2-3 have not entered all_reduce (sequence 2, default_pg) for 25.0 s; rank 2 was last in all_reduce, "
+        "called in train at train.py:42; 4 of 6 ranks wait in train at train.py:42. They are all ranks of node-b; "
     )
 
 

@@ -27,7 +27,8 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
     assert (verdict.kind, verdict.ranks, verdict.members) == (VerdictKind.ABSENT, (3,), 2)
     ends = "from rank 3 to rank 0" if waiting == "recv" else "from rank 0 to rank 3"
     assert sentence(verdict, 14).startswith(
-        f"rank 3 has not entered {missing} ({ends}, tag 5, sequence 1, default_pg) for 14.0 s; 1 of 2 ranks waits"
+        f"rank 3 has not entered {missing} ({ends}, tag 5, sequence 1, default_pg) for 14.0 s; "
+        f"it was last in {missing}, called in train at train.py:42; 1 of 2 ranks waits in train at train.py:42"
     )
 
 
@@ -80,7 +81,7 @@ def test_receive_whose_sender_waits_in_a_collective() -> None:
     assert sentence(verdict, 14).startswith(
         "rank 1 has no matching send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), "
         "which has been blocked for 14.0 s; "
-        "1 of 2 ranks waits; it is in barrier"
+        "it is in barrier"
     )
 
 

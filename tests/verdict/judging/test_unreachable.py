@@ -29,7 +29,7 @@ def test_unreachable_ranks_are_named() -> None:
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.UNREACHABLE, (2, 3), ("alpha", "beta"))
     assert sentence(verdict, 25.0) == (
         "ranks 2-3 are unreachable (the agents on alpha, beta do not answer), "
-        "and all_reduce (sequence 2, default_pg) has been blocked for 25.0 s; 2 of 4 ranks wait; 2 of 4 ranks report"
+        "and all_reduce (sequence 2, default_pg) has been blocked for 25.0 s; 2 of 4 ranks wait. 2 of 4 ranks report"
     )
 
 

@@ -35,9 +35,9 @@ def test_the_silent_rank_is_awaited(world: FakeWorld, group: GroupView) -> None:
     verdict = verdict_of(world, {2: 20.5})
     assert verdict is not None
     assert sentence(verdict, verdict.age_ns(START_NS + round(29.5 * SECOND)) / 1e9) == (
-        "rank 2 fell silent, and all_reduce (sequence 2, default_pg) has been blocked for 19.5 s; 3 of 4 ranks wait; "
-        "its process died or was stopped, or native code did not release its GIL: nothing recorded which; "
-        "it was last in all_reduce, called in train at train.py:42"
+        "rank 2 fell silent, and all_reduce (sequence 2, default_pg) has been blocked for 19.5 s; "
+        "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42. "
+        "Its process died or was stopped, or native code did not release its GIL: nothing recorded which"
     )
 
 
@@ -48,7 +48,7 @@ def test_two_fell_silent_within_a_second(world: FakeWorld, group: GroupView) -> 
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2, 3))
     assert sentence(verdict, 1.0).startswith("ranks 2-3 fell silent, and all_reduce")
-    assert "their processes died or were stopped, or native code did not release their GILs" in sentence(verdict, 1.0)
+    assert "Their processes died or were stopped, or native code did not release their GILs" in sentence(verdict, 1.0)
 
 
 def test_another_rank_is_missing(world: FakeWorld, group: GroupView) -> None:

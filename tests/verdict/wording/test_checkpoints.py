@@ -61,8 +61,8 @@ def test_the_whole_sentence() -> None:
     """The stage of the rank that is named comes first, then the stage in which the others wait."""
     assert said(saving()) == (
         "rank 2 is in checkpoint save /ckpt/1200, write_data, for 63.0 s (410 MB), and has not entered gather "
-        "(sequence 2, default_pg) for 62.8 s; 3 of 4 ranks wait in stage write of the checkpoint; it was last in "
-        "scatter, called in train at train.py:42"
+        "(sequence 2, default_pg) for 62.8 s; it was last in scatter, called in train at train.py:42. "
+        "3 of 4 ranks wait in stage write of the checkpoint"
     )
 
 
@@ -117,7 +117,7 @@ def test_dead() -> None:
     snapshot = world.snapshot(8.0)
     verdict = locate(snapshot, the_verdict(snapshot))
     assert verdict.kind is VerdictKind.DEAD
-    assert "; it was in checkpoint save /ckpt/1200, write_data, for 3.0 s (410 MB); " in sentence(verdict, 6.8)
+    assert "; it was in checkpoint save /ckpt/1200, write_data, for 3.0 s (410 MB). " in sentence(verdict, 6.8)
 
 
 def test_patience() -> None:

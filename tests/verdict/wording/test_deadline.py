@@ -19,8 +19,8 @@ from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, Fake
 from tests.support.worlds.sentences import spoken, the_verdict
 
 SENTENCE = (
-    "rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.0 s; 2 of 3 ranks wait; "
-    "it was last in broadcast, called in train at train.py:42"
+    "rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.0 s; "
+    "it was last in broadcast, called in train at train.py:42; 2 of 3 ranks wait in train at train.py:42"
 )
 HINT = (
     "the timeout of default_pg is 10 min; the longest wait before this one in train at train.py:42 took 3.5 s "
@@ -66,7 +66,7 @@ def test_sentence_states_when_the_backend_ends_the_wait(
 ) -> None:
     """The rank that waits longest is ended first, in the way of its backend and of its settings."""
     world = late(everybody(timeout_s, then, backend))
-    assert spoken(world, the_verdict(world)) == f"{SENTENCE}; {clause}"
+    assert spoken(world, the_verdict(world)) == f"{SENTENCE}. {clause[0].upper()}{clause[1:]}"
 
 
 @pytest.mark.parametrize("group", [everybody(0, AtTimeout.ENDS), everybody(600, AtTimeout.UNKNOWN, "mpi")])

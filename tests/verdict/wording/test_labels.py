@@ -40,8 +40,9 @@ def test_unit_of_a_collective() -> None:
         rank.enter(EVERYBODY, 1.0, "all_gather")
     snapshot = world.snapshot(15.0)
     assert spoken(snapshot, the_verdict(snapshot)) == (
-        "rank 3 has not entered all_gather (FSDP layers.3, sequence 2, default_pg) for 14.0 s; 3 of 4 ranks wait; "
-        "it was last in all_gather (FSDP layers.2), called in train at train.py:42"
+        "rank 3 has not entered all_gather (FSDP layers.3, sequence 2, default_pg) for 14.0 s; "
+        "it was last in all_gather (FSDP layers.2), called in train at train.py:42. "
+        "3 of 4 ranks wait in train at train.py:42"
     )
 
 

@@ -63,8 +63,9 @@ def test_clause_of_an_absent_rank(symptom: Symptom, clause: str) -> None:
     """Each kind has its words, and stands between the ranks that wait and where the rank is."""
     verdict = absent(symptom)
     assert sentence(verdict, 11.0) == (
-        f"rank 2 has not entered all_reduce (sequence 2, default_pg) for 11.0 s; 3 of 4 ranks wait; {clause}; "
-        "it was last in all_reduce, called in train at train.py:42"
+        f"rank 2 has not entered all_reduce (sequence 2, default_pg) for 11.0 s; "
+        "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42. "
+        f"{clause[0].upper()}{clause[1:]}"
     )
     assert of_verdict(verdict, 1, 11.0)[semconv.MACHINE_EVIDENCE] == symptom.kind.value
 
