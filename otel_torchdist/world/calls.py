@@ -61,6 +61,7 @@ class Arrival(NamedTuple):
         caller: What the thread runs that has called it, see `CallerName`; '' if that is not known.
         frames: The user's frames that led there, innermost first, at most `MAX_CALLERS`; empty if they are not known.
         label: What the call is for; see `OperationView`.
+        wants_one_size: Whether its backend takes tensors of one size only, where torch would allow others.
     """
 
     sequence: int
@@ -70,6 +71,7 @@ class Arrival(NamedTuple):
     caller: str = ""
     frames: tuple[CallSiteName, ...] = ()
     label: str = ""
+    wants_one_size: bool = False
 
 
 class Window(NamedTuple):

@@ -78,8 +78,6 @@ _ANY_SIZE: Final = frozenset(
     {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "reduce_scatter"}
 )
 """Operations to which each rank may pass a tensor of its own size."""
-_SAME_ON_CPU: Final = frozenset({"all_gather", "all_gather_coalesced"})
-"""Of these, the ones for which the backends of CPUs, gloo above all, want the same size of all ranks."""
 _SAME_DIMENSIONS: Final = frozenset(
     {
         "all_gather",
@@ -263,7 +261,7 @@ def _dtype(arrival: Arrival) -> str:
 def _shape(arrival: Arrival) -> str:
     """Shapes as text; equal for tensors with the same number of elements, which backends do not distinguish."""
     signature = _signature(arrival)
-    if signature.operation in _ANY_SIZE and not (signature.device == "cpu" and signature.operation in _SAME_ON_CPU):
+    if signature.operation in _ANY_SIZE and not arrival.wants_one_size:
         return "any"
     elements = [math.prod(shape) for shape in signature.shapes]
     more = f" and {signature.tensors - len(elements)} more" if signature.tensors > len(elements) else ""

@@ -22,7 +22,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
 from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import MAX_CALLERS, UNREAD, Arrival, OperationView
+from otel_torchdist.world.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
 from otel_torchdist.world.following.baselines import Baselines
 from otel_torchdist.world.following.call_history import RankLogs
 from otel_torchdist.world.following.channel_progress import ChannelProgress
@@ -41,6 +41,16 @@ _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 """Plain integers: arithmetic with enum members is several times slower."""
 DYING_NS: Final = 1_000_000_000
 """How long an ending process may take to close its other files after the locked one."""
+
+
+_GATHERS: Final = ("all_gather", "all_gather_coalesced")
+
+
+def _wants_one_size(group: GroupView | None, signature: SignatureName | None) -> bool:
+    """Whether a gather is gloo's: it checks on each rank that all outputs have the size of its own input."""
+    if group is None or signature is None or signature.operation not in _GATHERS or signature.device != "cpu":
+        return False
+    return not {"gloo", "cpu:gloo"}.isdisjoint(group.name.backend.split(","))
 
 
 class TapeFollower:
@@ -146,6 +156,7 @@ class TapeFollower:
             operation.peer,
             caller=caller,
             frames=self._led_to(operation),
+            wants_one_size=_wants_one_size(group, self.reader.names.signature(operation.signature)),
             label=(self.reader.names.label(operation.label, operation.piece) or "") if operation.label else "",
         )
         aligned = group is not None and group.name.aligned

@@ -81,7 +81,7 @@ ROWS: Final = (
         environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000"},
         due_s=6.0,
     ),
-    Row("operation", "different operation", "mismatched", "2", "rank 2 has entered barrier where ranks 0-1 have"),
+    Row("operation", "different operation", "mismatched", "2", "rank 2 is in barrier at operation, faulty.py:"),
     Row("shape", "different shape", "mismatched", "2", "rank 2 has shape 1,000 elements where ranks 0-1 have 4 elem"),
     Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
     Row("root", "different root", "mismatched", "2", "rank 2 has root rank 2 where ranks 0-1 have rank 0 in broadcast"),
@@ -99,7 +99,15 @@ ROWS: Final = (
         "2",
         "rank 2 sends 5 rows to rank 0, which expects 4",
     ),
-    Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
+    Row("skipped", "one operation left out", "mismatched", "2", "which rank 2 has left out"),
+    Row(
+        "helper",
+        "one call of a helper left out",
+        "mismatched",
+        "2",
+        f"rank 2 is in all_reduce at helper, faulty.py:{_line_number('# the second caller')}, where ranks 0-1 are in "
+        f"all_reduce at helper, faulty.py:{_line_number('# the first caller')}, which rank 2 has left out",
+    ),
     Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
     Row(
         "bucket",

@@ -38,8 +38,9 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> 
     assert root.attributes[semconv.VERDICT_RANKS] == "1"
     assert without_numbers(root.error, str(tmp_path / "saved")) == (
         "rank 1 is in checkpoint save CKPT, write_data, for N s (50.0 kB), and has not entered all_gather (sequence N, "
-        "default_pg) for N s; 1 of 2 ranks waits in stage write of the checkpoint; it is in hang at "
-        f"saving.py:{line_of('hangs')}; gloo raises an error in rank 0 in N s (timeout 1 min)"
+        "default_pg) for N s; it is in hang at "
+        f"saving.py:{line_of('hangs')}; 1 of 2 ranks waits in stage write of the checkpoint. "
+        "Gloo raises an error in rank 0 in N s (timeout 1 min)"
     )
     [found] = job.findings()
     assert found.name == "finding: checkpoint save (checkpoint_failed)"

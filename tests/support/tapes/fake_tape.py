@@ -247,6 +247,7 @@ class ClockedTape:
         phase: int = 0,
         parts: Sequence[int] = (),
         received: int = 0,
+        call_site: int | None = None,
     ) -> int:
         """Enter an operation, an uneven one if it is given the bytes that members get; returns its number."""
         self._sequence += 1
@@ -260,7 +261,7 @@ class ClockedTape:
             message_bytes=32_768,
             group=self.group if group is None else group,
             signature=self.signature if signature is None else signature,
-            call_site=self.call_site,
+            call_site=self.call_site if call_site is None else call_site,
             label=self.label,
             peer=peer,
             tag=tag,

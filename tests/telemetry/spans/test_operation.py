@@ -108,17 +108,15 @@ def test_synchronised_timing(make_tape: Callable[..., ClockedTape], flags: Flag,
 
 
 def test_what_led_to_a_call(rank: Rank) -> None:
-    """The frames of the program, innermost first, those of libraries as one entry; and whether there are others."""
+    """The frames of the program, innermost first, those of libraries as one entry; and whether there are too many."""
     names = rank.tape.writer.names
     site = names.intern(CallSiteName("train", "/home/user/train.py", 42))
     between, outer = names.intern("… lightning, torch …"), names.intern(CallSiteName("main", "/home/user/run.py", 7))
     path = ["train.py:42 train", "… lightning, torch …", "run.py:7 main"]
-    names.intern(CallPathName(site, (between, outer)))
-    rank.tape.operation()
+    rank.tape.operation(call_site=names.intern(CallPathName(site, (between, outer))))
     rank.tape.end_step()
     rank.poll()
-    names.intern(CallPathName(site, (between, outer), varies=True))
-    rank.tape.operation(signature=names.intern(SignatureName("broadcast", "", ((2,),), ("int64",), "cpu", 1)))
+    rank.tape.operation(call_site=names.intern(CallPathName(site, (between, outer), varies=True)))
     rank.tape.end_step()
     rank.poll()
     first, second = rank.sink.operations

@@ -86,7 +86,7 @@ def test_what_does_not_fit_comes_after() -> None:
     first, _, second = said.partition(". ")
     assert len(first) <= MOST < len(said)
     assert [*first.split("; "), *second.split("; ")] == [
-        *clauses[:4], clauses[4].capitalize(), *clauses[5:], "the rest",
+        *clauses[:5], clauses[5].capitalize(), *clauses[6:], "the rest",
     ]  # fmt: skip
 
 

@@ -150,6 +150,19 @@ def skipped() -> None:
     dist.barrier()
 
 
+def reduce_ones(count: int) -> None:
+    """A helper of several callers."""
+    dist.all_reduce(torch.ones(count))
+
+
+def helper() -> None:
+    """The last rank leaves out one call of a helper, and meets the others in it after the next one."""
+    if not is_faulty:
+        reduce_ones(2)  # the first caller
+    reduce_ones(3)  # the second caller
+    dist.barrier()
+
+
 def circular() -> None:
     """Groups of adjacent ranks: every rank begins with the group that it shares with the next one."""
     pairs = [dist.new_group([one, (one + 1) % size], group_desc=f"pair_{one}") for one in range(size)]
@@ -441,7 +454,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         late, engine, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
         circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
         overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
-        splits, silent_splits, gathered,
+        splits, silent_splits, gathered, helper,
     )
 }  # fmt: skip
 
