@@ -247,7 +247,7 @@ def outside_of_collectives(statements: Iterable[Statement]) -> tuple[tuple[int, 
 
 
 def frame_of(one: Statement) -> CallSiteName | None:
-    """The line of the job's code that a statement shows: of its stack the innermost frame outside torch."""
+    """The line of the job's code that a statement shows: of its stack the innermost frame of the user's code."""
     fact = one.fact
     if isinstance(fact, Raised | CalledAt):
         return user_frame(fact.frames)

@@ -182,5 +182,5 @@ def _tensor_bytes(sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -
 
 @lru_cache(maxsize=16_384)
 def call_site_of(frames: tuple[CallSiteName, ...]) -> CallSiteName | None:
-    """The first frame outside torch; None if stacks were not recorded."""
+    """The innermost frame of the user's code; None if stacks were not recorded."""
     return user_frame(frames)

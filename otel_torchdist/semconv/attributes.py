@@ -147,9 +147,9 @@ PIPELINE_MICROBATCH: Final = "torchdist.pipeline.microbatch"
 """The microbatch that is sent or received, from 0."""
 CALLER_PATH: Final = "torchdist.caller.path"
 """The frames that led to the call, innermost first: `train.py:42 step`, and `… lightning, torch …` for those of
-libraries. It is taken where calls of a kind are first seen."""
+libraries."""
 CALLER_PATH_VARIES: Final = "torchdist.caller.path.varies"
-"""True if calls from this line have also been reached in other ways than the one shown."""
+"""True if calls from this line are reached in too many ways to be told apart: the first one is shown."""
 COMPLETION: Final = "torchdist.completion"
 """How the end is known: `call`, `wait`, `callback`, `poll`, `event`, `watchdog`, `untracked`, `abandoned`, `failed`, or
 `unknown` (still open)."""

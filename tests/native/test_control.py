@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from otel_torchdist.capture.call_sites import CodeKind
 from otel_torchdist.native.library import OperationLayout, find_library
 from otel_torchdist.native.recording import NativePlan, NativeRecording, PlanFlag
 from otel_torchdist.native.tape_writer import NativeTapeWriter
@@ -89,7 +90,7 @@ def test_plan_that_nobody_asked_for(tape: NativeTapeWriter) -> None:
     assert not recording.plan(planned)
     assert not recording.plan(planned._replace(ragged_factor=(1 << 32) - 1))
     assert not recording.plan(None)
-    recording.learn_code(0, is_library=True)
+    recording.learn_code(0, int(CodeKind.BETWEEN))
     recording.forget_code()
     recording.end()
     recording.end()

@@ -37,7 +37,7 @@ class OperationCall:
         step: Number of the training step.
         peer: Global rank of the root, or of the other side of a send or receive; -1 if there is none.
         reduce_op: `sum`, `avg`, and so on; '' if there is none, or this torch (2.8) does not show it.
-        call_site: The first frame outside torch; None if there is none, as on autograd's threads.
+        call_site: The innermost frame of the user's code; None if there is none, as on autograd's threads.
         inputs: Before the operation: the tensors whose values it sends, themselves and not copies. Otherwise empty.
         outputs: After the operation: the tensors that it has written to, as far as the program still has them.
             Otherwise empty.

@@ -108,7 +108,7 @@ OPERATIONS: Final = (
     Column("phase", "VARCHAR", "`backward`, `outside_backward`, or null where that is not known."),
     Column("is_async", "BOOLEAN", "Whether the call returned a Work.", _flag(Flag.ASYNC)),
     Column("is_on_device", "BOOLEAN", "Whether it ran on a device.", _flag(Flag.ON_DEVICE)),
-    Column("function", "VARCHAR", "The function outside torch that called it; null if there is none."),
+    Column("function", "VARCHAR", "The function of the user's code that called it; null if there is none."),
     Column("file", "VARCHAR", "Its file."),
     Column("line", "INTEGER", "The line of the call."),
     Column(

@@ -38,7 +38,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         message_bytes: Bytes that this rank contributes.
         group: Name id of the process group.
         signature: Name id of operation, tensors and reduce op.
-        call_site: Name id of the first frame outside torch (0 when there is none).
+        call_site: Name id of the call site, or of a path to it (0 when there is none).
         label: Name id of the label (0 when there is none): a `LabelName`, or the text given with `record_comm`.
         peer: Global rank of the peer or root; -1 when there is none.
         tag: Tag of a point-to-point operation.
