@@ -14,6 +14,8 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.calls import Arrival
 
 Frames: TypeAlias = tuple[CallSiteName, ...]
+_Way: TypeAlias = tuple[Frames, str]
+"""The lines that led to a call, and what it is for: all units of FSDP are called from one line."""
 _NEXT_ROUND: Final = 1 << 31
 """More than any function has lines: a line that is behind comes again in the next round of a loop."""
 
@@ -73,7 +75,7 @@ def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) 
     """The call of one rank that another one has passed by, at the position where their ways part."""
     both = [(calls[usual], calls[other]) if usual in calls and other in calls else None for calls in history]
     known = [pair for pair in both[len(both) - both[::-1].index(None) :] if pair] if None in both else both
-    ways = [(_lines(pair[0].frames), _lines(pair[1].frames)) for pair in known if pair is not None]
+    ways = [(_way(pair[0]), _way(pair[1])) for pair in known if pair is not None]
     place = len(ways) - 1
     while place > 0 and ways[place - 1][0] != ways[place - 1][1]:
         # Ranks may differ in lines as they should: what is not the same visit must be the same calls, shifted.
@@ -82,7 +84,7 @@ def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) 
         place -= 1
     pair = known[place]
     assert pair is not None
-    if not _has_passed(pair[1].frames, pair[0].frames, [here for here, _ in ways[:place]]):
+    if not _has_passed(pair[1], pair[0], [here for here, _ in ways[:place]]):
         return None
     return _side(pair[0], _part(pair[0].frames, pair[1].frames)[0])
 
@@ -107,18 +109,18 @@ def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName
     return next(iter(one), None), next(iter(other), None)
 
 
-def _has_passed(other: Frames, usual: Frames, before: Sequence[Frames]) -> bool:
+def _has_passed(other: Arrival, usual: Arrival, before: Sequence[_Way]) -> bool:
     """Whether a rank has gone by the call in which the others are: by the order of lines, or of earlier rounds."""
-    if not other or not usual or other == usual:
+    if not other.frames or not usual.frames:
         return False
-    depth = _shared_depth(other, usual)
-    here, there = _frame_at(other, depth), _frame_at(usual, depth)
+    depth = _shared_depth(other.frames, usual.frames)
+    here, there = _frame_at(other.frames, depth), _frame_at(usual.frames, depth)
     if here is not None and there is not None and _is_same_function(here, there):
-        last = before[-1] if before else ()
-        from_line = _line_in(last, here, depth, _shared_depth(last, other))
+        last = before[-1][0] if before else ()
+        from_line = _line_in(last, here, depth, _shared_depth(last, other.frames))
         return _order(there.line, from_line) < _order(here.line, from_line)
-    rounds = [place for place, frames in enumerate(before) if frames == _lines(usual)]
-    return bool(rounds) and _lines(other) in before[rounds[-1] + 1 :]
+    rounds = [place for place, way in enumerate(before) if way == _way(usual)]
+    return bool(rounds) and _way(other) != _way(usual) and _way(other) in before[rounds[-1] + 1 :]
 
 
 def _line_in(frames: Frames, function: CallSiteName, depth: int, shared: int) -> int:
@@ -143,6 +145,10 @@ def _shared_depth(one: Frames, other: Frames) -> int:
 
 def _frame_at(frames: Frames, depth: int) -> CallSiteName | None:
     return frames[-1 - depth] if depth < len(frames) else None
+
+
+def _way(arrival: Arrival) -> _Way:
+    return _lines(arrival.frames), arrival.label
 
 
 def _lines(frames: Frames) -> Frames:

@@ -1,11 +1,12 @@
-"""Which code a frame belongs to, and which frame is shown."""
+"""Which frame of a rank is shown."""
 
-import pytest
+import dataclasses
 
-from otel_torchdist.code_owner import FrameOwner, owner_of
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.tape.names.model import CallSiteName
-from otel_torchdist.world.places import stack_text, thread_to_show, user_frame
+from otel_torchdist.world.model import Stacks
+from otel_torchdist.world.places import place_of, stack_text, thread_to_show, user_frame
+from tests.support.worlds.fake_world import FakeWorld, group_of
 
 VENV = "/home/ada/.venv/lib/python3.11/site-packages"
 TRAIN = CallSiteName("load_batch", "/home/ada/train.py", 57)
@@ -13,38 +14,32 @@ MAIN = CallSiteName("main", "/home/ada/train.py", 90)
 SLEEP = CallSiteName("Event.wait", "/usr/lib/python3.11/threading.py", 629)
 REDUCE = CallSiteName("all_reduce", f"{VENV}/torch/distributed/distributed_c10d.py", 3000)
 WRAPPER = CallSiteName("wrapper", f"{VENV}/torch/distributed/c10d_logger.py", 81)
+SEND = CallSiteName("Session.send", f"{VENV}/requests/sessions.py", 703)
+CONNECT = CallSiteName("connect", f"{VENV}/requests/adapters.py", 667)
 TRAINER = CallSiteName("Trainer.fit", f"{VENV}/lightning/trainer.py", 12)
-
-
-@pytest.mark.parametrize(
-    ("file", "owner"),
-    [
-        ("/home/ada/train.py", FrameOwner.USER),
-        ("/home/ada/torch/train.py", FrameOwner.USER),
-        ("/home/ada/otel_torchdist/examples/train.py", FrameOwner.USER),
-        ("<string>", FrameOwner.USER),
-        ("/tmp/ipykernel_1/2.py", FrameOwner.USER),
-        (f"{VENV}/torch/nn/modules/module.py", FrameOwner.TORCH),
-        ("/usr/lib/python3/dist-packages/torch/cuda/__init__.py", FrameOwner.TORCH),
-        ("/home/ada/src/pytorch/torch/distributed/run.py", FrameOwner.TORCH),
-        (f"{VENV}/torchvision/io.py", FrameOwner.PACKAGE),
-        (f"{VENV}/otel_torchdist/capture/c10d/hot_path.py", FrameOwner.OTEL_TORCHDIST),
-        ("/home/ada/src/otel_torchdist/guard.py", FrameOwner.OTEL_TORCHDIST),
-        (f"{VENV}/otel_torchdist/cli/demo.py", FrameOwner.PACKAGE),
-        ("/usr/lib/python3.11/socket.py", FrameOwner.STANDARD_LIBRARY),
-        ("/usr/local/lib/python3.13t/threading.py", FrameOwner.STANDARD_LIBRARY),
-        ("/home/ada/.pyenv/versions/3.10.13/lib/python3.10/json/decoder.py", FrameOwner.STANDARD_LIBRARY),
-        ("<frozen importlib._bootstrap>", FrameOwner.STANDARD_LIBRARY),
-    ],
-)
-def test_owner_of(file: str, owner: FrameOwner) -> None:
-    """A path shows whose code it is, for the layouts that Python and its environments have."""
-    assert owner_of(file) is owner
 
 
 def test_user_frame_is_the_innermost_of_the_users() -> None:
     """Frames of torch, of the standard library and of packages are skipped as long as there is a user frame."""
     assert user_frame([SLEEP, REDUCE, WRAPPER, TRAIN, TRAINER, MAIN]) == TRAIN
+
+
+def test_function_of_a_package_that_a_line_has_called() -> None:
+    """The innermost one is what the rank waits in; a package further out only runs the user's code."""
+    found = user_frame([SLEEP, CONNECT, SEND, TRAIN, TRAINER, MAIN])
+    assert found == dataclasses.replace(TRAIN, through="requests.connect")
+
+
+def test_thread_that_runs_nothing_of_the_users() -> None:
+    """A pool runs torch's own function: the line of the main thread is shown, which waits for the pool."""
+    world = FakeWorld(1)
+    world.ranks[0].enter(group_of(0, 1), 1.0, thread=7)
+    pool, main = ThreadStack(7, "ThreadPoolExecutor-0_0", (REDUCE, SLEEP)), ThreadStack(8, "MainThread", (SLEEP, MAIN))
+    [view] = world.snapshot(20.0).in_order
+    shown = dataclasses.replace(view, stacks=Stacks(view.heartbeat_ns, (main, pool)))
+    assert place_of(shown, shown.open[0], view.heartbeat_ns).frame == MAIN
+    alone = dataclasses.replace(view, stacks=Stacks(view.heartbeat_ns, (pool,)))
+    assert place_of(alone, alone.open[0], view.heartbeat_ns).frame == REDUCE
 
 
 def test_frame_of_a_package_where_the_user_has_none() -> None:

@@ -32,7 +32,7 @@ def _left_out(ways: Ways, ranks: tuple[int, ...]) -> str:
     if ways.left_out is None:
         return ""
     have_left_out = f"{name_ranks(ranks)} {have(ranks)} left out"
-    if ways.left_out.site == ways.sides[0].site:
+    if ways.left_out == ways.sides[0]:
         return f", which {have_left_out}"
     return f": {have_left_out} {ways.left_out.operation}{_label(ways.left_out)}{at_line(ways.left_out.site)}"
 

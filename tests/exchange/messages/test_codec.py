@@ -227,6 +227,18 @@ def test_windows_are_sent_without_their_calls() -> None:
     assert there.windows == {channel: (Window(3, 1 << 60, ()),)}
 
 
+def test_callers_are_sent_where_the_rank_is() -> None:
+    """Of calls in channels that a rank is not in, the line is sent alone: there may be hundreds."""
+    world = FakeWorld(2)
+    frames = CallSiteName("reduce", "/home/ada/utils.py", 5), CallSiteName("main", "/home/ada/train.py", 42)
+    for nth in range(2):
+        world.ranks[0].end(world.ranks[0].enter(group_of(0, 1, nth=nth), 1.0 + nth, frames=frames), 1.5 + nth)
+    (there,) = sent(world.snapshot(5.0, only=[0]))
+    shown = [arrival.frames for progress in there.progress.values() for arrival in progress.recent]
+    assert sorted(map(len, shown)) == [1, 2]
+    assert {one[0] for one in shown} == {frames[0]}
+
+
 def test_large_group_is_written_once() -> None:
     """A group of 4,096 ranks adds its size to an answer once, not once for each rank and operation."""
     size, local = 4_096, 64

@@ -142,6 +142,22 @@ def test_units_of_fsdp() -> None:
     )
 
 
+def test_unit_that_was_left_out() -> None:
+    """Units of FSDP are called in the order of earlier rounds: one that is further on has left one out."""
+    world = FakeWorld(3)
+    for rank in range(3):
+        units = [1, 2, 3, 4, 1, 3 if rank == 1 else 2]
+        for place, unit in enumerate(units):
+            world.ranks[rank].label = f"FSDP layers.{unit}"
+            number = world.ranks[rank].enter(EVERYBODY, 1.0 + place, shape=(unit,), frames=at("train:42"))
+            if place < len(units) - 1:
+                world.ranks[rank].end(number, 1.1 + place)
+    assert lead_of(the_verdict(world.snapshot(25.0))).startswith(
+        "rank 1 is in all_reduce (FSDP layers.3) at train, train.py:42, where ranks 0,2 are in "
+        "all_reduce (FSDP layers.2) at train, train.py:42, which rank 1 has left out"
+    )
+
+
 @pytest.mark.parametrize("frames", [(), at("main:70")])
 def test_two_ranks(frames: Frames) -> None:
     """Without a majority nobody has left anything out."""
