@@ -146,7 +146,8 @@ OTEL_PYTHON_TORCHDIST_STALL_IGNORE = "OTEL_PYTHON_TORCHDIST_STALL_IGNORE"
 
 Operations that are never reported as stalled, however long they take: a comma-separated list of patterns (``*``,
 ``?``) that are matched against the operation's name (``barrier``), its group's description (``mesh_eval``), what it is
-for (``FSDP encoder.*``, or the label of ``record_comm``), and its call site (``evaluate.py:run``). Deaths are still
+for (``FSDP encoder.*``, or the label of ``record_comm``), its call site (``evaluate.py:run``), and the function
+of a package that was called there (``torchmetrics.*``). Deaths are still
 reported.
 Default: ""
 """

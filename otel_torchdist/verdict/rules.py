@@ -82,7 +82,8 @@ class StallRules:
         if operation.group is not None:
             names.append(operation.group.label)
         if operation.call_site is not None:
-            names.append(f"{PurePath(operation.call_site.file).name}:{operation.call_site.function}")
+            site = operation.call_site
+            names += [f"{PurePath(site.file).name}:{site.function}", site.through]
         return any(fnmatchcase(name, pattern) for name in names if name for pattern in self.ignored)
 
 

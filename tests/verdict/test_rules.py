@@ -3,9 +3,10 @@
 import pytest
 
 from otel_torchdist.config import Config
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.worlds.fake_world import SECOND, FakeWorld
+from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of
 from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 
@@ -112,6 +113,17 @@ def test_patterns_that_fit_nothing_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(("actions", "needed_s"), [("log", 10), ("log,dump", 40), ("callback:alarm:ring", 40)])
+def test_function_of_a_package_is_ignored() -> None:
+    """Calls that a package makes are known by its function, from whichever line of the program it was called."""
+    site = CallSiteName("validate", "/home/user/train.py", 7, "torchmetrics.gather_all_tensors")
+    for pattern, is_ignored in (("torchmetrics.*", True), ("torchvision.*", False)):
+        world = FakeWorld(2)
+        world.ranks[0].enter(group_of(0, 1), 1.0, frames=(site,))
+        watching = Watching(world, ignored=[pattern])
+        watching.until(1 + THRESHOLD_S + 2)
+        assert (watching.reported == []) is is_ignored
+
+
 def test_what_timeouts_must_exceed(actions: str, needed_s: int) -> None:
     """The threshold, and the grace where anything but a warning comes after it."""
     config = Config.from_environment({"OTEL_PYTHON_TORCHDIST_ON_STALL": actions})
