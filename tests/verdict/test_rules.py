@@ -105,14 +105,6 @@ def test_what_is_to_be_left_alone(pattern: str) -> None:
     assert watching.reported == []
 
 
-def test_patterns_that_fit_nothing_change_nothing() -> None:
-    """A pattern must fit the whole of a name."""
-    watching = Watching(late_world(), ignored=["reduce", "train.py"])
-    watching.until(1 + THRESHOLD_S + 2)
-    assert len(watching.verdicts) == 1
-
-
-@pytest.mark.parametrize(("actions", "needed_s"), [("log", 10), ("log,dump", 40), ("callback:alarm:ring", 40)])
 def test_function_of_a_package_is_ignored() -> None:
     """Calls that a package makes are known by its function, from whichever line of the program it was called."""
     site = CallSiteName("validate", "/home/user/train.py", 7, "torchmetrics.gather_all_tensors")
@@ -124,6 +116,14 @@ def test_function_of_a_package_is_ignored() -> None:
         assert (watching.reported == []) is is_ignored
 
 
+def test_patterns_that_fit_nothing_change_nothing() -> None:
+    """A pattern must fit the whole of a name."""
+    watching = Watching(late_world(), ignored=["reduce", "train.py"])
+    watching.until(1 + THRESHOLD_S + 2)
+    assert len(watching.verdicts) == 1
+
+
+@pytest.mark.parametrize(("actions", "needed_s"), [("log", 10), ("log,dump", 40), ("callback:alarm:ring", 40)])
 def test_what_timeouts_must_exceed(actions: str, needed_s: int) -> None:
     """The threshold, and the grace where anything but a warning comes after it."""
     config = Config.from_environment({"OTEL_PYTHON_TORCHDIST_ON_STALL": actions})
