@@ -70,7 +70,7 @@ def test_callee_waits_for_its_caller(workers: Callable[[str], GlooJobs], command
     said = watch.wait_for(r"STALL: (.*)").group(1)
     assert re.match(
         r"ranks 0-1 have waited for each other for [\d.]+ s: rank 0 waits in its call of reduce on worker1 \(rank 1\), "
-        r"which is in all_reduce \(sequence 2, default_pg\), called in ",
+        r"which is in all_reduce \(sequence 2, default_pg\) at ",
         said,
     ), said
 

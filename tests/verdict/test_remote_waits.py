@@ -62,7 +62,7 @@ def test_callee_waits_for_its_caller() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
     assert sentence(verdict, 18).startswith(
         "ranks 0-1 have waited for each other for 18.0 s: rank 0 waits in its call of train on worker1 (rank 1), which "
-        "is in all_reduce (sequence 2, default_pg), called in train at train.py:42"
+        "is in all_reduce (sequence 2, default_pg) at train, train.py:42"
     )
 
 

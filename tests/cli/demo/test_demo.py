@@ -93,9 +93,9 @@ def test_names_rank_operation_and_line(seen: Seen) -> None:
     *_, verdict = re.findall(r"STALL: (rank 2 .*)\n +[\d.]+ s +(.*)", seen.out)
     sentence = re.fullmatch(
         r"rank 2 has not entered all_reduce \(DDP bucket 0, sequence \d+, default_pg\) for ([\d.]+) s; "
-        r"3 of 4 ranks wait; "
         rf"it is in (?:Digits\.)?__getitem__ at train\.py:{BLOCKING_LINE}; "
-        r"gloo raises an error in rank [013] in 29 min \d+ s \(timeout 30 min\)",
+        r"3 of 4 ranks wait in \S+ at \S+:\d+(?:, in \S+ \S+)?\. "
+        r"Gloo raises an error in rank [013] in 29 min \d+ s \(timeout 30 min\)",
         verdict[0],
     )
     assert sentence is not None, verdict

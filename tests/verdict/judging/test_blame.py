@@ -167,7 +167,7 @@ def test_waits_of_other_threads_make_no_circle() -> None:
     assert sentence(verdict, 24).startswith(
         "barrier (sequence 1, checkpoint) has not completed after 24.0 s; which ranks are missing is unknown: "
         "other threads of the ranks that are missing wait elsewhere, rank 0 waits for rank 1 in barrier (sequence 1, "
-        "checkpoint), called in train at train.py:42; rank 1 waits for rank 0 in all_reduce (sequence 2, default_pg)"
+        "checkpoint) at train, train.py:42; rank 1 waits for rank 0 in all_reduce (sequence 2, default_pg)"
     )
 
 

@@ -18,9 +18,9 @@ def test_circle_names_all_ranks_and_where_each_waits() -> None:
     assert [(link.rank, link.group.label) for link in verdict.circle if link.group] == [(0, "a"), (1, "b"), (2, "c")]
     assert sentence(verdict, 19).startswith(
         "ranks 0-2 have waited for each other for 19.0 s: "
-        "rank 0 waits for rank 1 in all_reduce (sequence 1, a), called in train at train.py:42; "
-        "rank 1 waits for rank 2 in all_reduce (sequence 1, b), called in train at train.py:42; "
-        "rank 2 waits for rank 0 in all_reduce (sequence 1, c), called in train at train.py:42"
+        "rank 0 waits for rank 1 in all_reduce (sequence 1, a) at train, train.py:42; "
+        "rank 1 waits for rank 2 in all_reduce (sequence 1, b) at train, train.py:42; "
+        "rank 2 waits for rank 0 in all_reduce (sequence 1, c) at train, train.py:42"
     )
 
 

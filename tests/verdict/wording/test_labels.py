@@ -81,7 +81,7 @@ def test_circle() -> None:
         world.ranks[rank].enter(group_of(0, 1, nth=rank, description=name), 1.0 + rank)
     assert sentence(the_verdict(world.snapshot(20.0)), 19).startswith(
         "ranks 0-1 have waited for each other for 19.0 s: rank 0 waits for rank 1 in all_reduce (FSDP a, sequence 1, "
-        "a), called in train at train.py:42; rank 1 waits for rank 0 in all_reduce (FSDP b, sequence 1, b)"
+        "a) at train, train.py:42; rank 1 waits for rank 0 in all_reduce (FSDP b, sequence 1, b)"
     )
 
 
