@@ -161,36 +161,63 @@ class FakeStack {
   std::vector<std::unique_ptr<FakeFrame>> frames_;
 };
 
-// Code that is a multiple of 160 belongs to a library, for every thread at any time.
-CodeKind kind_of(uint64_t code) { return code % 160 == 0 ? CodeKind::LIBRARY : CodeKind::PROGRAM; }
+// Whose code it is, for every thread at any time.
+CodeKind kind_of(uint64_t code) {
+  if (code % 160 == 0) {
+    return CodeKind::BETWEEN;
+  }
+  if (code % 96 == 0) {
+    return CodeKind::PACKAGE;
+  }
+  return code % 112 == 0 ? CodeKind::PROGRAM_ALONE : CodeKind::PROGRAM;
+}
+
+bool is_program(CodeKind kind) { return kind == CodeKind::PROGRAM || kind == CodeKind::PROGRAM_ALONE; }
 
 void check_walk(const Layout& layout, CodeKinds& kinds, CodeCache& cache, Random& random) {
-  FakeStack stack(layout);
+  FakeStack stack(layout), moved(layout);
   std::vector<CallSite> outermost_first;
   const uint64_t depth = random.below(90);
+  const uint64_t place = random.below(depth + 1);  // of the frame that is at another instruction in the other stack
+  size_t moved_index = depth;
   for (uint64_t index = 0; index < depth; ++index) {
     const uint64_t code = 16 * (1 + random.below(3'000)) * (random.below(8) != 0 ? 10 : 1);
     const auto instruction = static_cast<int64_t>(2 * random.below(500));
     const bool is_of_c = layout.owner != 0 && random.below(5) == 0;
     stack.push(code, instruction, is_of_c);
+    moved.push(code, index == place ? instruction + 2 : instruction, is_of_c);
     if (!is_of_c) {
       kinds.learn(code, kind_of(code));
+      moved_index = index == place ? outermost_first.size() : moved_index;
       outermost_first.push_back({code, instruction});
     }
   }
   stack.enter();
   CallSite expected;
+  size_t behind = 0;  // frames behind the program's
   for (size_t within = 0; within < 64 && within < outermost_first.size(); ++within) {
     const CallSite& site = outermost_first[outermost_first.size() - 1 - within];
-    if (kind_of(site.code) == CodeKind::PROGRAM) {
+    if (is_program(kind_of(site.code))) {
       expected = site;
+      behind = outermost_first.size() - 1 - within;
       break;
+    }
+    if (expected.code == 0 && kind_of(site.code) == CodeKind::PACKAGE) {
+      expected = site;
     }
   }
   bool is_known = false;
   const CallSite found = find_call_site(cache, kinds, &is_known);
   if (is_known) {  // another thread may have had all code forgotten
     check(found.code == expected.code && found.instruction == expected.instruction, "the site is the program's", depth);
+    const bool is_alone = kind_of(found.code) == CodeKind::PROGRAM_ALONE;
+    moved.enter();
+    const CallSite other = find_call_site(cache, kinds, &is_known);
+    if (is_known && is_program(kind_of(found.code)) && moved_index < behind) {
+      const bool is_seen = !is_alone && behind - moved_index <= 12;
+      check((other.around != found.around) == is_seen, "callers in reach tell calls apart", depth);
+    }
+    stack.enter();
   }
   const CallSite innermost = innermost_frame();
   check(innermost.code == (outermost_first.empty() ? 0 : outermost_first.back().code), "the innermost frame is found");
