@@ -309,6 +309,14 @@ FINDING_ROWS: Final = (
         "rank 2 has another result of all_reduce",
         ALL_VALUES,
     ),
+    FindingRow(
+        "lock_file",
+        "all ranks wait for a lock file",
+        "idle",
+        "0-2",
+        f"ranks 0-2 are in lock_file at faulty.py:{_line_number('# a lock file')}: no rank is in an operation",
+        {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000", "OTEL_PYTHON_TORCHDIST_IDLE_AFTER": "1"},
+    ),
     FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
 )
 """Faults without a stall."""

@@ -275,6 +275,13 @@ def two() -> None:
     dist.all_reduce(gradient, group=pairs[rank // 2])
 
 
+def lock_file() -> None:
+    """All ranks wait for a lock file that nobody removes."""
+    while not healthy and gate.exists():
+        time.sleep(0.2)  # a lock file
+    dist.all_reduce(gradient)
+
+
 def silent_dtype() -> None:
     """The last rank reduces elements of another type, of the same length: gloo does not complain."""
     dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
@@ -454,7 +461,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         late, engine, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
         circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
         overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
-        splits, silent_splits, gathered, helper,
+        splits, silent_splits, gathered, helper, lock_file,
     )
 }  # fmt: skip
 
