@@ -54,7 +54,7 @@ def again() -> None:
     """Make such a world for each update, and end it; the default group goes on, and is made anew in the end."""
     join()
     for update in range(5):
-        transfer = by_hand(f"update-{update % 2}")
+        transfer = by_hand(f"update-{update}")  # a file that is used again may hold old addresses
         dist.broadcast(TENSOR, src=0, group=transfer)
         dist.destroy_process_group(transfer)
         dist.all_reduce(TENSOR)
