@@ -15,7 +15,7 @@ from otel_torchdist.world.model import RankView, WorldSnapshot
 
 RAISES_NS: Final = 500_000_000
 """How long a program may take from the exception of a timeout to its end, or until it goes on."""
-ENDS_NS: Final = 5_000_000_000
+ENDS_NS: Final = 10_000_000_000
 """How long after that its launcher may take to end the others."""
 
 

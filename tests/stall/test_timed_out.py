@@ -81,7 +81,7 @@ def played(ending: Ending) -> tuple[FakeWorld, Watching]:
     if ending.launcher_s is not None:
         watching.until(ends_s + ending.launcher_s + 0.1)
         _end(ending, world, ending.late, ends_s + ending.launcher_s + 0.1, ending.late_status)
-    watching.until(ends_s + 8.0)
+    watching.until(ends_s + 13.0)
     return world, watching
 
 
