@@ -113,7 +113,9 @@ def _creation(verdict: Verdict) -> list[str]:
     call_sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
     frame = next((call_site for call_site in call_sites if call_site is not None), None)
     is_new_group = verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
-    return [f"the group is created in {describe_frame(frame)}"] if is_new_group and frame is not None else []
+    if not is_new_group or frame is None or verdict.circle:  # which has the lines of all
+        return []
+    return [f"the group is created in {describe_frame(frame)}"]
 
 
 def _endings(verdict: Verdict) -> list[str]:

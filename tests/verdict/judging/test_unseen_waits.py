@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.tape.layout import Flag, Phase
+from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
@@ -45,6 +45,18 @@ def test_backward_waits_for_what_it_has_issued() -> None:
         "called in train at train.py:43; "
         "rank 2 waits for rank 0 in broadcast (sequence 1, seed), called in train at train.py:40"
     )
+
+
+def test_creation_of_a_group() -> None:
+    """A rank that creates a group, as a DataLoader does for its seed, has left nothing out: its line is said once."""
+    world = ddp_world()
+    world.ranks[2].open.clear()
+    world.ranks[2].enter(SEED, 3.0, "new_group", kind=RecordKind.RENDEZVOUS, line=40)
+    for rank in (0, 1):
+        world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
+    assert sentence(verdict, 18).endswith("rank 2 waits for rank 0 in new_group (seed), called in train at train.py:40")
 
 
 def test_stack_in_the_engine() -> None:
