@@ -277,5 +277,5 @@ def operation_of(
         number, known_kind, entered, step, sequence, size, group, signature, call_site, label & _LABEL, peer, tag,
         thread,
         _FLAGS[flags], None, None, None, None, None, None, 0, None, known_phase, splits,
-        numerics, label >> _PIECE, caller,
+        numerics, label >> _PIECE, Blame.UNKNOWN, caller,
     )  # fmt: skip

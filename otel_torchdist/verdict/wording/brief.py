@@ -27,13 +27,20 @@ def compose(first: Sequence[str], more: Sequence[str]) -> str:
     return "; ".join(more)
 
 
+_LONG: Final = re.compile(rf"[^\s()]{{{_WIDTHS[0] + 1},}}")
+
+
 def _shortened(text: str) -> str:
-    """Cut the names in a text, the middle of the longest ones first, until it is short."""
+    """Cut the names in a text, the middle of the longest ones first, until it is short.
+
+    A text of many clauses stays long even so: then its names are worth more than the few characters.
+    """
+    tried = text
     for width in _WIDTHS:
-        if len(text) <= MOST:
-            break
-        text = re.sub(rf"[^\s()]{{{width + 1},}}", lambda name, width=width: _cut(name[0], width), text)
-    return text
+        if len(tried) <= MOST:
+            return tried
+        tried = re.sub(rf"[^\s()]{{{width + 1},}}", lambda name, width=width: _cut(name[0], width), text)
+    return tried if len(tried) <= MOST else re.sub(_LONG, lambda name: _cut(name[0], _WIDTHS[0]), text)
 
 
 def _cut(name: str, width: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.naming import name_ranks
+from otel_torchdist.units import seconds
 from otel_torchdist.verdict.idle import Idle, Stand
 from otel_torchdist.verdict.wording.frames import describe_frame
 
@@ -27,7 +28,7 @@ def describe_idle(idle: Idle, lasted_s: float, is_over: bool = False) -> str:
     others = sum(len(ranks) for _, ranks in ordered[MAX_LINES:])
     more = [f"{others} more elsewhere"] if others else []
     none = "no rank was in an operation" if is_over else "no rank is in an operation, and none has been"
-    return f"{', '.join([*places, *more])}: {none} for {lasted_s:.1f} s"
+    return f"{', '.join([*places, *more])}: {none} for {seconds(lasted_s)}"
 
 
 def _place(stand: Stand, ranks: list[int], is_over: bool) -> str:

@@ -131,7 +131,7 @@ def test_rank_that_ended_cleanly_is_absent() -> None:
     assert verdict.roll.standings[2] is Standing.ENDED
     said = sentence(verdict, 11)
     assert said.startswith("rank 2 has finished before all_reduce (")
-    assert "), which has been blocked for 11.0 s; 3 of 4 ranks wait; it was last in " in said
+    assert "), which has been blocked for 11.0 s; it was last in all_reduce, called in " in said
     world.ranks[2].is_seen_to_die(15.0, 0, TapeState.FINISHED)
     assert "rank 2 has exited with code 0 before all_reduce (" in sentence(the_verdict(world.snapshot(21.0)), 11)
 

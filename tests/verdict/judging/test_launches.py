@@ -78,7 +78,7 @@ def test_other_name_for_the_same_address() -> None:
     launch(world, {0: at(NODE), 1: at("10.0.0.1:29500", has_store=True), 2: at(NODE, has_store=True)})
     verdict = verdict_of(world, only=(0, 1, 2))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (3,))
-    assert "; ranks 0,2 wait at node0:29500, rank 1 waits at 10.0.0.1:29500" in sentence(verdict, 14)
+    assert ". Ranks 0,2 wait at node0:29500, rank 1 waits at 10.0.0.1:29500" in sentence(verdict, 14)
 
 
 def test_rank_that_only_just_looks_elsewhere() -> None:
@@ -112,7 +112,7 @@ def test_host_that_failed() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (0,))
     said = sentence(verdict, 14)
     assert said.startswith("rank 0 ended with DistNetworkError, and init_process_group (default_pg) has been blocked ")
-    assert "; 2 of 3 ranks wait at 127.0.0.1:29500; " in said
+    assert ". 2 of 3 ranks wait at 127.0.0.1:29500 in " in said
 
 
 def test_several_processes_of_one_rank() -> None:
@@ -123,7 +123,7 @@ def test_several_processes_of_one_rank() -> None:
     twins = dataclasses.replace(seen.ranks[1], twins=(4711, 4712))
     verdict = the_verdict(dataclasses.replace(seen, ranks={**seen.ranks, 1: twins}))
     assert verdict.ranks == (2,)
-    assert sentence(verdict, 14).endswith("; 2 processes claim to be rank 1 (pids 4711, 4712)")
+    assert sentence(verdict, 14).endswith(". 2 processes claim to be rank 1 (pids 4711, 4712)")
 
 
 def test_rank_that_the_world_does_not_have() -> None:
@@ -135,4 +135,4 @@ def test_rank_that_the_world_does_not_have() -> None:
     [(channel, before)] = world.ranks[2].progress.items()
     world.ranks[2].progress[channel] = before._replace(entered=0)
     verdict = dataclasses.replace(verdict_of(world), ranks=(2,))
-    assert "; there is no rank 2 in a world of 2" in sentence(verdict, 14)
+    assert ". There is no rank 2 in a world of 2" in sentence(verdict, 14)

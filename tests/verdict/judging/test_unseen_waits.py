@@ -43,7 +43,7 @@ def test_backward_waits_for_what_it_has_issued() -> None:
         "ranks 0-2 have waited for each other for 18.0 s: "
         "ranks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, sequence 1, default_pg), "
         "called in train at train.py:43; "
-        "rank 2 waits for rank 0 in broadcast (sequence 1, seed), called in train at train.py:40"
+        "rank 2 waits for rank 0 in broadcast (sequence 1, seed) at train, train.py:40"
     )
 
 
@@ -56,7 +56,7 @@ def test_creation_of_a_group() -> None:
         world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
     verdict = the_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
-    assert sentence(verdict, 18).endswith("rank 2 waits for rank 0 in new_group (seed), called in train at train.py:40")
+    assert sentence(verdict, 18).endswith("rank 2 waits for rank 0 in new_group (seed) at train, train.py:40")
 
 
 def test_stack_in_the_engine() -> None:
