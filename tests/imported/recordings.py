@@ -9,7 +9,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.findings import Findings, Judgement, Provenance
 from otel_torchdist.imported.recording import Recording, recording_of
 from otel_torchdist.imported.selection import Selection, choose
-from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.layout import Blame, How
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
@@ -28,9 +28,9 @@ class RecordedRank(FakeRank):
 
     ended: list[OperationView] = field(default_factory=list[OperationView])
 
-    def end(self, number: int, at_s: float, how: How = How.WATCHDOG, failure: str = "") -> None:
+    def end(self, number: int, at_s: float, how: How = How.WATCHDOG, failure: str = "", blame: Blame = Blame.UNKNOWN) -> None:
         """End an operation, as a watchdog sees it."""
-        super().end(number, at_s, how, failure)
+        super().end(number, at_s, how, failure, blame)
         assert self.last is not None
         self.ended.append(self.last)
 

@@ -10,7 +10,7 @@ from otel_torchdist.reproducer.model import Call, Create, End, Script, Wait
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView, OperationView
@@ -26,9 +26,9 @@ class RecordedRank(FakeRank):
 
     ended: list[OperationView] = field(default_factory=list[OperationView])
 
-    def end(self, number: int, at_s: float, how: How = How.WAIT, failure: str = "") -> None:
+    def end(self, number: int, at_s: float, how: How = How.WAIT, failure: str = "", blame: Blame = Blame.UNKNOWN) -> None:
         """End an operation."""
-        super().end(number, at_s, how, failure)
+        super().end(number, at_s, how, failure, blame)
         assert self.last is not None
         self.ended.append(self.last)
 

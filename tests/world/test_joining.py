@@ -87,9 +87,9 @@ def test_engine_that_is_busy() -> None:
     verdict = the_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
     assert said(snapshot, verdict) == (
-        "rank 1 of transfer has not entered broadcast (sequence 1, transfer) for 28.0 s; 1 of 2 ranks waits; "
-        "rank 0 waits for it, called in train at train.py:42; "
-        "rank 1 waits for rank 0 in all_reduce (sequence 1, default_pg), called in train at train.py:42"
+        "rank 1 of transfer has not entered broadcast (sequence 1, transfer) for 28.0 s; "
+        "rank 0 waits for it at train, train.py:42; "
+        "rank 1 waits for rank 0 in all_reduce (sequence 1, default_pg) at train, train.py:42"
     )
 
 
@@ -104,9 +104,9 @@ def test_trainer_that_is_late() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
     assert not isinstance(verdict.ranks[0], MemberRank)
     assert said(snapshot, verdict) == (
-        "rank 1 has not entered all_reduce (sequence 1, default_pg) for 28.0 s; 1 of 2 ranks waits; "
-        "rank 0 waits for it, called in train at train.py:42; "
-        "rank 1 of transfer waits for rank 0 in broadcast (sequence 1, transfer), called in train at train.py:42"
+        "rank 1 has not entered all_reduce (sequence 1, default_pg) for 28.0 s; "
+        "rank 0 waits for it at train, train.py:42; "
+        "rank 1 of transfer waits for rank 0 in broadcast (sequence 1, transfer) at train, train.py:42"
     )
 
 

@@ -8,8 +8,12 @@ from typing import Final
 
 MOST: Final = 200
 """Characters of the first sentence: what a terminal shows in two lines, and a page in one."""
-_WIDTHS: Final = (48, 40, 32, 24, 18, 12)
-"""How long a name may be, tried in this order. What remains of the shortest still tells two lines of a file apart."""
+LONGEST: Final = MOST * 5 // 4
+"""The same where the first clause has that much to say, as on the ranks of a circle, or else would lose the second."""
+_WIDTHS: Final = (48, 40, 32, 24)
+"""Longest name, tried in this order. Rather than cut names further, clauses come after the first sentence."""
+_NARROW: Final = (18, 12)
+"""The same for a clause that is too long by itself. What remains still tells two lines of a file apart."""
 
 
 def compose(first: Sequence[str], more: Sequence[str]) -> str:
@@ -20,27 +24,21 @@ def compose(first: Sequence[str], more: Sequence[str]) -> str:
         more: What the second one says.
     """
     for count in range(len(first), 0, -1):
-        lead = _shortened("; ".join(first[:count]))
-        if len(lead) <= MOST or count == 1:
+        lead = _shortened("; ".join(first[:count]), (*_WIDTHS, *_NARROW) if count == 1 else _WIDTHS)
+        if len(lead) <= (LONGEST if count == 2 else MOST) or count == 1:
             rest = "; ".join([*first[count:], *more])
             return f"{lead}. {rest[0].upper()}{rest[1:]}" if rest else lead
     return "; ".join(more)
 
 
-_LONG: Final = re.compile(rf"[^\s()]{{{_WIDTHS[0] + 1},}}")
+def _shortened(text: str, widths: Sequence[int]) -> str:
+    """Cut the names in a text, the middle of the longest ones first, until it is short."""
+    tries = [text, *(_with_names_of(text, width) for width in widths)]
+    return next((one for most in (MOST, LONGEST) for one in tries if len(one) <= most), tries[-1])
 
 
-def _shortened(text: str) -> str:
-    """Cut the names in a text, the middle of the longest ones first, until it is short.
-
-    A text of many clauses stays long even so: then its names are worth more than the few characters.
-    """
-    tried = text
-    for width in _WIDTHS:
-        if len(tried) <= MOST:
-            return tried
-        tried = re.sub(rf"[^\s()]{{{width + 1},}}", lambda name, width=width: _cut(name[0], width), text)
-    return tried if len(tried) <= MOST else re.sub(_LONG, lambda name: _cut(name[0], _WIDTHS[0]), text)
+def _with_names_of(text: str, width: int) -> str:
+    return re.sub(rf"[^\s()]{{{width + 1},}}", lambda name: _cut(name[0], width), text)
 
 
 def _cut(name: str, width: int) -> str:

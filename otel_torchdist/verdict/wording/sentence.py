@@ -11,7 +11,6 @@ from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.across import WaitBehind
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
 from otel_torchdist.verdict.launches import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
@@ -72,8 +71,10 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_coverage(verdict),
         *_deadline(verdict, verdict.since_ns + round(age_s * 1e9)),
     ]
-    behind = describe_waits_behind(verdict, _operation_behind, describe_frame)
-    return compose([cause_of(verdict, age), *places[:1], *behind, *_crowd(verdict)], details)
+    behind = describe_waits_behind(verdict)
+    if behind:  # one sentence that leads through all worlds
+        return compose(["; ".join([cause_of(verdict, age), *places[:1], *behind])], details)
+    return compose([cause_of(verdict, age), *places[:1], *_crowd(verdict)], details)
 
 
 def _node(verdict: Verdict) -> list[str]:
@@ -385,10 +386,6 @@ def _unknown(verdict: Verdict, age: str) -> str:
     if verdict.doubt is Doubt.SILENT:
         return f"{cause}, although all ranks that report have entered it"
     return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}" if verdict.doubt else cause
-
-
-def _operation_behind(wait: WaitBehind) -> str:
-    return describe_operation(wait.operation, wait.group, wait.operation_id)
 
 
 def _operation_id(verdict: Verdict) -> str:

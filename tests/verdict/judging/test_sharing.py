@@ -56,7 +56,7 @@ def test_calls_in_another_order() -> None:
         "two threads of ranks 0-1 share default_pg: the main thread calls all_reduce at train.py:50 and log_metrics "
         "calls all_reduce at train.py:30; which comes first is chance, and all_reduce (sequence "
     )
-    assert sentence(verdict, 19).endswith("one of the two needs a group of its own")
+    assert sentence(verdict, 19).endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
 
 
 def test_with_buckets_of_ddp() -> None:

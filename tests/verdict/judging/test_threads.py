@@ -59,8 +59,8 @@ def test_saver_that_hangs() -> None:
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
     assert sentence(verdict, 24).startswith(
-        "rank 1 has not entered all_reduce (sequence 2, savers) for 24.0 s; 1 of 2 ranks waits; "
-        "it is in write_shard at train.py:5"
+        "rank 1 has not entered all_reduce (sequence 2, savers) for 24.0 s; "
+        "it is in write_shard at train.py:5; 1 of 2 ranks waits in save at train.py:7"
     )
 
 

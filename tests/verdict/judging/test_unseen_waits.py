@@ -41,8 +41,7 @@ def test_backward_waits_for_what_it_has_issued() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
     assert sentence(verdict, 18) == (
         "ranks 0-2 have waited for each other for 18.0 s: "
-        "ranks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, sequence 1, default_pg), "
-        "called in train at train.py:43; "
+        "ranks 0-1 wait for rank 2 in all_reduce (DDP bucket 0, sequence 1, default_pg) at train, train.py:43; "
         "rank 2 waits for rank 0 in broadcast (sequence 1, seed) at train, train.py:40"
     )
 

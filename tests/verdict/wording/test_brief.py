@@ -7,12 +7,13 @@ import pytest
 
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
-from otel_torchdist.verdict.wording.brief import MOST, compose
+from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict, VerdictKind
+from otel_torchdist.verdict.wording.brief import LONGEST, MOST, compose
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
+from otel_torchdist.world.shared_groups import SharedGroup
 from otel_torchdist.world.ways import Side, Ways
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
@@ -24,9 +25,12 @@ MISSING = CallSiteName(f"Dataset.{LONG}", f"/home/ada/{LONG}_dataset.py", 1057, 
 BOTH_LINES = (r":1042\b", r":1057\b")
 
 
+A_SHARED_GROUP = SharedGroup(
+    GROUP.key, ("all_reduce", "reduce_scatter_tensor_coalesced"), (WAITS, MISSING), 0, ("main", f"{LONG} (train.py)")
+)
 A_DEATH = FirstDeath((2,), {}, False, False, False, True, 0, None, 0)
-CIRCLES = MOST * 5 // 4
-"""Two operations with the groups of both are more than other kinds have to say."""
+OF_TWO_CALLS = (VerdictKind.CIRCULAR, VerdictKind.SHARED_GROUP)
+"""Two operations with the lines of both are more than other kinds have to say."""
 
 
 def long_verdict(kind: VerdictKind) -> Verdict:
@@ -48,10 +52,11 @@ def long_verdict(kind: VerdictKind) -> Verdict:
         ranks=(2, 3) if kind is VerdictKind.CIRCULAR else (2,),
         places={rank: Place(Source.STACK, MISSING if rank == 2 else WAITS) for rank in range(4)},
         mismatch=mismatch_of(found.operation_id, parties, sides) if kind is VerdictKind.MISMATCHED else None,
-        circle=tuple(Link(rank, *where, None, site) for rank, site in links) if kind is VerdictKind.CIRCULAR else (),
+        circle=tuple(Link(rank, *where, call_site=site) for rank, site in links) if kind is VerdictKind.CIRCULAR else (),
         doubt=Doubt.RECORDS_LOST if kind is VerdictKind.UNKNOWN else None,
         hosts=(f"{LONG}.example.org",) if kind is VerdictKind.UNREACHABLE else (),
         first=None if kind is not VerdictKind.DEAD else A_DEATH,
+        sharing=Sharing((0, 1), A_SHARED_GROUP) if kind is VerdictKind.SHARED_GROUP else None,
         failures={2: f"{LONG}Error"} if kind is VerdictKind.DEAD else {},
     )
 
@@ -68,8 +73,8 @@ def mismatch_of(
 def test_first_sentence_of_every_kind(kind: VerdictKind) -> None:
     """Names are cut in the middle: lines, and what tells two files apart, remain."""
     lead = re.split(r"\. (?=[A-Z0-9])", sentence(long_verdict(kind), 2_999.0))[0]
-    assert len(lead) <= (CIRCLES if kind is VerdictKind.CIRCULAR else MOST), lead
-    assert lead.startswith(("rank 2 ", "ranks 2-3 ", "all 4 ranks ", "reduce_")), lead
+    assert len(lead) <= (LONGEST + 10 if kind in OF_TWO_CALLS else LONGEST), lead
+    assert lead.startswith(("rank 2 ", "ranks 2-3 ", "all 4 ranks ", "two threads of ranks 0-1 ", "reduce_")), lead
     wanted = {
         VerdictKind.MISMATCHED: BOTH_LINES,
         VerdictKind.CIRCULAR: BOTH_LINES,

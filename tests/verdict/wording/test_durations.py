@@ -63,7 +63,7 @@ def worded(verdict: Verdict) -> Verdict:
 @given(st.sampled_from(list(VerdictKind)), TIMES, TIMES)
 def test_sentences(kind: VerdictKind, age_ns: int, moment_ns: int) -> None:
     """Of every verdict that can be put into words without more evidence, however its times are wrong."""
-    if kind in (VerdictKind.MISMATCHED, VerdictKind.STUCK):
+    if kind in (VerdictKind.MISMATCHED, VerdictKind.SHARED_GROUP, VerdictKind.STUCK):
         return
     world = late_world(2).snapshot(21.0)
     verdict = locate(world, judging.the_verdict(world))
