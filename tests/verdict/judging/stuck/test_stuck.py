@@ -40,7 +40,7 @@ def test_the_only_rank_that_has_not_come_out() -> None:
     assert (verdict.kind, verdict.ranks) == NAMED
     assert sentence(verdict, 19.5).startswith(
         "rank 3 has not come out of all_reduce (sequence 1, default_pg) for 19.5 s, although others have: its device, "
-        "or its connection to them, is stuck or broken. It is in all_reduce"
+        "or its connection to them, is stuck or broken; it is in all_reduce"
     )
 
 
@@ -59,7 +59,7 @@ def test_two_ranks_whose_devices_have_done_more_than_they_show() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.STUCK, (2, 3))
     assert sentence(verdict, 19.5).startswith(
         "ranks 2-3 have not come out of all_reduce (sequence 1, default_pg) for 19.5 s, although others have: their "
-        "devices, or their connections to them, are stuck or broken. Rank 2 is in all_reduce"
+        "devices, or their connections to them, are stuck or broken; rank 2 is in all_reduce"
     )
 
 
