@@ -42,6 +42,8 @@ class RankState(enum.Enum):
     FINISHED = "finished"
     FAILED = "failed"
     DEAD = "dead"
+    FOLLOWED = "followed"
+    """Dead as well, but not the one that the verdict names."""
 
 
 _ENDS: Final = {
@@ -49,7 +51,7 @@ _ENDS: Final = {
     RankLife.FAILED: RankState.FAILED,
     RankLife.DEAD: RankState.DEAD,
 }
-OVER: Final = frozenset(_ENDS.values())
+OVER: Final = frozenset({*_ENDS.values(), RankState.FOLLOWED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ def rank_rows(
         own = blame if blame is not None and view.rank in blame.ranks else None
         doing = _doing(view, own, places.get(view.rank, ""), now_ns)
         state = _state(view, own, doing.age_s, threshold_s, now_ns)
+        if state is RankState.DEAD and blame is not None and blame.ranks and own is None:
+            state = RankState.FOLLOWED
         rows.append(_row(view, state, own is not None, doing, _Rates.of(samples.get(view.nonce, ()), now_ns), now_ns))
     rows += [_unseen(rank, host, blame) for rank, host in world.unreachable.items() if rank not in world.ranks]
     return sorted(rows, key=lambda row: row.rank)
@@ -256,6 +260,7 @@ _ORDER: Final = {state.value: place for place, state in enumerate(
         RankState.STALLED,
         RankState.WAITING,
         RankState.RUNNING,
+        RankState.FOLLOWED,
         RankState.FINISHED,
     )
 )}  # fmt: skip

@@ -23,12 +23,13 @@ from otel_torchdist import guard
 from otel_torchdist.files.kept import move_up, open_epoll
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.files.others import open_regular
+from otel_torchdist.job.ancestry import parent_of
 from otel_torchdist.job.runs.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.endings import LONGEST_NS, is_any_killed, is_launcher_awake
 from otel_torchdist.processes.error_file import error_file_of, error_in
 from otel_torchdist.processes.oom_kills import OomKills
-from otel_torchdist.processes.state import Stopped
+from otel_torchdist.processes.state import Stopped, name_of, outlives_request
 from otel_torchdist.processes.users import belongs_to
 from otel_torchdist.tape.identity import TapeIdentity, dead_status, process_start_ticks, shares_pids
 
@@ -38,9 +39,9 @@ ASK_S: Final = 0.01
 """Interval between polls of locks, or of a wait status that only the parent has so far."""
 ASKED_AT_ONCE: Final = 16
 """If there is more to poll than this, it is polled less often."""
-STATUS_SOON_NS: Final = 100_000_000
-"""How long a death is withheld that has no status yet. The kernel shows none while a parent that has waited for its
-child releases it."""
+STATUS_SOON_NS: Final = 1_000_000_000
+"""How long a death is withheld for which the kernel may still give a status: until its parent has waited for it, if the
+zombie may not be read."""
 STATUS_DUE_NS: Final = 5_000_000_000
 """A launcher that has not waited for a process by then never will."""
 _SIGKILL: Final = 9
@@ -59,6 +60,8 @@ class _Watched:
         pidfd: A pidfd of the process; -1 if there is none.
         lock: Descriptor of its tape if there is no pidfd; -1 otherwise.
         counter: Counter of out-of-memory kills in its cgroup.
+        launcher: The name of its parent process.
+        outlives_request: Whether SIGTERM would not have ended it, as of the last check.
         error_file: torchelastic's file for the exception that ends it; None if it has none.
         stopped: How it was prevented from running at the last check.
         ran_ns: When it was last seen to run without a heartbeat; 0 for never.
@@ -73,6 +76,8 @@ class _Watched:
     pidfd: int = -1
     lock: int = -1
     counter: Path | None = None
+    launcher: str = ""
+    outlives_request: bool = False
     error_file: Path | None = None
     stopped: Stopped | None = None
     ran_ns: int = 0
@@ -206,6 +211,7 @@ class DeathWatch:
             os.close(watched.lock)
             watched.lock = -1
         watched.pidfd, watched.counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
+        watched.launcher, watched.outlives_request = name_of(parent_of(pid)), outlives_request(pid) or False
 
     def _let_go(self, watched: _Watched) -> None:
         if watched.pidfd >= 0 and self._epoll is not None:
@@ -274,7 +280,24 @@ class DeathWatch:
         self._last_ns = at_ns = max(now_ns, self._last_ns + 1)
         stopped = watched.stopped
         state, since_ns = (stopped.state, stopped.since_ns) if stopped is not None else ("", 0)
-        return Death(at_ns, resolution_ns, stopped=state, stopped_since_ns=since_ns, ran_ns=watched.ran_ns)
+        if watched.pidfd >= 0:
+            self._note_handler(watched)  # a zombie still shows it
+        return Death(
+            at_ns,
+            resolution_ns,
+            stopped=state,
+            stopped_since_ns=since_ns,
+            ran_ns=watched.ran_ns,
+            outlives_request=watched.outlives_request,
+            launcher=watched.launcher,
+        )
+
+    def _note_handler(self, watched: _Watched) -> None:
+        """Note whether SIGTERM would end a process, as long as it is there."""
+        pid = watched.identity.pid
+        shown = outlives_request(pid)
+        if shown is not None and process_start_ticks(pid) == watched.identity.pid_start_ticks:
+            watched.outlives_request = shown
 
     def _find_others(self, now_ns: int) -> None:
         """Find out whether those that have just ended did so alone; they stay as long as that may still change."""
@@ -339,6 +362,8 @@ class DeathWatch:
             death = watched.death
             if death is None or watched.pidfd < 0:
                 continue
+            # In this order: once it has been waited for, its status is there, or never will be.
+            is_released = process_start_ticks(watched.identity.pid) != watched.identity.pid_start_ticks
             status = pidfd.wait_status(watched.pidfd)
             if status is not None:
                 keeps_oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL
@@ -346,9 +371,9 @@ class DeathWatch:
                 watched.is_published = True
                 self._write(watched)
                 self._ask_for_error(watched)
-            elif now_ns - death.at_ns > STATUS_SOON_NS:
+            elif is_released or now_ns - death.at_ns > STATUS_SOON_NS:
                 watched.is_published = True
-            if status is not None or now_ns - death.at_ns > STATUS_DUE_NS:
+            if status is not None or is_released or now_ns - death.at_ns > STATUS_DUE_NS:
                 watched.close()
 
     def _recheck(self) -> None:
@@ -358,6 +383,9 @@ class DeathWatch:
         for watched in self._watched.values():
             if watched.death is None and watched.pidfd < 0 and not watched.was_gone:
                 self._hold(watched)
+        for watched in self._watched.values():
+            if watched.death is None and watched.pidfd >= 0:
+                self._note_handler(watched)
         counters = {watched.counter for watched in self._watched.values() if watched.death is None and watched.counter}
         self._oom.forget_all_but(counters)
         self._oom.read()

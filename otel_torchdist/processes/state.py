@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
 _SLEEPS: Final = "D"
@@ -91,6 +92,27 @@ def _shows_end(pid: int, flags_of_end: int) -> bool:
     except OSError:
         return False
     return bool(flags & flags_of_end) or any(int(signals, 16) & _SIGKILL for signals in pending)
+
+
+_TAKEN: Final = re.compile(rb"^(?:SigBlk|SigIgn|SigCgt):\s*([0-9a-f]+)", re.MULTILINE)
+_SIGTERM: Final = 1 << (signal.SIGTERM - 1)
+
+
+def outlives_request(pid: int) -> bool | None:
+    """Whether a process handles, ignores or blocks SIGTERM, which ends others at once; None if it does not exist."""
+    try:
+        taken = _TAKEN.findall(Path(f"/proc/{pid}/status").read_bytes())
+    except OSError:
+        return None
+    return any(int(signals, 16) & _SIGTERM for signals in taken)
+
+
+def name_of(pid: int) -> str:
+    """The name of a process, of at most 15 characters; '' if it does not exist."""
+    try:
+        return readable(Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n"))
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

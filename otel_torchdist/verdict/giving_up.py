@@ -64,7 +64,7 @@ def gave_up(view: RankView) -> GivenUp | None:
     last = timed_out(view)
     if last is not None:
         at_ns = last.record.completed_ns or 0
-        return None if _went_on(view, last, at_ns) else GivenUp(view.rank, last, at_ns, _backend_of(last))
+        return None if went_on_after(view, last) else GivenUp(view.rank, last, at_ns, _backend_of(last))
     if view.failure not in RAISED_BY_WAITS or (view.last is not None and view.last.record.how is How.FAILED):
         return None
     for operation in view.open:
@@ -74,9 +74,10 @@ def gave_up(view: RankView) -> GivenUp | None:
     return None
 
 
-def _went_on(view: RankView, last: OperationView, at_ns: int) -> bool:
-    """Whether a rank handled the exception of a timeout, and ended much later for a reason of its own."""
-    return view.failure not in ("", last.failure) and view.heartbeat_ns - at_ns > WENT_ON_NS
+def went_on_after(view: RankView, failed: OperationView) -> bool:
+    """Whether a rank handled the exception of an operation, and ended much later for a reason of its own."""
+    failed_ns = failed.record.completed_ns or 0
+    return view.failure not in ("", failed.failure) and view.heartbeat_ns - failed_ns > WENT_ON_NS
 
 
 def all_given_up(views: Iterable[RankView]) -> list[GivenUp]:

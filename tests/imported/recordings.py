@@ -28,7 +28,9 @@ class RecordedRank(FakeRank):
 
     ended: list[OperationView] = field(default_factory=list[OperationView])
 
-    def end(self, number: int, at_s: float, how: How = How.WATCHDOG, failure: str = "", blame: Blame = Blame.UNKNOWN) -> None:
+    def end(
+        self, number: int, at_s: float, how: How = How.WATCHDOG, failure: str = "", blame: Blame = Blame.UNKNOWN
+    ) -> None:
         """End an operation, as a watchdog sees it."""
         super().end(number, at_s, how, failure, blame)
         assert self.last is not None

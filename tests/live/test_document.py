@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 
 import pytest
 
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.live.document import Document, RunPart, chosen_lanes, document_of
 from otel_torchdist.live.model import Bar
 from otel_torchdist.live.ranks import MAX_RANKS
@@ -59,6 +61,15 @@ def test_short_waits_are_no_stall() -> None:
     waiting = run_of(stalled_world(4, (2,), 3))
     assert (waiting.stall, waiting.item.state) == (None, "running")
     assert [row.state for row in waiting.ranks] == ["waiting", "waiting", "running", "waiting"]
+
+
+def test_ranks_that_followed() -> None:
+    """Beside the dead rank that a stall is blamed on, one that is dead as well has only followed."""
+    world = stalled_world(4, (2,), 17)
+    for rank, number in ((2, signal.SIGKILL), (1, signal.SIGTERM)):
+        died_ns = world.taken_ns - rank
+        world = changed(world, rank, alive=False, gone_since_ns=died_ns, death=Death(died_ns, status=int(number)))
+    assert [row.state for row in run_of(world).ranks] == ["stalled", "followed", "dead", "stalled"]
 
 
 def test_dead_and_stopped_ranks() -> None:

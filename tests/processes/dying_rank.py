@@ -1,10 +1,11 @@
 """A rank as a process that has a tape and obeys commands.
 
 `exit <code>`, `finish <code>` (its script, then it exits), `give-up` (as a backend does that waited for too long),
-`eat` (memory, without end), `join <process group>`.
+`eat` (memory, without end), `join <process group>`, `handle` (SIGTERM, from now on), `ignore` (SIGTERM).
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -31,6 +32,10 @@ def main() -> None:
                 os._exit(1)
             case ["join", group]:
                 os.setpgid(0, int(group))
+            case ["handle"]:
+                signal.signal(signal.SIGTERM, lambda number, frame: None)
+            case ["ignore"]:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             case ["eat"]:
                 eaten: list[bytes] = []
                 while True:

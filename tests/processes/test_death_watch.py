@@ -19,6 +19,7 @@ import pytest
 from otel_torchdist.job.runs.deaths import BY_CGROUP, Death, death_path, read_death
 from otel_torchdist.processes import death_watch, pidfd
 from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.processes.state import name_of, outlives_request
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.waiting import until
 
@@ -217,6 +218,41 @@ def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, monkeypatch: pytest
     assert len(asked) > 3
     if not shown:
         assert published_ns - death.at_ns >= death_watch.STATUS_SOON_NS
+
+
+@pytest.mark.parametrize("command", ["", "handle", "ignore"])
+def test_whether_sigterm_would_have_ended_it(ranks: DyingRanks, command: str) -> None:
+    """A rank that handles or ignores SIGTERM may have got it before SIGKILL, also if it does so only since a moment."""
+    process = ranks.start()
+    watcher, _ = ranks.watch()
+    if command:
+        assert process.stdin is not None
+        process.stdin.write(f"{command}\n")
+        process.stdin.flush()
+        until(lambda: outlives_request(process.pid))
+    process.kill()
+    (death,) = seen_by(watcher)
+    assert death.signal_name == "SIGKILL"
+    assert death.outlives_request is bool(command)
+    assert death.launcher == name_of(os.getpid()) != ""
+    assert read_death(ranks.tapes[0]) == death
+
+
+def test_status_that_never_comes(ranks: DyingRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Linux 6.15 there is none once the parent has waited for its child: the death is published at once."""
+    monkeypatch.setattr(death_watch, "dead_status", lambda pid, ticks: None)
+    monkeypatch.setattr(pidfd, "wait_status", lambda file: None)
+    monkeypatch.setattr(death_watch, "STATUS_SOON_NS", 1 << 62)
+    process = ranks.start()
+    tape, watch = TapeReader(ranks.tapes[0]), DeathWatch()
+    try:
+        watch.follow(tape.path, tape.identity, tape.owner)
+        process.kill()
+        process.wait(60)
+        until(lambda: watch.death_of(tape.identity.nonce) is not None)
+    finally:
+        watch.stop()
+        tape.close()
 
 
 def test_ranks_in_other_pid_namespaces(ranks: DyingRanks) -> None:

@@ -26,7 +26,9 @@ class RecordedRank(FakeRank):
 
     ended: list[OperationView] = field(default_factory=list[OperationView])
 
-    def end(self, number: int, at_s: float, how: How = How.WAIT, failure: str = "", blame: Blame = Blame.UNKNOWN) -> None:
+    def end(
+        self, number: int, at_s: float, how: How = How.WAIT, failure: str = "", blame: Blame = Blame.UNKNOWN
+    ) -> None:
         """End an operation."""
         super().end(number, at_s, how, failure, blame)
         assert self.last is not None

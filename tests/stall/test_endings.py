@@ -43,9 +43,10 @@ def test_agents_stay_for_the_last_verdict(others_s: float, is_seen: bool) -> Non
     while watching.detector.awaits_last_verdict and watching.now_s < 8.0:
         watching.until(watching.now_s + 0.1)
     assert watching.now_s <= others_s + 1.0
-    ((_, given),) = watching.verdicts
-    assert given.verdict.kind is VerdictKind.DEAD
-    assert 2 in given.verdict.ranks
+    # Where nothing shows how they ended, something may have ended all of them.
+    assert [(given.verdict.kind, given.verdict.ranks) for _, given in watching.verdicts] == (
+        [(VerdictKind.DEAD, (2,))] if is_seen else []
+    )
 
 
 def test_death_waits_for_what_the_rank_had_still_written() -> None:

@@ -49,6 +49,8 @@ class Doing(enum.Enum):
     ENDED = "finished"
     FAILED = "failed"
     DEAD = "dead"
+    FOLLOWED = "followed"
+    """Dead as well, but not the one that the verdict names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
         return None
     step = status.step
     if life in _ENDS:
-        return RankRow(rank, _ENDS[life], step)
+        is_other = verdict is not None and bool(verdict.ranks) and rank not in verdict.ranks
+        return RankRow(rank, Doing.FOLLOWED if is_other and life is RankLife.DEAD else _ENDS[life], step)
     if verdict is not None and verdict.kind.names_the_missing and rank in verdict.ranks:
         place = verdict.places.get(rank)
         operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.operation_id.sequence)}"
@@ -174,6 +177,7 @@ STYLES: Final = {
     Doing.ENDED: "dim",
     Doing.FAILED: "bold red",
     Doing.DEAD: "bold red",
+    Doing.FOLLOWED: "dim",
 }
 """Style of each state."""
 

@@ -73,7 +73,7 @@ def _table(screen: Screen) -> Table:
 
 def _cells(one: WatchRow, is_late: bool) -> list[RenderableType]:
     row, rates = one.row, one.rates
-    has_ended = row.doing in (Doing.ENDED, Doing.FAILED, Doing.DEAD)
+    has_ended = row.doing in (Doing.ENDED, Doing.FAILED, Doing.DEAD, Doing.FOLLOWED)
     return [
         str(row.rank),
         Text(f" {row.doing.value} ", style=STYLES[row.doing]),

@@ -36,6 +36,8 @@ class Death:
         stopped_since_ns: Since when it was in that state; 0 if it was running.
         ran_ns: When it was last seen to run without a heartbeat, according to the kernel; 0 for never.
         with_others: Whether other processes of the job that a signal had killed were on their way to their end already.
+        outlives_request: Whether SIGTERM alone would not have ended it: its program handles, ignores or blocks it.
+        launcher: The name of its parent process.
         error: Type and first line of the exception that ended it, from torchelastic's error file; '' if not known.
         asked: The signal that had asked it to end before; 0 for none that was recorded. Not in the file.
         asked_ns: When that came.
@@ -49,6 +51,8 @@ class Death:
     stopped_since_ns: int = 0
     ran_ns: int = 0
     with_others: bool = False
+    outlives_request: bool = False
+    launcher: str = ""
     error: str = ""
     asked: int = 0
     asked_ns: int = 0
@@ -135,8 +139,9 @@ def _death_from(found: Any, nonce: str) -> Death | None:
     if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
         return None
     is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in _STATES
-    error = known.get("error", "")
-    if not is_known or not isinstance(error, str) or not isinstance(known.get("with_others", False), bool):
+    is_known &= all(isinstance(known.get(name, False), bool) for name in ("with_others", "outlives_request"))
+    texts = {name: known.get(name, "") for name in ("error", "launcher")}
+    if not is_known or not all(isinstance(text, str) for text in texts.values()):
         return None
-    known["error"] = readable(error, MAX_ERROR)
+    known |= {name: readable(text, MAX_ERROR) for name, text in texts.items()}
     return Death(**known)

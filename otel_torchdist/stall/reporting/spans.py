@@ -165,7 +165,7 @@ class _Epoch:
         if operation is not None:
             start_ns = min(max(_wall(view, operation.record.arrived_ns), start_ns), root.end_ns - _SHORTEST_NS)
         return FinishedSpan(
-            name=semconv.STALL_RANK_SPAN.format(rank=rank, state=standing.value),
+            name=semconv.STALL_RANK_SPAN.format(rank=rank, state=_state(standing, named)),
             trace_id=root.trace_id,
             span_id=self.incident.bar(self.number, f"rank {rank}"),
             parent_id=root.span_id,
@@ -195,6 +195,11 @@ class _Epoch:
     def _final_span(self, view: RankView, operation: OperationView) -> LinkTarget:
         run = view.run or lone_run_id(view.nonce)
         return LinkTarget(trace_id_of_step(run, view.step), operation_span_id(view.nonce, operation.record.number))
+
+
+def _state(standing: Standing, is_named: bool) -> str:
+    """The word for what a rank has done: one that only ended after the cause is not shown like the first to die."""
+    return semconv.FOLLOWED if standing is Standing.DEAD and not is_named else standing.value
 
 
 def _wall(view: RankView, monotonic_ns: int) -> int:

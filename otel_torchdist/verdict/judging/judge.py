@@ -132,18 +132,18 @@ class Judge:
         """The verdict on a run that ended outside of any operation, after `operation_id`; None without a death."""
         roll = self._roll(operation_id)
         first = self._first_death(roll)
-        if first is None or first.together or roll.silent:
+        if first is None or first.together or first.is_open or roll.silent:
             return None
         is_over = all(operation.record.how not in (None, *RAISED) for operation in roll.waits.values())
         since_ns = first.at_ns if is_over else roll.since_ns  # nobody waited in what had ended well
         return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=since_ns)
 
     def _first_death(self, roll: RollCall) -> FirstDeath | None:
-        return first_death([self._world.ranks[rank] for rank in roll.standings], self._first_interrupted_ns(roll))
+        return first_death([self._world.ranks[rank] for rank in roll.standings])
 
     def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
         """Whether that death is what the others wait for, or what interrupted them."""
-        if first.together and not self._is_outlived(roll):
+        if (first.together or first.is_open) and not self._is_outlived(roll):
             return False
         if first.may_follow and roll.silent and not self._is_outlived(roll):
             return False
@@ -175,14 +175,6 @@ class Judge:
         """Whether a live rank has waited for the threshold: to it, ranks that ended together are dead."""
         living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
         return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
-
-    def _first_interrupted_ns(self, roll: RollCall) -> int | None:
-        """When the first rank was interrupted in the operation; None if none was."""
-        interrupted = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
-        times = [
-            one.record.completed_ns for one in interrupted if one is not None and one.operation_id == roll.operation_id
-        ]
-        return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def _blame(
         self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]

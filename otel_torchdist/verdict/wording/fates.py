@@ -50,7 +50,8 @@ def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
     how = f", and the first of them {ways.pop()}" if len(ways) == 1 else ""
     here = "" if are_all_seen else " here"
     spread_s = max(first.spread_ns / 1e9, SHORTEST_LEAD_S)
-    return f"all ranks{here} that died did so within {seconds(spread_s, 3)}{how}: no rank{here} caused it"
+    conclusion = "nothing shows which was first" if first.is_open else f"no rank{here} caused it"
+    return f"all ranks{here} that died did so within {seconds(spread_s, 3)}{how}: {conclusion}"
 
 
 def cause_states_death(verdict: Verdict) -> bool:

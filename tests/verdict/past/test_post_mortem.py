@@ -118,12 +118,10 @@ def test_one_died_and_the_others_were_interrupted(world: FakeWorld, group: Group
 
 
 def test_order_that_heartbeats_do_not_show(world: FakeWorld, group: GroupView) -> None:
-    """Two ranks that ended without a record, with last heartbeats within a second: both are named."""
+    """Two ranks that ended without a record, with last heartbeats within a second: one may be innocent."""
     tear(world, group, 0, 19.0)
     tear(world, group, 1, 19.0)
-    verdict = verdict_of(world, 19.6, {0: 19.0, 1: 19.0, 2: 18.2, 3: 18.9})
-    assert verdict is not None
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2, 3))
+    assert verdict_of(world, 19.6, {0: 19.0, 1: 19.0, 2: 18.2, 3: 18.9}) is None
 
 
 def test_one_left_cleanly(world: FakeWorld, group: GroupView) -> None:

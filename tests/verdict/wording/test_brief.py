@@ -52,7 +52,9 @@ def long_verdict(kind: VerdictKind) -> Verdict:
         ranks=(2, 3) if kind is VerdictKind.CIRCULAR else (2,),
         places={rank: Place(Source.STACK, MISSING if rank == 2 else WAITS) for rank in range(4)},
         mismatch=mismatch_of(found.operation_id, parties, sides) if kind is VerdictKind.MISMATCHED else None,
-        circle=tuple(Link(rank, *where, call_site=site) for rank, site in links) if kind is VerdictKind.CIRCULAR else (),
+        circle=tuple(Link(rank, *where, call_site=site) for rank, site in links)
+        if kind is VerdictKind.CIRCULAR
+        else (),
         doubt=Doubt.RECORDS_LOST if kind is VerdictKind.UNKNOWN else None,
         hosts=(f"{LONG}.example.org",) if kind is VerdictKind.UNREACHABLE else (),
         first=None if kind is not VerdictKind.DEAD else A_DEATH,

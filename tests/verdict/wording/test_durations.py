@@ -85,14 +85,16 @@ def test_deaths(asked_ns: int, at_ns: int, spread_ns: int) -> None:
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.4, 3.0])
 def test_death_after_a_failed_operation(gap_s: float) -> None:
-    """A run that ended outside of operations, after one that had failed: that was blocked until it failed."""
+    """A run that ended outside of operations, after one that failed on the others: that was blocked until it failed."""
     world = FakeWorld(3)
     group = group_of(0, 1, 2)
     world.meet(group, 1.0)
     for rank in world.ranks:
-        rank.end(rank.enter(group, 2.0), 4.0, How.FAILED, "RuntimeError")
+        is_first = rank.rank == 0
+        rank.end(rank.enter(group, 2.0), 4.0, How.WAIT if is_first else How.FAILED, "" if is_first else "RuntimeError")
         rank.seen_alive_s = 4.0
-        rank.is_seen_to_die(4.0 + gap_s + rank.rank * 0.5, 1 << 8, TapeState.FAILED, "RuntimeError")
+        failure = "ValueError" if is_first else "RuntimeError"
+        rank.is_seen_to_die(4.0 + gap_s + rank.rank * 0.5, 1 << 8, TapeState.FAILED, failure)
     views = [rank.view(60.0) for rank in world.ranks]
     found = examine(RUN, 3, views, StallRules(THRESHOLD_NS), START_NS + 60 * SECOND)
     assert found.verdict is not None

@@ -2,7 +2,8 @@
 
 Command line: `python -m tests.jobs.faults.ends.kills`.
 With `--count 50` a random one of four ranks is killed at a random moment of a busy loop of collectives, 50 times; with
-`--nodes 2` two ranks each run on two nodes with networks of their own.
+`--nodes 2` two ranks each run on two nodes with networks of their own. With `--deed terminate` it gets SIGTERM instead,
+and with `--deed cancel` torchrun does.
 """
 
 from __future__ import annotations
@@ -258,6 +259,42 @@ def kill_one(
         return victim, job.said()
 
 
+def ask(chance: random.Random, python: WarmPython | None, is_cancelled: bool) -> tuple[int, Said]:
+    """Send SIGTERM to a random rank of a job at a random moment, or to its torchrun.
+
+    Args:
+        chance: Which rank, and when.
+        python: As for `LaunchedJob`.
+        is_cancelled: Whether torchrun gets it.
+
+    Returns:
+        The rank, and what was reported.
+    """
+    victim = chance.randrange(RANKS)
+    with launched(python) as job:
+        time.sleep(chance.random() * 0.5)
+        if is_cancelled:
+            job.signal(signal.SIGTERM)
+        else:
+            os.kill(job.pid(victim), signal.SIGTERM)
+        job.wait_for_end()
+        time.sleep(2)
+        return victim, job.said(awaited=False)
+
+
+def blames(victim: int | None, said: Said) -> list[str]:
+    """What is wrong with the reports about ranks that got SIGTERM: only `victim` may be named."""
+    allowed = [("dead", str(victim))] if victim is not None else []
+    found = [f"the agent says {one}" for one in said.agent if one not in allowed]
+    for document in said.documents:
+        verdict, together = document["verdict"], document["ended_together"]
+        if verdict is not None and verdict["ranks"] != [victim]:
+            found.append(f"diagnose says {verdict['sentence']}")
+        if verdict is None and together is None:
+            found.append("diagnose does not say that ranks ended together")
+    return found
+
+
 def _wait_for_end_of(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
@@ -290,6 +327,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--deed", choices=("kill", "terminate", "cancel"), default="kill")
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--warm", action="store_true", help="let torchrun fork its ranks, which takes less time")
     options = parser.parse_args()
@@ -302,13 +340,19 @@ def main() -> int:
     chance, results = random.Random(options.seed), Counter[bool]()
     with nodes(2) if options.nodes == 2 else contextlib.nullcontext() as two:
         for number in range(options.count):
-            victim, said = kill_one(chance, python, two)
-            wrong = problems(victim, said)
+            if options.deed == "kill":
+                victim, said = kill_one(chance, python, two)
+                wrong = problems(victim, said)
+            else:
+                victim, said = ask(chance, python, options.deed == "cancel")
+                wrong = blames(victim if options.deed == "terminate" else None, said)
             results[not wrong] += 1
-            print(f"{number + 1}: rank {victim}: {'; '.join(wrong) or said.sentences[0]}", flush=True)
+            text = "; ".join(wrong) or (said.sentences[0] if said.sentences else "ended together")
+            print(f"{number + 1}: rank {victim}: {text}", flush=True)
     if python is not None:
         python.close()
-    print(f"{results[True]} right and {results[False]} wrong of {options.count} kills on {options.nodes} node(s)")
+    where = f"of {options.count} ({options.deed}) on {options.nodes} node(s)"
+    print(f"{results[True]} right and {results[False]} wrong {where}")
     return int(results[False] > 0)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.jobs.faults.ends.endings import ENDINGS, Ending, observe_ending, observe_kill
-from tests.jobs.faults.ends.kills import launched
+from tests.jobs.faults.ends.kills import ask, blames, launched
 from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.warm_python import WarmPython
 
@@ -21,6 +23,13 @@ def test_rank_is_killed_under_the_usual_torchrun() -> None:
     """The same holds where nothing in torchrun is changed for the tests."""
     outcome = observe_kill(None)
     assert not outcome.problems, "\n".join(outcome.problems)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_rank_gets_sigterm(warm_python: WarmPython, is_cancelled: bool) -> None:
+    """No innocent rank is named, whether one rank got SIGTERM or torchrun did."""
+    victim, said = ask(random.Random(), warm_python, is_cancelled)
+    assert blames(None if is_cancelled else victim, said) == []
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
