@@ -287,16 +287,15 @@ def test_rank_that_takes_over_relays_nothing_twice(tmp_path: Path, caplog: pytes
     assert caplog.messages == ["stall: rank 2 is late", "stall over"]
 
 
-@pytest.mark.parametrize(("handlers", "shown"), [([], []), ([logging.StreamHandler()], []), (["file"], ["stall"])])
+@pytest.mark.parametrize(("handlers", "shown"), [([], []), (["stream"], []), (["file"], ["stall"])])
 def test_announced_warnings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: list[logging.Handler | str], shown: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: list[str], shown: list[str]
 ) -> None:
     """What is on the job's standard error already is only relayed into logs that people keep elsewhere."""
     logger = logging.getLogger("otel_torchdist")
     kept = logging.FileHandler(tmp_path / "kept.log", delay=False)
-    found = [kept if handler == "file" else handler for handler in handlers]
-    for one in (one for one in found if isinstance(one, logging.StreamHandler) and one is not kept):
-        one.setStream(sys.stderr)
+    made: dict[str, logging.Handler] = {"file": kept, "stream": logging.StreamHandler(sys.stderr)}
+    found = [made[handler] for handler in handlers]
     monkeypatch.setattr(logger, "handlers", found)
     monkeypatch.setattr(logger, "propagate", False)
     relay = LogRelay(tmp_path)
