@@ -27,8 +27,28 @@ def timeout_hints(verdict: Verdict) -> list[str]:
     # The operations of one verdict are of one group; the first one to end is the one with the shortest timeout.
     first = min(waits, key=lambda operation: _name(operation).timeout_ms)
     name = _name(first)
-    hints = [_timeout(name, first.group.label if first.group is not None else "", waits)]
+    label = first.group.label if first.group is not None else ""
+    hints = [_timeout(name, label, waits)] if _may_only_be_late(verdict.kind) else []
     return [*hints, *_of_nccl(name, verdict)] if backend_of(name) == "NCCL" else hints
+
+
+def _may_only_be_late(kind: VerdictKind) -> bool:
+    """Return whether the operation may still complete, so that a longer timeout can be the cure."""
+    match kind:
+        case VerdictKind.ABSENT | VerdictKind.RENDEZVOUS | VerdictKind.DEVICE | VerdictKind.UNKNOWN:
+            return True
+        case (
+            VerdictKind.SHARED_GROUP
+            | VerdictKind.MISMATCHED
+            | VerdictKind.DEAD
+            | VerdictKind.FROZEN
+            | VerdictKind.CIRCULAR
+            | VerdictKind.UNMATCHED
+            | VerdictKind.STUCK
+            | VerdictKind.TRANSPORT
+            | VerdictKind.UNREACHABLE
+        ):
+            return False
 
 
 def _name(operation: OperationView) -> GroupName:

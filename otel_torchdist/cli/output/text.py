@@ -17,6 +17,7 @@ from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.units import passed
+from otel_torchdist.verdict.wording.fates import describe_way
 from otel_torchdist.world.model import RankView, life_in
 
 MAX_LINE: Final = 65_536
@@ -82,13 +83,21 @@ _FATES: Final = {
 
 def fates(views: Iterable[RankView]) -> list[str]:
     """Clauses, each for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
-    crowds: dict[tuple[RankLife, str], list[int]] = {}
+    crowds: dict[tuple[RankLife, str, str], list[int]] = {}
     for view in views:
-        crowds.setdefault((life_in(view), view.failure or _exit_code(view)), []).append(view.rank)
+        life = life_in(view)
+        way = describe_way(view.death) if life is RankLife.DEAD else ""
+        crowds.setdefault((life, way, view.failure or _exit_code(view)), []).append(view.rank)
     return [
-        f"{name_ranks(sorted(ranks))} {_FATES[life][len(ranks) > 1]}{f' with {failure}' if failure else ''}"
-        for (life, failure), ranks in crowds.items()
+        f"{name_ranks(sorted(ranks))} {_fate(life, way, failure, len(ranks) > 1)}"
+        for (life, way, failure), ranks in crowds.items()
     ]
+
+
+def _fate(life: RankLife, way: str, failure: str, are_several: bool) -> str:
+    if way:
+        return way.replace("was ", "were ", 1) if are_several else way
+    return f"{_FATES[life][are_several]}{f' with {failure}' if failure else ''}"
 
 
 def _exit_code(view: RankView) -> str:

@@ -32,7 +32,7 @@ from otel_torchdist.world.rank_values import ParameterRange
 def describe_finding(event: Finding) -> str:
     """Describe what was found without a stall, and what it costs."""
     if isinstance(event, MismatchFound):
-        return f"{describe_mismatch(event.mismatch, event.group)}; no rank is blocked, but results may be wrong"
+        return f"{describe_mismatch(event.mismatch, event.group)}; it did not hang, but results may be wrong"
     if isinstance(event, SlowFound):
         ranks = event.part.ranks
         return event.part.text + (_of_machine(event.world, ranks[0]) if len(ranks) == 1 else "")

@@ -190,7 +190,7 @@ class Judge:
 
     def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
         """The verdict on ranks that are missing and wait for no other."""
-        frozen = self._frozen(guilty)
+        frozen = self._frozen(rank for rank in guilty if roll.standings[rank] is not Standing.ENDED)
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
         absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)

@@ -148,16 +148,20 @@ def _places(verdict: Verdict) -> list[str]:
     located = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     located = [rank for rank in located if rank not in said or _adds(verdict.places[rank], said[rank])]
     alone = len(verdict.ranks) == 1
-    clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
+    clauses = [_place_of(verdict, rank, "it" if alone else f"rank {rank}") for rank in located]
     if verdict.ranks and lone_saver(verdict) is None:
         savers = [(rank, describe_checkpoint(verdict.places[rank])) for rank in located]
         clauses = [f"{'it' if alone else f'rank {rank}'} is in {text}" for rank, text in savers if text] + clauses
     calls = [describe_call(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
     if verdict.kind is not VerdictKind.CIRCULAR:
         clauses = [*filter(None, calls), *clauses]
-    if verdict.kind is VerdictKind.DEAD:
-        clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
+
+
+def _place_of(verdict: Verdict, rank: int, subject: str) -> str:
+    clause = describe_place(verdict.places[rank], subject)
+    is_gone = verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in (Standing.DEAD, Standing.ENDED)
+    return clause.replace(" is in ", " was in ", 1) if is_gone else clause
 
 
 def _adds(place: Place, call_site: CallSiteName | None) -> bool:
