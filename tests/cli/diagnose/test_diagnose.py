@@ -35,7 +35,7 @@ def test_living_and_killed_in_a_collective(gloo: Callable[..., GlooJobs], module
     """The verdict on a hanging job names the late rank; once all ranks are killed, so does that on its last moment."""
     jobs, directory = directory_of(module_base, lambda: gloo("is late", reader="none"))
     verdict = (
-        rf"rank 2 has not entered {SITE} for [\d.]+ s; it .*; 3 of 4 ranks wait in <module> at training\.py:\d+\. .*"
+        rf"rank 2 has not entered {SITE} for [\d.]+ s; it .*; 3 of 4 ranks wait in <module> at training\.py:\d+(\. .*)?"
     )
     # The last moment is that of the last heartbeat, up to a second before the end.
     until(lambda: ask(module_base, "--run-dir", directory, threshold_s=2.5).has(f"verdict  {verdict}"), 60)
