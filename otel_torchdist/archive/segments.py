@@ -29,7 +29,7 @@ from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encod
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Flag, How, Phase, unpack_label
+from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, ActivityKind, Blame, Flag, How, Phase, unpack_label
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 from otel_torchdist.tape.names.lines import decode_line
 from otel_torchdist.tape.names.model import MAX_TEXT, Name
@@ -52,7 +52,8 @@ ACTIVITY_COLUMNS: Final = (
     "number", "kind", "entered_ns", "step", "detail", "thread", "completed_ns", "how", "failure"
 )  # fmt: skip
 PLAN: Final = (
-    "kind", "flags", "group", "signature", "call_site", "label_word", "thread", "failure", "how", "started_how", "phase"
+    "kind", "flags", "group", "signature", "call_site", "label_word", "thread", "failure", "how", "started_how", "phase",
+    "blame", "caller",
 )  # fmt: skip
 _TABLES: Final = (OPERATION_COLUMNS, OPERATION_COLUMNS, STEP_COLUMNS, ACTIVITY_COLUMNS)
 _HALF_WIDE: Final = ("peer", "tag")
@@ -61,13 +62,16 @@ _GROWING: Final = frozenset({"number", "entered_ns", "ended_ns", "step", "sequen
 _plan_of: Final = attrgetter(*PLAN)
 _HOWS: Final = frozenset([None, *map(int, How)])
 _PHASES: Final = frozenset(map(int, Phase))
+_BLAMES: Final = frozenset(map(int, Blame))
 
 _Hex = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 _Count = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
 _Signed = Annotated[int, Meta(ge=-MAX_TIME_NS, le=MAX_TIME_NS)]
 _Small = Annotated[int, Meta(ge=0, lt=1 << 32)]
 _Code = Annotated[int, Meta(ge=0, lt=1 << 16)]
-_Plan = tuple[_Code, _Code, _Small, _Small, _Small, _Small, _Small, _Small, _Code | None, _Code | None, _Code]
+_Plan = tuple[
+    _Code, _Code, _Small, _Small, _Small, _Small, _Small, _Small, _Code | None, _Code | None, _Code, _Code, _Code
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def encode(segment: Segment, names: Names, groups: Iterable[int] = ()) -> bytes:
         *pack_facts(segment.activities),
     ]
     referred = {identity for plan in plans for identity in (*plan[2:5], unpack_label(plan[5])[0], plan[7])}
-    referred.update(identity for plan in plans for identity in names.path_ids(plan[4]))
+    referred.update(identity for plan in plans for identity in (*names.path_ids(plan[4]), names.caller_id(plan[12])))
     referred.update(identity for activity in segment.activities for identity in names_of(activity))
     sites = {one.call.call_site for one in segment.activities if one.call is not None}
     referred.update(identity for site in sites for identity in names.path_ids(site))
@@ -308,8 +312,8 @@ def _described_in(raw: bytes) -> tuple[_Described, dict[int, Name], int]:
     except DecodingError as error:
         raise DamagedSegmentError(f"its description: {readable(str(error), 200)}") from error
     if not all(
-        kind in OPERATION_KINDS and how in _HOWS and started in _HOWS and phase in _PHASES
-        for kind, *_, how, started, phase in described.plans
+        kind in OPERATION_KINDS and how in _HOWS and started in _HOWS and phase in _PHASES and blame in _BLAMES
+        for kind, *_, how, started, phase, blame, _caller in described.plans
     ):
         raise DamagedSegmentError("its description: a plan is not one of a tape")
     found = map(decode_line, raw[end : end + lines].split(b"\n"))
@@ -323,9 +327,9 @@ def _operations(columns: Sequence[array[int]], plans: Sequence[_Plan], splits: M
 
 def _maker(plan: _Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ...]], Operation]:
     """Return what makes operations of a plan from their rows."""
-    kind, flags, group, signature, call_site, label_word, thread, failure, how, started_how, phase = plan
+    kind, flags, group, signature, call_site, label_word, thread, failure, how, started_how, phase, fault, caller = plan
     label, piece = unpack_label(label_word)
-    kind, flag, when = OPERATION_KINDS[kind], Flag(flags), Phase(phase)
+    kind, flag, when, blame = OPERATION_KINDS[kind], Flag(flags), Phase(phase), Blame(fault)
     ended, started = (None if code is None else How(code) for code in (how, started_how))
 
     def operation(row: tuple[int, ...]) -> Operation:
@@ -336,7 +340,7 @@ def _maker(plan: _Plan, splits: Mapping[int, Splits]) -> Callable[[tuple[int, ..
         return Operation(
             number, kind, entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, flag,
             returned, wait_entered, wait_returned, began, completed, ended, failure, started, when, splits.get(number),
-            None, piece,
+            None, piece, blame, caller,
         )  # fmt: skip
 
     return operation

@@ -133,9 +133,13 @@ class Recorder:
         self._group_counts[world, ranks] += 1
         return nth
 
-    def forget_group(self, ranks: tuple[int, ...]) -> None:
-        """Do not count a group of the default world that could not be created."""
-        self._group_counts["", ranks] -= 1
+    def groups_before(self, ranks: tuple[int, ...], world: str = "") -> int:
+        """Return how many groups with these members of a world have been counted."""
+        return self._group_counts[world, ranks]
+
+    def forget_group(self, ranks: tuple[int, ...], nth: int) -> None:
+        """Do not count the group of the default world before which there were `nth`, and which was not created."""
+        self._group_counts["", ranks] = nth
 
     def is_of(self, rank: int, world_size: int) -> bool:
         """Whether it records this rank of a world of this size."""

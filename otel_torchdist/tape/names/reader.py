@@ -44,6 +44,7 @@ class Names:
         self.renamed = 0
         self._names: dict[int, Name] = {}
         self._callers: dict[int, str] = {MAIN_CALLER: MAIN_THREAD}
+        self._caller_ids: dict[int, int] = {}
         self.update(names or {})
 
     def update(self, names: Mapping[int, Name]) -> None:
@@ -51,7 +52,9 @@ class Names:
         if not self._names.keys().isdisjoint(names):
             self.renamed += 1
         self._names.update(names)
-        self._callers.update({name.number: name.function for name in names.values() if isinstance(name, CallerName)})
+        callers = {identity: name for identity, name in names.items() if isinstance(name, CallerName)}
+        self._callers.update({name.number: name.function for name in callers.values()})
+        self._caller_ids.update({name.number: identity for identity, name in callers.items()})
 
     @property
     def count(self) -> int:
@@ -104,6 +107,10 @@ class Names:
     def caller(self, number: int) -> str:
         """Return what the threads with this number run; '' if it is not known."""
         return self._callers.get(number, "")
+
+    def caller_id(self, number: int) -> int:
+        """Return the id of the name of the threads with this number; `OTHER` if it has none."""
+        return self._caller_ids.get(number, OTHER)
 
     def parameters(self, identity: int) -> tuple[str, ...]:
         """Return the names of parameters with this id; empty if they are not known."""

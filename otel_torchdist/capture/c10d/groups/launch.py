@@ -15,7 +15,7 @@ from typing import Any
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.groups.meeting import Meeting, meeting_of
-from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, GroupEvents, Rendezvous
+from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, NOT_COUNTED, GroupEvents, Rendezvous
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.torch_api import c10d
 
@@ -39,7 +39,8 @@ class Launch:
             and not before.has_joined
             and recorder.is_of(meeting.rank, meeting.world_size)
         ):
-            recorder.forget_group(before.ranks)  # this one is the first again, as on the ranks without an error
+            if before.nth != NOT_COUNTED:
+                recorder.forget_group(before.ranks, before.nth)  # this one is the first again, as on the other ranks
         else:
             recorder = self._events.default_group_begins(meeting.rank, meeting.world_size)
         if recorder is not None:

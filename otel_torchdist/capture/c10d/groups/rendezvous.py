@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP: Final = "init_process_group"
 
+NOT_COUNTED: Final = -1
+
 
 class GroupEvents(Protocol):
     """Receiver of group events."""
@@ -61,7 +63,7 @@ class Rendezvous:
     Attributes:
         recorder: Recorder of the operation; None while it is not recorded.
         ranks: Global ranks of the members.
-        nth: How many groups with these members came before.
+        nth: How many groups with these members came before; `NOT_COUNTED` before `enter`.
         place: Which world the group is of.
         thread: Native id of the thread that creates it.
         python_thread: What Python calls that thread.
@@ -73,7 +75,7 @@ class Rendezvous:
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self.ranks: tuple[int, ...] = ()
-        self.nth = 0
+        self.nth = NOT_COUNTED
         self.place = DEFAULT_WORLD
         self.thread = threading.get_native_id()
         self.python_thread = threading.get_ident()
@@ -111,7 +113,10 @@ class Rendezvous:
         self.recorder = recorder
         self.ranks = ranks
         self.place = place
-        self.nth = recorder.count_group(ranks, place.world)
+        self.nth = recorder.groups_before(
+            ranks, place.world
+        )  # known before it is counted, wherever that is interrupted
+        recorder.count_group(ranks, place.world)
         self.address = address
         tape = recorder.tape
         self._name = tape.names.intern(self._group(name, description, backend, timeout_ms), SPARE_OF_GROUPS)
