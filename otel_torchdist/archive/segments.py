@@ -52,8 +52,8 @@ ACTIVITY_COLUMNS: Final = (
     "number", "kind", "entered_ns", "step", "detail", "thread", "completed_ns", "how", "failure"
 )  # fmt: skip
 PLAN: Final = (
-    "kind", "flags", "group", "signature", "call_site", "label_word", "thread", "failure", "how", "started_how", "phase",
-    "blame", "caller",
+    "kind", "flags", "group", "signature", "call_site", "label_word", "thread", "failure", "how", "started_how",
+    "phase", "blame", "caller",
 )  # fmt: skip
 _TABLES: Final = (OPERATION_COLUMNS, OPERATION_COLUMNS, STEP_COLUMNS, ACTIVITY_COLUMNS)
 _HALF_WIDE: Final = ("peer", "tag")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from otel_torchdist import guard
+from otel_torchdist.capture.tracebacks import hide_frame
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
@@ -36,14 +37,17 @@ class FutureWaits:
 
     def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(future: Any) -> Any:
-            recorder = self.recorder
-            if recorder is None or future.done():
-                return original(future)
+            recorder = None if future.done() else self.recorder
             try:
-                self._begins(recorder)
+                if recorder is not None:
+                    self._begins(recorder)
                 return original(future)
+            except BaseException as error:
+                hide_frame(error)
+                raise
             finally:
-                self._ends(recorder)
+                if recorder is not None:
+                    self._ends(recorder)
 
         return wait
 

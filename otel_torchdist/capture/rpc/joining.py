@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_torchdist import guard
 from otel_torchdist.capture.rpc.torch_rpc import TorchRpc, missing_parts, rpc_module
-from otel_torchdist.capture.rpc.tracebacks import hide_frame
+from otel_torchdist.capture.tracebacks import hide_frame
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

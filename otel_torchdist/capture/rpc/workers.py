@@ -20,7 +20,7 @@ from otel_torchdist.capture.rpc.torch_rpc import (
     TorchRpc,
     missing_parts,
 )
-from otel_torchdist.capture.rpc.tracebacks import hide_frame
+from otel_torchdist.capture.tracebacks import hide_frame
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names.model import SPARE_OF_LABELS
 

@@ -17,9 +17,9 @@ from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 TRAINER, ENGINE = 0x11AA << 112, 0x11BB << 112
 WORLD = "transfer@29655/2"
 SENTENCE = (
-    "rank 1 of transfer has not entered broadcast (sequence 1, transfer) for 30.0 s; 1 of 2 ranks waits; "
-    "it was last in init_process_group; rank 0 waits for it, called in train at train.py:42; "
-    "rank 1 waits for rank 0 in all_reduce (sequence 1, default_pg), called in train at train.py:42"
+    "rank 1 of transfer has not entered broadcast (sequence 1, transfer) for 30.0 s; "
+    "it was last in init_process_group; rank 0 waits for it at train, train.py:42; "
+    "rank 1 waits for rank 0 in all_reduce (sequence 1, default_pg) at train, train.py:42"
 )
 
 

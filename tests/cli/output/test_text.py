@@ -19,6 +19,6 @@ def test_fates() -> None:
         "rank 0 is running",
         "rank 1 has failed with exit code 3",
         "ranks 2-3 have failed with RuntimeError",
-        "rank 4 is dead: its process is gone without a word",
+        "rank 4 was killed by SIGKILL",
         "rank 5 has finished",
     ]
