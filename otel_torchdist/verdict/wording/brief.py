@@ -8,8 +8,10 @@ from typing import Final
 
 MOST: Final = 200
 """Characters of the first sentence: what a terminal shows in two lines, and a page in one."""
-LONGEST: Final = MOST * 5 // 4
-"""The same where the first clause has that much to say, as on the ranks of a circle, or else would lose the second."""
+WITH_PLACE: Final = 250
+"""The same where it would else lose its second clause, which says where the rank is."""
+ALONE: Final = 300
+"""The same where its first clause has that much to say, such as the operations of all ranks of a circle."""
 _WIDTHS: Final = (48, 40, 32, 24)
 """Longest name, tried in this order. Rather than cut names further, clauses come after the first sentence."""
 _NARROW: Final = (18, 12)
@@ -24,21 +26,23 @@ def compose(first: Sequence[str], more: Sequence[str]) -> str:
         more: What the second one says.
     """
     for count in range(len(first), 0, -1):
-        lead = _shortened("; ".join(first[:count]), (*_WIDTHS, *_NARROW) if count == 1 else _WIDTHS)
-        if len(lead) <= (LONGEST if count == 2 else MOST) or count == 1:
+        text = "; ".join(first[:count])
+        lead = _shortened(text, _WIDTHS if count > 1 or len(text) <= ALONE else (*_WIDTHS, *_NARROW))
+        if len(lead) <= (WITH_PLACE if count == 2 else MOST) or count == 1:
             rest = "; ".join([*first[count:], *more])
             return f"{lead}. {rest[0].upper()}{rest[1:]}" if rest else lead
     return "; ".join(more)
 
 
 def _shortened(text: str, widths: Sequence[int]) -> str:
-    """Cut the names in a text, the middle of the longest ones first, until it is short."""
+    """Cut the names in a text, the middle of the longest ones first, until it is short. Paths are for copying."""
     tries = [text, *(_with_names_of(text, width) for width in widths)]
-    return next((one for most in (MOST, LONGEST) for one in tries if len(one) <= most), tries[-1])
+    fitting = (one for most in (MOST, WITH_PLACE, ALONE) for one in tries if len(one) <= most)
+    return next(fitting, tries[-1])
 
 
 def _with_names_of(text: str, width: int) -> str:
-    return re.sub(rf"[^\s()]{{{width + 1},}}", lambda name: _cut(name[0], width), text)
+    return re.sub(rf"(?<![^\s(])[^\s()/][^\s()]{{{width},}}", lambda name: _cut(name[0], width), text)
 
 
 def _cut(name: str, width: int) -> str:

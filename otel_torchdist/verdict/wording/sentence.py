@@ -151,7 +151,9 @@ def _places(verdict: Verdict) -> list[str]:
     clauses = [_place_of(verdict, rank, "it" if alone else f"rank {rank}") for rank in located]
     if verdict.ranks and lone_saver(verdict) is None:
         savers = [(rank, describe_checkpoint(verdict.places[rank])) for rank in located]
-        clauses = [f"{'it' if alone else f'rank {rank}'} is in {text}" for rank, text in savers if text] + clauses
+        verbs = {rank: "was" if _is_gone(verdict, rank) else "is" for rank in located}
+        texts = [f"{'it' if alone else f'rank {rank}'} {verbs[rank]} in {text}" for rank, text in savers if text]
+        clauses = texts + clauses
     calls = [describe_call(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
     if verdict.kind is not VerdictKind.CIRCULAR:
         clauses = [*filter(None, calls), *clauses]
@@ -160,8 +162,11 @@ def _places(verdict: Verdict) -> list[str]:
 
 def _place_of(verdict: Verdict, rank: int, subject: str) -> str:
     clause = describe_place(verdict.places[rank], subject)
-    is_gone = verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in (Standing.DEAD, Standing.ENDED)
-    return clause.replace(" is in ", " was in ", 1) if is_gone else clause
+    return clause.replace(" is in ", " was in ", 1) if _is_gone(verdict, rank) else clause
+
+
+def _is_gone(verdict: Verdict, rank: int) -> bool:
+    return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in (Standing.DEAD, Standing.ENDED)
 
 
 def _adds(place: Place, call_site: CallSiteName | None) -> bool:

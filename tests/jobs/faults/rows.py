@@ -97,7 +97,7 @@ ROWS: Final = (
         "all_gather of a larger tensor",
         "mismatched",
         "2",
-        "rank 2 sends 5 rows to rank 0, which expects 4",
+        "rank 2 has shape 10 elements where ranks 0-1 have 8 elements in all_gather",
     ),
     Row("skipped", "one operation left out", "mismatched", "2", "which rank 2 has left out"),
     Row(

@@ -22,9 +22,10 @@ def line_of(comment: str) -> int:
 def without_numbers(sentence: str | None, checkpoint: str) -> str:
     """A sentence without seconds, sequence numbers and steps, which depend on how long a job waits for its agent.
 
-    The checkpoint's path in it becomes `CKPT`.
+    The checkpoint's path in it becomes `CKPT`, and its clauses are those of one sentence, wherever the path breaks it.
     """
     text = re.sub(r"(sequence|in step) \d+", r"\1 N", (sentence or "").replace(checkpoint, "CKPT"))
+    text = re.sub(r"\. ([A-Z\d])", lambda begin: f"; {begin[1].lower()}", text)
     return re.sub(r"\d+(\.\d+)? s", "N s", text)
 
 
@@ -39,8 +40,8 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> 
     assert without_numbers(root.error, str(tmp_path / "saved")) == (
         "rank 1 is in checkpoint save CKPT, write_data, for N s (50.0 kB), and has not entered all_gather (sequence N, "
         "default_pg) for N s; it is in hang at "
-        f"saving.py:{line_of('hangs')}; 1 of 2 ranks waits in stage write of the checkpoint. "
-        "Gloo raises an error in rank 0 in N s (timeout 1 min)"
+        f"saving.py:{line_of('hangs')}; 1 of 2 ranks waits in stage write of the checkpoint; "
+        "gloo raises an error in rank 0 in N s (timeout 1 min)"
     )
     [found] = job.findings()
     assert found.name == "finding: checkpoint save (checkpoint_failed)"

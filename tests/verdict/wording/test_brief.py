@@ -8,7 +8,7 @@ import pytest
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict, VerdictKind
-from otel_torchdist.verdict.wording.brief import LONGEST, MOST, compose
+from otel_torchdist.verdict.wording.brief import ALONE, MOST, WITH_PLACE, compose
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
@@ -75,7 +75,7 @@ def mismatch_of(
 def test_first_sentence_of_every_kind(kind: VerdictKind) -> None:
     """Names are cut in the middle: lines, and what tells two files apart, remain."""
     lead = re.split(r"\. (?=[A-Z0-9])", sentence(long_verdict(kind), 2_999.0))[0]
-    assert len(lead) <= (LONGEST + 10 if kind in OF_TWO_CALLS else LONGEST), lead
+    assert len(lead) <= (ALONE if kind in OF_TWO_CALLS else WITH_PLACE), lead
     assert lead.startswith(("rank 2 ", "ranks 2-3 ", "all 4 ranks ", "two threads of ranks 0-1 ", "reduce_")), lead
     wanted = {
         VerdictKind.MISMATCHED: BOTH_LINES,

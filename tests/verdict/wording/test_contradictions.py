@@ -26,7 +26,7 @@ from tests.support.worlds.stories import Story
 from tests.support.worlds.watched_world import RULES, Watching
 
 STORIES = 240
-KINDS = ("where", "has not entered", "was killed", "for each other")
+KINDS = ("has not entered", "was killed")
 RANK = r"rank {r}\b"
 GONE = r"process of rank {r} is gone"
 EXCLUSIVE = (

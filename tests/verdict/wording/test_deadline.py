@@ -196,7 +196,7 @@ def test_hints_where_the_fault_may_lie_in_the_backend() -> None:
     world = FakeWorld(3)
     for rank in range(3):
         world.ranks[rank].enter(everybody(600, AtTimeout.ENDS), 10.0)
-    _, recorder = timeout_hints(the_verdict(world.snapshot(30.0)))
+    [recorder] = timeout_hints(the_verdict(world.snapshot(30.0)))
     assert recorder == (
         "TORCH_NCCL_DUMP_ON_TIMEOUT (1), TORCH_FR_BUFFER_SIZE (2000), TORCH_FR_DUMP_TEMP_FILE: at the timeout PyTorch "
         "writes its flight recorder there, which otel-torchdist diagnose reads"
