@@ -6,7 +6,6 @@ wait for other nodes. The switch's value is checked only then, so that an invali
 """
 
 import os
-from types import ModuleType
 
 _SWITCH = "OTEL_PYTHON_TORCHDIST_ENABLED"
 _LAUNCHERS = (
@@ -39,7 +38,7 @@ def _switch_on() -> None:
     switch_on_from_environment()
 
 
-def _watch_nodes(module: ModuleType) -> None:
+def _watch_nodes(module: object) -> None:
     from otel_torchdist.node_rendezvous import watch
 
     watch(module)

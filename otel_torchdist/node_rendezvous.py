@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Final
 
 from otel_torchdist import guard
@@ -23,8 +22,9 @@ MAX_NODES: Final = 8
 _logger = logging.getLogger("otel_torchdist")
 
 
-def watch(module: ModuleType) -> None:
+def watch(imported: object) -> None:
     """Watch the rendezvous of a module that has just been imported, dynamic or static."""
+    module: Any = imported
     with guard.guarded("rendezvous of nodes"):
         if module.__name__ == _DYNAMIC:
             _follow(module.DynamicRendezvousHandler, _describe_dynamic)

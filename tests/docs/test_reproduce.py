@@ -89,7 +89,8 @@ def test_example(job: HungJob) -> None:
 def _without_particulars(script: str) -> str:
     """The script with its comments as one paragraph each, because lines are broken after so many characters."""
     script = re.sub(r"\n# (?=\S)", " ", script)
-    for pattern in (r"\(run .*?\)", r"\w+(?: at|,) \w+\.py:\d+", r"(?<=sequence )\d+", r"(?<=number )\d+", r"[\d.]+ s(?=[;.])"):
+    line = r"\w+(?: at|,) \w+\.py:\d+"
+    for pattern in (r"\(run .*?\)", line, r"(?<=sequence )\d+", r"(?<=number )\d+", r"[\d.]+ s(?=[;.])"):
         assert re.search(pattern, script), pattern
         script = re.sub(pattern, "…", script)
     return re.sub(r"otel-torchdist \S+, beside torch \S+", "…", script)

@@ -58,7 +58,7 @@ def test_next_request(followed: Followed) -> None:
     followed.follower.ask_by_signal()
     assert until(lambda: followed.stacks().threads)
     followed.follower.ask_for_stacks(2)
-    assert followed.stacks() == Stacks(2, None)
+    assert (followed.stacks().asked_ns, followed.stacks().threads) == (2, None)
     followed.follower.ask_by_signal()
     assert until(lambda: followed.stacks().threads)
     assert followed.stacks().by_signal
