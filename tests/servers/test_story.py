@@ -133,7 +133,9 @@ def test_every_query_has_data(story: Story) -> None:
     of_checkpoints = {where for where in missing if "heckpoint" in where}
     of_calls = {where for where in missing if "emote calls" in where}
     of_others = {where for where in missing if where.startswith(OF_OTHERS)}
-    silent = {f"Torchdist{name}" for name in ("NonFinite", "Diverged", "GpuLost", "SharedGroup", "CallsBlocked", "Idle")}
+    silent = {
+        f"Torchdist{name}" for name in ("NonFinite", "Diverged", "GpuLost", "SharedGroup", "CallsBlocked", "Idle")
+    }
     unanswered = missing - of_values - of_checkpoints - of_calls - of_others - silent
     assert unanswered <= {"TorchdistSlow"} or unanswered == {"TorchdistStraggler"}
 
