@@ -81,7 +81,8 @@ def test_job_and_its_machine(train: Callable[..., Training], tmp_path: Path) -> 
     (tmp_path / "xid.new").rename(tmp_path / "xid")
     training.stall()
     clause = r"[Ii]ts GPU reported Xid 79 \(it has fallen off the bus\) [\d.]+ s (before|after) the wait began"
-    sentence = rf"otel_torchdist: rank 0 has not entered broadcast \(sequence \d+, default_pg\) for [\d.]+ s; [^\n]*[;.] {clause}"
+    begin = r"otel_torchdist: rank 0 has not entered broadcast \(sequence \d+, default_pg\) for [\d.]+ s; "
+    sentence = rf"{begin}[^\n]*[;.] {clause}"
     until(lambda: re.search(sentence, training.log), 60.0, training.log)
     spans = training.receiver.wait_for(lambda spans: any(span.name.startswith("stall:") for span in spans))
     [root, *_] = [span for span in spans if span.name == "stall: broadcast (absent)"]
