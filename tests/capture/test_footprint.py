@@ -19,7 +19,7 @@ from tests.support.repository import REPOSITORY
 pytestmark = pytest.mark.process
 
 WORKER = REPOSITORY / "tests" / "capture" / "workers" / "footprint.py"
-GOAL_BYTES = 4_000_000
+GOAL_BYTES = 4_300_000
 FOREIGN = ("faulthandler", "resource", "sysconfig", "_sysconfigdata_")
 """What is imported that is not ours, where torch has not imported it itself."""
 ON_DEMAND = (
@@ -82,6 +82,6 @@ def test_imports_on_demand(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None
 
 
 def test_memory(ranks: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """A rank takes at most 4 MB of private memory for being recorded, the modules that it imports included."""
+    """A rank takes at most 4.3 MB of private memory for being recorded, the modules that it imports included."""
     bare, recorded = ranks
     assert 0 < recorded["anonymous"] - bare["anonymous"] <= GOAL_BYTES
