@@ -242,7 +242,7 @@ class _Tables:
 
 def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
     """Yield the row of a plan, see `PLAN`, without its number."""
-    kind, flags, group_id, signature_id, site_id, label, thread, failure, how, started_how, phase = plan
+    kind, flags, group_id, signature_id, site_id, label, thread, failure, how, started_how, phase, *_ = plan
     group, signature, site = names.group(group_id), names.signature(signature_id), names.call_site(site_id)
     is_rendezvous = kind == RecordKind.RENDEZVOUS
     yield "rendezvous" if is_rendezvous else "operation"

@@ -12,10 +12,10 @@ WITH_PLACE: Final = 250
 """The same where it would else lose its second clause, which says where the rank is."""
 ALONE: Final = 300
 """The same where its first clause has that much to say, such as the operations of all ranks of a circle."""
-_WIDTHS: Final = (48, 40, 32, 24)
-"""Longest name, tried in this order. Rather than cut names further, clauses come after the first sentence."""
-_NARROW: Final = (18, 12)
-"""The same for a clause that is too long by itself. What remains still tells two lines of a file apart."""
+_WIDE: Final = (48, 40, 32)
+"""Longest name, tried in this order. Rather than cut names further, the sentence gets a little longer."""
+_NARROW: Final = (24, 18, 12)
+"""The same for names that are very long. What remains still tells two lines of a file apart."""
 
 
 def compose(first: Sequence[str], more: Sequence[str]) -> str:
@@ -26,19 +26,19 @@ def compose(first: Sequence[str], more: Sequence[str]) -> str:
         more: What the second one says.
     """
     for count in range(len(first), 0, -1):
-        text = "; ".join(first[:count])
-        lead = _shortened(text, _WIDTHS if count > 1 or len(text) <= ALONE else (*_WIDTHS, *_NARROW))
+        lead = _shortened("; ".join(first[:count]), _NARROW if count == 1 else _NARROW[:1])
         if len(lead) <= (WITH_PLACE if count == 2 else MOST) or count == 1:
             rest = "; ".join([*first[count:], *more])
             return f"{lead}. {rest[0].upper()}{rest[1:]}" if rest else lead
     return "; ".join(more)
 
 
-def _shortened(text: str, widths: Sequence[int]) -> str:
+def _shortened(text: str, narrow: Sequence[int]) -> str:
     """Cut the names in a text, the middle of the longest ones first, until it is short. Paths are for copying."""
-    tries = [text, *(_with_names_of(text, width) for width in widths)]
-    fitting = (one for most in (MOST, WITH_PLACE, ALONE) for one in tries if len(one) <= most)
-    return next(fitting, tries[-1])
+    wide = [text, *(_with_names_of(text, width) for width in _WIDE)]
+    cut = [_with_names_of(text, width) for width in narrow]
+    tries = ((wide, MOST), (wide, WITH_PLACE), (cut, WITH_PLACE), ([*wide, *cut], ALONE))
+    return next((one for found, most in tries for one in found if len(one) <= most), cut[-1])
 
 
 def _with_names_of(text: str, width: int) -> str:
