@@ -136,5 +136,6 @@ def _waits_to_be_asked(thread: ThreadStack) -> bool:
 
 def _called_by(thread: ThreadStack, frame: CallSiteName) -> str:
     """The function of a library that a line has called."""
-    at = thread.frames.index(frame)
+    line = frame.file, frame.line, frame.function
+    at = next((at for at, one in enumerate(thread.frames) if (one.file, one.line, one.function) == line), 0)
     return thread.frames[at - 1].function if at else ""

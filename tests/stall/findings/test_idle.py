@@ -210,3 +210,12 @@ def test_ranks_of_other_nodes() -> None:
     received = views_of(answer, RUN, 7 * SECOND, 0)
     assert [view.pace for view in received] == [view.pace.moved(7 * SECOND) for view in sent.in_order]
     assert received[0].pace.called_ns == START_NS + 8 * SECOND
+
+
+def test_line_that_waits_in_a_package() -> None:
+    """A lock of an installed package: the line of the program, and the function that it has called."""
+    package = CallSiteName("FileLock.acquire", f"{PACKAGES}/filelock/_api.py", 300)
+    finder, world = IdleFinder(LEAST_NS), a_world()
+    found = [finder.find(seen(world, now_s, (package, BUILD))) for now_s in range(2, 63)][-1]
+    assert found is not None
+    assert describe_idle(found, 61.0).startswith("ranks 0-1 are in build_kernels at train.py:28, in FileLock.acquire: ")
