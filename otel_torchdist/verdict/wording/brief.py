@@ -10,7 +10,7 @@ MOST: Final = 200
 """Characters of the first sentence: what a terminal shows in two lines, and a page in one."""
 WITH_PLACE: Final = 250
 """The same where it would else lose its second clause, which says where the rank is."""
-ALONE: Final = 300
+ALONE: Final = 400
 """The same where its first clause has that much to say, such as the operations of all ranks of a circle."""
 _WIDE: Final = (48, 40, 32)
 """Longest name, tried in this order. Rather than cut names further, the sentence gets a little longer."""
