@@ -19,7 +19,7 @@ from otel_torchdist.agent.log_relay import relay_sign
 from otel_torchdist.job.announced import is_announced, note_announced
 from otel_torchdist.job.description_file import read_description
 from otel_torchdist.job.standard_error import StandardError
-from otel_torchdist.processes.reopened_stderr import Delivery, write_to
+from otel_torchdist.processes.reopened_stderr import NoticeDelivery, write_to
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.reporting.notice import notice_lines
 from otel_torchdist.tape.identity import shares_pids
@@ -169,7 +169,7 @@ class _Notice:
         self._note()
 
     def _write(self) -> bool:
-        if any(write_to(one, self._text) is Delivery.DONE for one in self._files):
+        if any(write_to(one, self._text) is NoticeDelivery.DONE for one in self._files):
             self._note()
         return self.is_delivered
 

@@ -135,13 +135,19 @@ def backend_and_store(group: Any) -> tuple[str, Any]:
     return _c10d._world.pg_map.get(group) or ("", None)
 
 
-def store_place(store: Any) -> str:
-    """Where a store is, the same for all its clients: `port 29500`, or the path of a file; '' if it does not show."""
+def without_prefixes(store: Any) -> Any:
+    """Return the store behind any number of `PrefixStore`s."""
     for _ in range(_MAX_PREFIXES):
         inner = getattr(store, "underlying_store", None)
         if inner is None:
             break
         store = inner
+    return store
+
+
+def store_place(store: Any) -> str:
+    """Where a store is, the same for all its clients: `port 29500`, or the path of a file; '' if it does not show."""
+    store = without_prefixes(store)
     for attribute, text in (("port", "port {}"), ("path", "{}")):
         value = getattr(store, attribute, None)
         if isinstance(value, int | str) and value:

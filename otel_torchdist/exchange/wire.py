@@ -23,7 +23,7 @@ from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoi
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 from otel_torchdist.world.calls import Channel, OperationId, Progress, Window
-from otel_torchdist.world.model import NO_PACE, ChildWait, Pace, Stacks
+from otel_torchdist.world.model import NO_PACE, CallPace, ChildWait, Stacks
 from otel_torchdist.world.occupations import Occupation
 from otel_torchdist.world.rank_values import NO_VALUES, RankValues
 from otel_torchdist.world.remote_calls import WorkerView
@@ -127,7 +127,7 @@ class WireRank:
     checkpoints: RankCheckpoints = NO_CHECKPOINTS
     shared_groups: tuple[SharedGroup, ...] = ()
     worker: WorkerView | None = None
-    pace: Pace = NO_PACE
+    pace: CallPace = NO_PACE
     occupations: tuple[Occupation, ...] = ()
 
 

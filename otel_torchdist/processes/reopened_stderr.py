@@ -23,7 +23,7 @@ _STREAMS: Final = (1, 2)
 _REMOVED: Final = " (deleted)"
 
 
-class Delivery(enum.Enum):
+class NoticeDelivery(enum.Enum):
     """Result of an attempt to write."""
 
     DONE = "done"
@@ -33,7 +33,7 @@ class Delivery(enum.Enum):
     """No process has it open any more, it takes nothing now, or it is a socket, which cannot be opened again."""
 
 
-def write_to(stderr: StandardError, text: bytes) -> Delivery:
+def write_to(stderr: StandardError, text: bytes) -> NoticeDelivery:
     """Write to the standard error of a job. Blocks only where its file system hangs.
 
     Args:
@@ -43,19 +43,19 @@ def write_to(stderr: StandardError, text: bytes) -> Delivery:
     try:
         file = _open(stderr)
     except OSError:  # ENXIO: a socket, or a pipe without a reader; EACCES: another user's process
-        return Delivery.IMPOSSIBLE
+        return NoticeDelivery.IMPOSSIBLE
     try:
         facts = os.fstat(file)
         if not _is_of(stderr, facts):
-            return Delivery.IMPOSSIBLE
+            return NoticeDelivery.IMPOSSIBLE
         if stat.S_ISREG(facts.st_mode) and _is_overwritten(stderr.path, facts):
-            return Delivery.IN_USE
+            return NoticeDelivery.IN_USE
         os.write(file, text)
     except OSError:  # EAGAIN: a pipe is full; EPIPE: nobody reads it any more
-        return Delivery.IMPOSSIBLE
+        return NoticeDelivery.IMPOSSIBLE
     finally:
         os.close(file)
-    return Delivery.DONE
+    return NoticeDelivery.DONE
 
 
 def _open(stderr: StandardError) -> int:

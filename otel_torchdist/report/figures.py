@@ -12,7 +12,7 @@ from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.grouping import Grouping, Part
 from otel_torchdist.statistics.model import BandwidthOver, RankTotals, Row
 from otel_torchdist.tape.names.model import CallSiteName
-from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.verdict.wording.frames import describe_frame
 
 MOST_ROWS: Final = 300
 _DETAILS: Final = (

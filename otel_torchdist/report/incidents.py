@@ -13,7 +13,8 @@ from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import UNKNOWN
 from otel_torchdist.statistics.meetings import Meeting, Member, SharedChannel
 from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
-from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
+from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.world.calls import OperationId
 
 MOST: Final = 50

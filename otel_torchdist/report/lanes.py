@@ -15,7 +15,7 @@ from otel_torchdist.tape.ends import ASSUMED
 from otel_torchdist.tape.layout import ActivityKind
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.timeline.lanes import lanes_of
-from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.world.calls import OperationView
 
 MOST_LANES: Final = 8

@@ -70,13 +70,13 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
     if not dead or explains_ends(views):
         return None  # they gave up waiting for a rank that lived
     row, chosen = next((row, found) for row in TABLE if (found := row.find(ends)))
-    start_ns, is_open = died_ns(chosen[0]), row.follows is Follows.OPEN
+    start_ns, is_open = died_ns(chosen[0]), row.follows is Conclusion.OPEN
     later = [died_ns(view) - start_ns for view in dead if view not in chosen]
     is_seen = all(view.death is not None for view in dead)
     return FirstDeath(
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: end for view in chosen if (end := view.end) is not None},
-        together=row.follows is Follows.TOGETHER or (is_open and ends.ways[chosen[0].rank] is not Way.INTERRUPTED),
+        together=row.follows is Conclusion.TOGETHER or (is_open and ends.ways[chosen[0].rank] is not Way.INTERRUPTED),
         may_follow=all(_may_follow(view, ends) for view in chosen),
         is_inferred=len(chosen) > 1 or (len(dead) > 1 and not (row.is_sure and is_exact(chosen[0]))),
         is_known=all(view.death is not None or view.state is TapeState.FAILED for view in dead),
@@ -99,7 +99,7 @@ def _may_follow(view: RankView, ends: Ends) -> bool:
 # --- the table ----------------------------------------------------------------------------------------------------
 
 
-class Follows(enum.Enum):
+class Conclusion(enum.Enum):
     """What follows from a row of the table."""
 
     FIRST = "first"
@@ -111,7 +111,7 @@ class Follows(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeathRow:
     """A row of the table of evidence.
 
     Attributes:
@@ -123,7 +123,7 @@ class Row:
 
     seen: str
     find: Callable[[Ends], Sequence[RankView]]
-    follows: Follows
+    follows: Conclusion
     is_sure: bool = True
 
 
@@ -204,23 +204,25 @@ def _asked(ends: Ends) -> Sequence[RankView]:
 
 TABLE: Final = (
     # Errors of the program come first: whatever ended the others, this rank had ended before.
-    Row("all raised the same exception", _same_error, Follows.TOGETHER),
-    Row("all came to the end of their program with an error code", _own_result, Follows.TOGETHER),
-    Row("an exception of its own", _raised, Follows.FIRST),
+    DeathRow("all raised the same exception", _same_error, Conclusion.TOGETHER),
+    DeathRow("all came to the end of their program with an error code", _own_result, Conclusion.TOGETHER),
+    DeathRow("an exception of its own", _raised, Conclusion.FIRST),
     # One signal, or one handler of a signal, for all. Ranks that lived on for seconds were not meant.
-    Row("exit, crash or SIGKILL, and all others lived on for seconds", _outlived, Follows.FIRST),
-    Row("the same wait status for all", _same_status, Follows.TOGETHER),
-    Row("a signal had struck others too when its end was shown", _with_others, Follows.TOGETHER),
+    DeathRow("exit, crash or SIGKILL, and all others lived on for seconds", _outlived, Conclusion.FIRST),
+    DeathRow("the same wait status for all", _same_status, Conclusion.TOGETHER),
+    DeathRow("a signal had struck others too when its end was shown", _with_others, Conclusion.TOGETHER),
     # No launcher does these to a rank: it sends SIGTERM first, and SIGKILL only to what outlives that.
-    Row("exit, crash or SIGKILL of a rank that SIGTERM would have ended at once", _broke_off, Follows.FIRST),
+    DeathRow("exit, crash or SIGKILL of a rank that SIGTERM would have ended at once", _broke_off, Conclusion.FIRST),
     # Launchers and backends do these too, but only after another end.
-    Row("exit, SIGKILL or NCCL's SIGABRT, and its end came before all others", _before_all, Follows.FIRST),
-    Row("an end that is not known, before all others", _unknown_before_all, Follows.FIRST, is_sure=False),
-    Row("its operation failed, and it ended before the others did", _failed_alone, Follows.FIRST, is_sure=False),
+    DeathRow("exit, SIGKILL or NCCL's SIGABRT, and its end came before all others", _before_all, Conclusion.FIRST),
+    DeathRow("an end that is not known, before all others", _unknown_before_all, Conclusion.FIRST, is_sure=False),
+    DeathRow(
+        "its operation failed, and it ended before the others did", _failed_alone, Conclusion.FIRST, is_sure=False
+    ),
     # A request to end says nothing about a rank, except where only that one got it.
-    Row("asked to end before all others, which were not", _asked_alone, Follows.FIRST),
-    Row("asked to end", _asked, Follows.TOGETHER),
-    Row("anything else", lambda ends: ends.heads, Follows.OPEN),
+    DeathRow("asked to end before all others, which were not", _asked_alone, Conclusion.FIRST),
+    DeathRow("asked to end", _asked, Conclusion.TOGETHER),
+    DeathRow("anything else", lambda ends: ends.heads, Conclusion.OPEN),
 )
 """The first row whose evidence is seen decides."""
 

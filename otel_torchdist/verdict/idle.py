@@ -38,7 +38,7 @@ _SERVERS: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class IdlePlace:
     """Where a rank stands.
 
     Attributes:
@@ -62,7 +62,7 @@ class Idle:
 
     since_ns: int
     usual_ns: int
-    stands: Mapping[int, Stand]
+    stands: Mapping[int, IdlePlace]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def last_called_ns(view: RankView) -> int:
     return max(view.pace.called_ns, view.created_ns)
 
 
-def idle_of(world: WorldSnapshot, stands: Mapping[int, Stand]) -> Idle | None:
+def idle_of(world: WorldSnapshot, stands: Mapping[int, IdlePlace]) -> Idle | None:
     """Return how a run stands still, if all of its ranks are seen, and all do at this moment; else None.
 
     Args:
@@ -104,7 +104,7 @@ def _may_stand(view: RankView, world: WorldSnapshot) -> bool:
     return lives and not is_busy and not is_elsewhere and not expects(view, world)
 
 
-def stand_of(view: RankView) -> Stand | None:
+def stand_of(view: RankView) -> IdlePlace | None:
     """Where a rank stands, by a stack written since its last call; None if it waits to be asked, or compiles."""
     stacks = view.stacks
     if stacks is None or not stacks.threads or stacks.asked_ns < last_called_ns(view):
@@ -113,7 +113,7 @@ def stand_of(view: RankView) -> Stand | None:
     if main is None or _waits_to_be_asked(main) or is_compiling(main):
         return None
     frame = user_frame(main.frames)
-    return Stand(frame, _called_by(main, frame)) if frame is not None else None
+    return IdlePlace(frame, _called_by(main, frame)) if frame is not None else None
 
 
 def _waits_to_be_asked(thread: ThreadStack) -> bool:

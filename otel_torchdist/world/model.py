@@ -79,7 +79,7 @@ class ChildWait:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CallPace:
     """How often a rank calls operations, and whether it works meanwhile.
 
     Attributes:
@@ -93,12 +93,12 @@ class Pace:
     longest_gap_ns: int = 0
     busy: float | None = None
 
-    def moved(self, offset_ns: int) -> Pace:
+    def moved(self, offset_ns: int) -> CallPace:
         """The same on a clock that is ahead by this much."""
         return replace(self, called_ns=self.called_ns + offset_ns) if self.called_ns else self
 
 
-NO_PACE: Final = Pace()
+NO_PACE: Final = CallPace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class RankView:
     data_wait_ns: int = 0
     occupations: tuple[Occupation, ...] = ()
     clock_error_ns: int = 0
-    pace: Pace = NO_PACE
+    pace: CallPace = NO_PACE
     twins: tuple[int, ...] = ()
 
     @property

@@ -32,7 +32,7 @@ _LOADER: Final = re.compile(r"/torch/utils/data/")
 """It waits for threads and processes of its own, which call no operations."""
 
 
-class Stand(enum.Enum):
+class ThreadStand(enum.Enum):
     """Whether a thread of a rank stands in a wait for an operation that is open."""
 
     WAITS = enum.auto()
@@ -55,7 +55,7 @@ class Tie(enum.Enum):
     UNKNOWN = enum.auto()
 
 
-def stand_of(view: RankView, operation: OperationView) -> Stand:
+def stand_of(view: RankView, operation: OperationView) -> ThreadStand:
     """Whether a thread of a rank waits for one of its open operations, as far as records and stacks show.
 
     A backward pass waits in C++ for what it has issued, as DDP's buckets, and a device for all that it was given. So a
@@ -64,12 +64,12 @@ def stand_of(view: RankView, operation: OperationView) -> Stand:
     """
     record = operation.record
     if record.is_blocking:
-        return Stand.WAITS
+        return ThreadStand.WAITS
     occupation = next((one for one in view.occupations if _may_wait(one, record)), None)
     thread = occupation.thread if occupation is not None else record.thread
     stack = stack_since(view, thread)
     if stack is None:
-        return Stand.UNSEEN if occupation is None else Stand.WAITS
+        return ThreadStand.UNSEEN if occupation is None else ThreadStand.WAITS
     return _stand_in(stack, occupation, record)
 
 
@@ -85,23 +85,23 @@ def _may_wait(occupation: Occupation, record: Operation) -> bool:
             return is_own and not is_within
 
 
-def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operation) -> Stand:
+def _stand_in(stack: ThreadStack, occupation: Occupation | None, record: Operation) -> ThreadStand:
     inner = next((frame for frame in stack.frames if owner_of(frame.file) is not FrameOwner.OTEL_TORCHDIST), None)
     is_on_device = bool(int(record.flags) & _ON_DEVICE)
     if occupation is not None and occupation.engagement is Engagement.FUTURE:
-        return Stand.WAITS
+        return ThreadStand.WAITS
     if inner is None:
-        return Stand.UNSEEN
+        return ThreadStand.UNSEEN
     if _ENGINE.search(inner.file):
-        return Stand.WAITS if occupation is not None or record.phase is Phase.BACKWARD else Stand.ELSEWHERE
+        return ThreadStand.WAITS if occupation is not None or record.phase is Phase.BACKWARD else ThreadStand.ELSEWHERE
     if _FUTURE.search(inner.file) or (_DEVICE.search(inner.file) and is_on_device):
-        return Stand.WAITS
+        return ThreadStand.WAITS
     if _OPTIMIZER.search(inner.file) and occupation is not None:
-        return Stand.WAITS
+        return ThreadStand.WAITS
     # A line of the program may itself wait in C: for a device, as `.item()` does, or for a lock.
     if stack.is_locked and owner_of(inner.file) in (FrameOwner.USER, FrameOwner.PACKAGE):
-        return Stand.PERHAPS
-    return Stand.UNSEEN if is_on_device else Stand.ELSEWHERE
+        return ThreadStand.PERHAPS
+    return ThreadStand.UNSEEN if is_on_device else ThreadStand.ELSEWHERE
 
 
 def stack_since(view: RankView, thread: int) -> ThreadStack | None:

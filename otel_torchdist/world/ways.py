@@ -21,7 +21,7 @@ _NEXT_ROUND: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class CallSide:
     """Where one party of a mismatch is.
 
     Attributes:
@@ -44,8 +44,8 @@ class Ways:
         left_out: The call of the largest party that the others have passed by; None if that is not known.
     """
 
-    sides: tuple[Side, ...]
-    left_out: Side | None = None
+    sides: tuple[CallSide, ...]
+    left_out: CallSide | None = None
 
     @property
     def differ(self) -> bool:
@@ -71,7 +71,7 @@ def ways_of(history: Sequence[Mapping[int, Arrival]], parties: Sequence[tuple[st
     return Ways(sides, passed.pop() if len(passed) == 1 else None)
 
 
-def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) -> Side | None:
+def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) -> CallSide | None:
     """The call of one rank that another one has passed by, at the position where their ways part."""
     both = [(calls[usual], calls[other]) if usual in calls and other in calls else None for calls in history]
     known = [pair for pair in both[len(both) - both[::-1].index(None) :] if pair] if None in both else both
@@ -89,9 +89,9 @@ def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) 
     return _side(pair[0], _part(pair[0].frames, pair[1].frames)[0])
 
 
-def _side(arrival: Arrival, site: CallSiteName | None) -> Side:
+def _side(arrival: Arrival, site: CallSiteName | None) -> CallSide:
     operation = arrival.signature.operation if arrival.signature is not None else "operation"
-    return Side(operation, arrival.label, site)
+    return CallSide(operation, arrival.label, site)
 
 
 def _typical(arrivals: Mapping[int, Arrival], ranks: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.standard_error import StandardError, descriptor_path
-from otel_torchdist.processes.reopened_stderr import Delivery, write_to
+from otel_torchdist.processes.reopened_stderr import NoticeDelivery, write_to
 from otel_torchdist.tape.identity import process_start_ticks
 
 NOTICE = b"otel_torchdist: rank 2 is late\n"
@@ -77,11 +77,11 @@ def test_pipe_ends_with_its_job(start: Callable[[int], Job]) -> None:
     """Whoever reads a job's output to its end gets the notice, and comes to the end when the job does."""
     with pipe() as (reading, writing):
         job = start(writing)
-        assert write_to(job.stderr, NOTICE) is Delivery.DONE
+        assert write_to(job.stderr, NOTICE) is NoticeDelivery.DONE
         job.end()
         assert os.read(reading, 4096) == NOTICE
         assert os.read(reading, 4096) == b""
-        assert write_to(job.stderr, NOTICE) is Delivery.IMPOSSIBLE
+        assert write_to(job.stderr, NOTICE) is NoticeDelivery.IMPOSSIBLE
 
 
 def test_full_pipe_is_left(start: Callable[[int], Job]) -> None:
@@ -93,9 +93,9 @@ def test_full_pipe_is_left(start: Callable[[int], Job]) -> None:
                 os.write(writing, b"x" * 4096)
         os.set_blocking(writing, True)
         job = start(writing)
-        assert write_to(job.stderr, NOTICE) is Delivery.IMPOSSIBLE
+        assert write_to(job.stderr, NOTICE) is NoticeDelivery.IMPOSSIBLE
         os.read(reading, 1 << 16)
-        assert write_to(job.stderr, NOTICE) is Delivery.DONE
+        assert write_to(job.stderr, NOTICE) is NoticeDelivery.DONE
 
 
 def test_log_that_is_appended_to(start: Callable[[int], Job], tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_log_that_is_appended_to(start: Callable[[int], Job], tmp_path: Path) ->
     log = tmp_path / "log"
     job = start(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     job.write("before")
-    assert write_to(job.stderr, NOTICE) is Delivery.DONE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.DONE
     job.write("after")
     assert log.read_bytes() == b"before\n" + NOTICE + b"after\n"
 
@@ -113,10 +113,10 @@ def test_log_that_would_be_overwritten(start: Callable[[int], Job], tmp_path: Pa
     log = tmp_path / "log"
     job = start(os.open(log, os.O_WRONLY | os.O_CREAT))
     job.write("before")
-    assert write_to(job.stderr, NOTICE) is Delivery.IN_USE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.IN_USE
     job.write("after")
     job.end()
-    assert write_to(job.stderr, NOTICE) is Delivery.DONE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.DONE
     assert log.read_bytes() == b"before\nafter\n" + NOTICE
 
 
@@ -127,14 +127,14 @@ def test_log_of_another_job(start: Callable[[int], Job], tmp_path: Path) -> None
     job.end()
     log.rename(other)
     log.write_bytes(b"")
-    assert write_to(job.stderr, NOTICE) is Delivery.IMPOSSIBLE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.IMPOSSIBLE
     log.unlink()
     log.symlink_to(other)
-    assert write_to(job.stderr, NOTICE) is Delivery.IMPOSSIBLE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.IMPOSSIBLE
     log.unlink()
     other.rename(log)
     start(os.open(log, os.O_WRONLY | os.O_TRUNC))
-    assert write_to(job.stderr, NOTICE) is Delivery.IN_USE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.IN_USE
     assert log.read_bytes() == b""
 
 
@@ -143,7 +143,7 @@ def test_removed_log(start: Callable[[int], Job], tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = start(os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND))
     log.unlink()
-    assert write_to(job.stderr, NOTICE) is Delivery.DONE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.DONE
     assert not log.exists()
 
 
@@ -151,7 +151,7 @@ def test_terminal(start: Callable[[int], Job]) -> None:
     """A terminal shows the notice, and does not become that of this process."""
     controlling, terminal = pty.openpty()
     job = start(terminal)
-    assert write_to(job.stderr, NOTICE) is Delivery.DONE
+    assert write_to(job.stderr, NOTICE) is NoticeDelivery.DONE
     assert os.read(controlling, 4096) == NOTICE.replace(b"\n", b"\r\n")
     os.close(controlling)
 
@@ -161,4 +161,4 @@ def test_socket(start: Callable[[int], Job]) -> None:
     here, there = socket.socketpair()
     with here:
         job = start(there.detach())
-        assert write_to(job.stderr, NOTICE) is Delivery.IMPOSSIBLE
+        assert write_to(job.stderr, NOTICE) is NoticeDelivery.IMPOSSIBLE

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.cli.diagnose.standing import NOT_STANDING, Standing, standing_of
+from otel_torchdist.cli.diagnose.standing import NOT_STANDING, IdleStanding, standing_of
 from otel_torchdist.cli.output.text import time_of_day
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import read_agents_verdict
@@ -95,7 +95,7 @@ class Diagnosis:
     warnings: tuple[str, ...]
     findings: tuple[str, ...] = ()
     past_findings: tuple[str, ...] = ()
-    standing: Standing = NOT_STANDING
+    standing: IdleStanding = NOT_STANDING
     helpers: tuple[Diagnosis, ...] = ()
 
     @property
@@ -233,7 +233,7 @@ def _views_of(
     return views
 
 
-def _findings(run: Run, found: PostMortem, standing: Standing) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _findings(run: Run, found: PostMortem, standing: IdleStanding) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What agents report without a stall: what still holds at the last moment, and what did before.
 
     As far as the tapes show it, and otherwise as this node's agent has written it down.

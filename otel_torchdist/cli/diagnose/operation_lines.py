@@ -11,7 +11,7 @@ from otel_torchdist.cli.output.text import length, shown_callers, time_of_day
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.frames import called_in
-from otel_torchdist.verdict.wording.sentence import describe_operation
+from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.remote_calls import WorkerView
 

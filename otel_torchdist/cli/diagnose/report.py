@@ -22,8 +22,9 @@ from otel_torchdist.tape.rescue import RescueState
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
+from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.verdict.wording.rescued import describe_rescue
-from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_link
+from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_link
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.remote_calls import WorkerView
 

@@ -17,7 +17,7 @@ MEASURED_S: Final = 0.5
 """For how long it is measured whether the ranks of a live run work."""
 
 
-class Standing(NamedTuple):
+class IdleStanding(NamedTuple):
     """A run whose ranks call nothing.
 
     Attributes:
@@ -29,10 +29,10 @@ class Standing(NamedTuple):
     is_long: bool = False
 
 
-NOT_STANDING: Final = Standing()
+NOT_STANDING: Final = IdleStanding()
 
 
-def standing_of(found: PostMortem, rules: StallRules, identities: Sequence[TapeIdentity]) -> Standing:
+def standing_of(found: PostMortem, rules: StallRules, identities: Sequence[TapeIdentity]) -> IdleStanding:
     """Return how a run stands still at its last moment, from the stall timeout on.
 
     Args:
@@ -47,7 +47,7 @@ def standing_of(found: PostMortem, rules: StallRules, identities: Sequence[TapeI
     if idle is None or lasted_ns < rules.threshold_ns or (found.moment.is_now and _work(identities)):
         return NOT_STANDING
     text = describe_idle(idle, lasted_ns / 1e9, not found.moment.is_now)
-    return Standing(text, idle.is_long(lasted_ns, rules.idle_ns))
+    return IdleStanding(text, idle.is_long(lasted_ns, rules.idle_ns))
 
 
 def _work(identities: Sequence[TapeIdentity]) -> bool:

@@ -18,7 +18,8 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.wording.sentence import describe_frame, sentence
+from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import Stacks, WorldSnapshot
 
 MAX_SHOWN: Final = 200

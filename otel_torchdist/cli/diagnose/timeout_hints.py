@@ -14,7 +14,7 @@ from otel_torchdist.verdict.deadline import backend_of, known_timeout
 from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.wording.deadlines import span_of_time
-from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.following.baselines import LONG_NS
 

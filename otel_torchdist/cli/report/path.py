@@ -12,7 +12,7 @@ from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.report.model.path import Gain, Hint, Path, PathPart, RankParts
-from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.verdict.wording.frames import describe_frame
 
 MOST_PARTS: Final = 100
 MOST_GAINS: Final = 20

@@ -16,7 +16,7 @@ from otel_torchdist.reproducer.planning.groups import number_of
 from otel_torchdist.reproducer.planning.sizes import PARTED, Sizes, sizes_for
 from otel_torchdist.reproducer.planning.tails import Event
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.world.calls import UNREAD, OperationView
 
 MOST_TENSORS: Final = 4_096

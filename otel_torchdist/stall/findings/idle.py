@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.verdict.idle import Idle, Stand, idle_of, last_called_ns, stand_of
+from otel_torchdist.verdict.idle import Idle, IdlePlace, idle_of, last_called_ns, stand_of
 from otel_torchdist.world.model import WorldSnapshot
 
 LONGEST_PASS_NS: Final = 1_500_000_000
@@ -19,7 +19,7 @@ class IdleFinder:
         self.gone: Idle | None = None
         self._least_ns = least_ns
         self._reported: Idle | None = None
-        self._stands: dict[int, Stand] = {}
+        self._stands: dict[int, IdlePlace] = {}
         self._called_ns: dict[int, int] = {}
         self._lasting: Idle | None = None
         self._lasted_ns = 0

@@ -20,11 +20,8 @@ from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.frames import called_in
 from otel_torchdist.verdict.wording.idle import describe_idle
 from otel_torchdist.verdict.wording.machine import describe_slow
-from otel_torchdist.verdict.wording.sentence import (
-    describe_mismatch,
-    describe_operation,
-    describe_sharing,
-)
+from otel_torchdist.verdict.wording.operations import describe_operation
+from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_sharing
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.rank_values import ParameterRange
 

@@ -27,7 +27,8 @@ from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.machine import telling
-from otel_torchdist.verdict.wording.sentence import describe_link, describe_operation, sentence
+from otel_torchdist.verdict.wording.operations import describe_operation
+from otel_torchdist.verdict.wording.sentence import describe_link, sentence
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView

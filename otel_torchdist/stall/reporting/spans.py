@@ -23,7 +23,8 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.verdict.wording.sentence import describe_operation, describe_place, sentence
+from otel_torchdist.verdict.wording.operations import describe_operation
+from otel_torchdist.verdict.wording.sentence import describe_place, sentence
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, Source

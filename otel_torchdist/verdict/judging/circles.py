@@ -11,7 +11,7 @@ from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind, verd
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.remote_waits import RemoteWait
-from otel_torchdist.world.threads import Stand, Tie
+from otel_torchdist.world.threads import ThreadStand, Tie
 
 
 class Hop(NamedTuple):
@@ -30,7 +30,7 @@ class Hop(NamedTuple):
     rank: int
     waits_in: OperationView
     tie: Tie = Tie.OWN
-    stand: Stand = Stand.WAITS
+    stand: ThreadStand = ThreadStand.WAITS
     remote: RemoteWait | None = None
 
     @property
@@ -48,7 +48,7 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
     Args:
         hops: Each waits where the next one is missing, the last where the first is missing.
     """
-    free = [hop for hop in hops if hop.stand is not Stand.WAITS]
+    free = [hop for hop in hops if hop.stand is not ThreadStand.WAITS]
     if len(free) == 1 and not _may_wait(free[0]):
         return verdict_at(VerdictKind.ABSENT, free[0].roll, (free[0].rank,))
     first = min((hop.roll for hop in hops), key=_age)
@@ -67,7 +67,7 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
 
 
 def _may_wait(hop: Hop) -> bool:
-    return hop.stand is Stand.PERHAPS or hop.waits_in.record.phase is Phase.BACKWARD
+    return hop.stand is ThreadStand.PERHAPS or hop.waits_in.record.phase is Phase.BACKWARD
 
 
 def _age(roll: RollCall) -> tuple[int, object]:

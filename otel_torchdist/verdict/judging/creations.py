@@ -7,7 +7,7 @@ from otel_torchdist.verdict.launches import is_launch
 from otel_torchdist.verdict.model import Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Field, Mismatch
-from otel_torchdist.world.ways import Side, Ways
+from otel_torchdist.world.ways import CallSide, Ways
 
 
 def other_creation(roll: RollCall) -> Mismatch | None:
@@ -48,9 +48,9 @@ def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
     return verdict_at(VerdictKind.MISMATCHED, majority, mismatch.ranks, mismatch=mismatch)
 
 
-def _side(roll: RollCall, ranks: tuple[int, ...]) -> Side:
+def _side(roll: RollCall, ranks: tuple[int, ...]) -> CallSide:
     inside = (roll.waits[rank].call_site for rank in ranks if rank in roll.waits)
-    return Side(_describe(roll), "", next(inside, None))
+    return CallSide(_describe(roll), "", next(inside, None))
 
 
 def _describe(roll: RollCall) -> str:

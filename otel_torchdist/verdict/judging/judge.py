@@ -32,7 +32,7 @@ from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, 
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.remote_waits import remote_wait
-from otel_torchdist.world.threads import Stand, Tie, stand_of, tie_of
+from otel_torchdist.world.threads import ThreadStand, Tie, stand_of, tie_of
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this is passing through, not waiting."""
@@ -237,7 +237,7 @@ class Judge:
             causes.append(judge_circle(circle) if circle else self._search(operation.operation_id, hops, seen))
         return [cause for cause in causes if cause is not None]
 
-    def _waits_of(self, view: RankView) -> list[tuple[OperationView, Stand]]:
+    def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadStand]]:
         """Where the threads of a rank wait: in the first operation of each channel; later ones wait for that.
 
         Operations that are merely open count only if no thread is seen to wait, nor to do something else.
@@ -245,9 +245,9 @@ class Judge:
         settled = self._world.taken_ns - self._settled_ns
         open_here = [one for one in view.open if view.waits_in(one) and since_of(one) <= settled]
         stands = [(one, stand_of(view, one)) for one in open_here]
-        waits = [(one, stand) for one, stand in stands if stand is Stand.WAITS]
-        first: dict[Channel, tuple[OperationView, Stand]] = {}
-        for operation, stand in waits or [(one, stand) for one, stand in stands if stand is not Stand.ELSEWHERE]:
+        waits = [(one, stand) for one, stand in stands if stand is ThreadStand.WAITS]
+        first: dict[Channel, tuple[OperationView, ThreadStand]] = {}
+        for operation, stand in waits or [(one, stand) for one, stand in stands if stand is not ThreadStand.ELSEWHERE]:
             first.setdefault(operation.operation_id.channel, (operation, stand))
         return list(first.values())
 

@@ -14,7 +14,7 @@ from otel_torchdist.world.calls import Arrival, Channel
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.shared_groups import SharedGroup, blocked_pairs, shared_by
-from otel_torchdist.world.threads import Stand, stand_of
+from otel_torchdist.world.threads import ThreadStand, stand_of
 
 _CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
@@ -121,7 +121,7 @@ def _blocked_at_once(views: Iterable[RankView], channel: Channel) -> Sharing | N
 
 def _examples(view: RankView, channel: Channel) -> Iterator[SharedGroup]:
     here = [operation for operation in view.open if operation.operation_id.channel == channel]
-    waiting = [operation for operation in here if stand_of(view, operation) is Stand.WAITS]
+    waiting = [operation for operation in here if stand_of(view, operation) is ThreadStand.WAITS]
     for pair in blocked_pairs(waiting):
         example = shared_by(*pair)
         if example is not None:

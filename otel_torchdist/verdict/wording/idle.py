@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.idle import Idle, Stand
+from otel_torchdist.verdict.idle import Idle, IdlePlace
 from otel_torchdist.verdict.wording.frames import describe_frame
 
 MAX_LINES: Final = 3
@@ -20,7 +20,7 @@ def describe_idle(idle: Idle, lasted_s: float, is_over: bool = False) -> str:
         lasted_s: For how long no rank has called an operation.
         is_over: Whether their processes have ended.
     """
-    parties: dict[Stand, list[int]] = {}
+    parties: dict[IdlePlace, list[int]] = {}
     for rank in idle.ranks:
         parties.setdefault(idle.stands[rank], []).append(rank)
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
@@ -31,7 +31,7 @@ def describe_idle(idle: Idle, lasted_s: float, is_over: bool = False) -> str:
     return f"{', '.join([*places, *more])}: {none} for {seconds(lasted_s)}"
 
 
-def _place(stand: Stand, ranks: list[int], is_over: bool) -> str:
+def _place(stand: IdlePlace, ranks: list[int], is_over: bool) -> str:
     verb = ("was" if is_over else "is") if len(ranks) == 1 else ("were" if is_over else "are")
     waits_in = f", in {stand.waits_in}" if stand.waits_in else ""
     return f"{name_ranks(ranks)} {verb} in {describe_frame(stand.frame)}{waits_in}"

@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.wording.frames import at_line, describe_through
 from otel_torchdist.world.mismatch import Field, Mismatch
-from otel_torchdist.world.ways import Side, Ways
+from otel_torchdist.world.ways import CallSide, Ways
 
 MAX_SIDES: Final = 3
 """Parties that a sentence lists."""
@@ -60,10 +60,10 @@ def common_line(ways: Ways | None) -> str:
     return at_line(sites.pop()) if len(sites) == 1 else ""
 
 
-def _describe(side: Side, ranks: tuple[int, ...]) -> str:
+def _describe(side: CallSide, ranks: tuple[int, ...]) -> str:
     verb = "is" if len(ranks) == 1 else "are"
     return f"{name_ranks(ranks)} {verb} in {side.operation}{_label(side)}{at_line(side.site)}"
 
 
-def _label(side: Side) -> str:
+def _label(side: CallSide) -> str:
     return f" ({side.label})" if side.label else ""

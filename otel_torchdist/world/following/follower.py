@@ -29,7 +29,7 @@ from otel_torchdist.world.following.channel_progress import ChannelProgress
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.pace import PaceLog
 from otel_torchdist.world.following.values import ValueLog
-from otel_torchdist.world.model import Pace, RankView, Stacks
+from otel_torchdist.world.model import CallPace, RankView, Stacks
 from otel_torchdist.world.occupations import occupations_of
 from otel_torchdist.world.part_sizes import part_sizes
 from otel_torchdist.world.remote_calls import worker_of
@@ -274,7 +274,7 @@ class TapeFollower:
             data_wait_ns=data_wait_ns,
         )
 
-    def _current_pace(self, now_ns: int, is_over: bool) -> Pace:
+    def _current_pace(self, now_ns: int, is_over: bool) -> CallPace:
         pace = self._pace.shown(None)
         if is_over:
             return pace

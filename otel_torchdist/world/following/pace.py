@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.world.model import Pace
+from otel_torchdist.world.model import CallPace
 
 NOTABLE_NS: Final = 1_000_000_000
 """Within a batch that spans less, gaps are not looked for: they would be no measure of what is unusually long."""
@@ -45,6 +45,6 @@ class PaceLog:
                 self._longest_gap_ns = max(self._longest_gap_ns, moment_ns - reached_ns)
             reached_ns = max(reached_ns, moment_ns)
 
-    def shown(self, busy: float | None) -> Pace:
-        """What is known by now; `busy` as in `Pace`."""
-        return Pace(self._reached_ns, self._longest_gap_ns, busy)
+    def shown(self, busy: float | None) -> CallPace:
+        """What is known by now; `busy` as in `CallPace`."""
+        return CallPace(self._reached_ns, self._longest_gap_ns, busy)

@@ -13,7 +13,7 @@ from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.idle import Idle
 from otel_torchdist.verdict.wording.idle import describe_idle
-from otel_torchdist.world.model import Pace, RankView, Stacks, WorldSnapshot
+from otel_torchdist.world.model import CallPace, RankView, Stacks, WorldSnapshot
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld, group_of
 
 LEAST_NS = 60 * SECOND
@@ -45,7 +45,7 @@ def seen(
     """A snapshot of ranks with these main threads; their stacks are new, unless they have an age."""
     taken = world.snapshot(now_s)
     asked_ns = START_NS + round((now_s if stacks_s is None else stacks_s) * SECOND)
-    pace = Pace(START_NS + round(called_s * SECOND), round(gap_s * SECOND), busy)
+    pace = CallPace(START_NS + round(called_s * SECOND), round(gap_s * SECOND), busy)
     views: dict[int, RankView] = {}
     for rank, view in taken.ranks.items():
         own = of_1 if rank == 1 and of_1 is not None else frames

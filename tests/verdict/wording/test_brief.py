@@ -14,7 +14,7 @@ from otel_torchdist.world.calls import OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
 from otel_torchdist.world.shared_groups import SharedGroup
-from otel_torchdist.world.ways import Side, Ways
+from otel_torchdist.world.ways import CallSide, Ways
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 
@@ -40,7 +40,7 @@ def long_verdict(kind: VerdictKind) -> Verdict:
         world.ranks[rank].label = f"FSDP {LONG}"
         world.ranks[rank].enter(GROUP, 1.0, "reduce_scatter_tensor_coalesced", frames=(WAITS,))
     found = the_verdict(world.snapshot(3_000.0))
-    sides = tuple(Side("reduce_scatter_tensor_coalesced", f"FSDP {LONG}", site) for site in (WAITS, MISSING))
+    sides = tuple(CallSide("reduce_scatter_tensor_coalesced", f"FSDP {LONG}", site) for site in (WAITS, MISSING))
     parties = ("4,096 elements", (0, 1, 3)), ("8,192 elements", (2,))
     waits = found.roll.waits
     links = ((2, MISSING), (3, WAITS))
@@ -64,7 +64,7 @@ def long_verdict(kind: VerdictKind) -> Verdict:
 
 
 def mismatch_of(
-    operation_id: OperationId, parties: tuple[tuple[str, tuple[int, ...]], ...], sides: tuple[Side, ...]
+    operation_id: OperationId, parties: tuple[tuple[str, tuple[int, ...]], ...], sides: tuple[CallSide, ...]
 ) -> Mismatch:
     """What the ranks disagree about."""
     ways = Ways(sides, left_out=sides[0])

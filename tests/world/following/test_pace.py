@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.tape.layout import How
 from otel_torchdist.world.following.pace import FIRST_CALLS, PaceLog
-from otel_torchdist.world.model import Pace
+from otel_torchdist.world.model import CallPace
 from tests.support.tapes.fake_tape import SECOND, FakeTape
 
 
@@ -34,7 +34,7 @@ def test_longest_gap(tmp_path: Path, polls_each: bool) -> None:
     tape.begin(at=401 * SECOND)
     pace.observe(tape.reader.poll())
     gap_ns = (200 - (99 + FIRST_CALLS)) * SECOND - SECOND // 2
-    assert pace.shown(None) == Pace(401 * SECOND, gap_ns)
+    assert pace.shown(None) == CallPace(401 * SECOND, gap_ns)
 
 
 def test_steps_count(tmp_path: Path) -> None:
@@ -43,4 +43,4 @@ def test_steps_count(tmp_path: Path) -> None:
     tape.begin(at=10 * SECOND)
     tape.writer.step_ended(1, 20 * SECOND, 1)
     pace.observe(tape.reader.poll())
-    assert pace.shown(0.5) == Pace(20 * SECOND, 0, 0.5)
+    assert pace.shown(0.5) == CallPace(20 * SECOND, 0, 0.5)

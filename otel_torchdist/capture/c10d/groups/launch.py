@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.groups.meeting import Meeting, meeting_of
+from otel_torchdist.capture.c10d.groups.meeting import MeetingPlace, meeting_of
 from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, NOT_COUNTED, GroupEvents, Rendezvous
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.torch_api import c10d
@@ -27,7 +27,7 @@ class Launch:
         self._newest: Rendezvous | None = None
         self._events = events
 
-    def enter(self, rendezvous: Rendezvous, meeting: Meeting | None) -> None:
+    def enter(self, rendezvous: Rendezvous, meeting: MeetingPlace | None) -> None:
         """Begin a tape; a program that tries again after an error goes on with that of the try before."""
         if meeting is None:
             return
@@ -87,7 +87,7 @@ def follow_rendezvous(original: Callable[..., Any], launch: Launch) -> Callable[
 class _Stores:
     """What torch's function returns. No generator: what a signal handler raises while one is closed would be lost."""
 
-    def __init__(self, iterator: Iterator[Any], meeting: Callable[[], Meeting | None], launch: Launch) -> None:
+    def __init__(self, iterator: Iterator[Any], meeting: Callable[[], MeetingPlace | None], launch: Launch) -> None:
         self._iterator = iterator
         self._meeting = meeting
         self._launch = launch

@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from otel_torchdist.capture.c10d.timeouts import milliseconds_of
+from otel_torchdist.capture.torch_api import without_prefixes
 
 MAX_ADDRESS: Final = 200
 """Characters of an address."""
 
 
-class Meeting(NamedTuple):
+class MeetingPlace(NamedTuple):
     """What a rank knows of the default group before it has a store.
 
     Attributes:
@@ -31,7 +32,7 @@ class Meeting(NamedTuple):
     timeout_ms: int
 
 
-def meeting_of(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) -> Meeting | None:
+def meeting_of(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) -> MeetingPlace | None:
     """Return where ranks meet, from the arguments of torch's `rendezvous`; None if torch would refuse them.
 
     Raises:
@@ -45,7 +46,7 @@ def meeting_of(url: Any, rank: Any = -1, world_size: Any = -1, **kwargs: Any) ->
         size = int(os.environ.get("WORLD_SIZE", "-1")) if size < 0 else size
     if own < 0 or size < 1:
         return None
-    return Meeting(own, size, _address(parts)[:MAX_ADDRESS], milliseconds_of(kwargs.get("timeout")))
+    return MeetingPlace(own, size, _address(parts)[:MAX_ADDRESS], milliseconds_of(kwargs.get("timeout")))
 
 
 def _address(parts: SplitResult) -> str:
@@ -64,8 +65,7 @@ def _address(parts: SplitResult) -> str:
 
 def address_of(store: Any) -> str:
     """Return where a store that the program has made is; '' if it does not show that."""
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
+    store = without_prefixes(store)
     if hasattr(store, "host") and hasattr(store, "port"):
         return f"{store.host}:{store.port}"[:MAX_ADDRESS]
     return str(getattr(store, "path", ""))[:MAX_ADDRESS]
