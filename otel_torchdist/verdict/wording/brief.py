@@ -16,6 +16,8 @@ _WIDE: Final = (48, 40, 32)
 """Longest name, tried in this order. Rather than cut names further, the sentence gets a little longer."""
 _NARROW: Final = (24, 18, 12)
 """The same for names that are very long. What remains still tells two lines of a file apart."""
+_PLACE: Final = re.compile(r":\d+\W*$")
+"""The end of `train.py:41`, which is cut to no less than the first width of `_NARROW`: a reader looks for it."""
 
 
 def compose(first: Sequence[str], more: Sequence[str]) -> str:
@@ -42,9 +44,15 @@ def _shortened(text: str, narrow: Sequence[int]) -> str:
 
 
 def _with_names_of(text: str, width: int) -> str:
-    return re.sub(rf"(?<![^\s(])[^\s()/][^\s()]{{{width},}}", lambda name: _cut(name[0], width), text)
+    return re.sub(rf"(?<![^\s(])[^\s()/][^\s()]{{{width},}}", lambda name: _cut(name[0], _least(name[0], width)), text)
+
+
+def _least(name: str, width: int) -> int:
+    return max(width, _NARROW[0]) if _PLACE.search(name) else width
 
 
 def _cut(name: str, width: int) -> str:
+    if len(name) <= width:
+        return name
     kept = width - 1
     return f"{name[: kept // 2]}…{name[-(kept - kept // 2) :]}"
