@@ -102,8 +102,8 @@ def _crowd(verdict: Verdict) -> list[str]:
 def _difference(verdict: Verdict, age: str) -> list[str]:
     """How long the calls have been blocked that were made at different places, and in what else they differ."""
     mismatch = verdict.mismatch
-    if mismatch is None or not describe_ways(mismatch):
-        return []
+    if mismatch is None or not describe_ways(mismatch) or verdict.kind is not VerdictKind.MISMATCHED:
+        return []  # any other cause says itself for how long
     operation_id = describe_operation(mismatch.operation, verdict.group, mismatch.operation_id)
     blocked = f"this has blocked {operation_id} for {age}"
     return [blocked, *describe_values(mismatch), *describe_libraries(mismatch.ways)]
@@ -139,11 +139,11 @@ def _endings(verdict: Verdict) -> list[str]:
 
 def _places(verdict: Verdict) -> list[str]:
     """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
+    if verdict.kind is VerdictKind.SHARED_GROUP:
+        return ["one of the two needs a group of its own"]
     if verdict.mismatch is not None and describe_ways(verdict.mismatch):
         return []  # the cause says where they are
     named = verdict.ranks or verdict.waiting[:1]
-    if verdict.kind is VerdictKind.SHARED_GROUP:
-        return ["one of the two needs a group of its own"]
     said = {rank: link.call_site for link in verdict.circle for rank in (*link.ranks, *link.served_by)}
     located = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     located = [rank for rank in located if rank not in said or _adds(verdict.places[rank], said[rank])]

@@ -59,6 +59,18 @@ def test_calls_in_another_order() -> None:
     assert sentence(verdict, 19).endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
 
 
+def test_calls_of_different_operations() -> None:
+    """Where the calls that meet differ, the sentence says once for how long, and what cures it."""
+    world = FakeWorld(2)
+    call_from_main(world.ranks[0], 1.0)
+    call_from_metrics(world.ranks[0], 1.1)
+    world.ranks[1].enter(PAIR, 1.0, "broadcast", thread=METRICS, caller=LOG, line=31)
+    call_from_main(world.ranks[1], 1.1)
+    said = sentence(the_verdict(world.snapshot(20.0)), 19)
+    assert said.startswith("two threads of rank")
+    assert said.endswith(". One of the two needs a group of its own; 2 of 2 ranks wait")
+
+
 def test_with_buckets_of_ddp() -> None:
     """The same where the main thread waits in `backward` for what it has issued without blocking."""
     world = FakeWorld(2)

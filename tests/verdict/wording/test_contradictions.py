@@ -32,6 +32,7 @@ GONE = r"process of rank {r} is gone"
 EXCLUSIVE = (
     (r"(\(sequence \d+, \w+\))[^\n]*has been blocked for[^\n]*\n(.*\n)*[^\n]*\1; it did not hang", ""),
     (r"\d of \d ranks wait", "no operation was open"),
+    ("has been blocked for", "this has blocked"),
     ("waited for each other", r"\d of \d ranks waits?\b"),
     (f"{RANK} is dead: its process is gone", f"{RANK} was killed"),
     (f"{RANK} is dead: its process is gone", f"{RANK} has exited"),
