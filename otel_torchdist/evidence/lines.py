@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.evidence.model import MAX_TEXT, Fact, Kind, Source, Statement
+from otel_torchdist.naming import readable
+
 MAX_LINE: Final = 8_192
 """Bytes of a line that are looked at."""
 _COLORS: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
@@ -49,6 +52,21 @@ class LogLine:
     local_rank: int | None
     pid: int | None
     time: str
+
+
+def statement(line: LogLine, path: str, kind: Kind, text: str, fact: Fact | None = None) -> Statement:
+    """State a fact about the rank that a line names; `text` may be any characters of the line."""
+    return Statement(
+        kind=kind,
+        source=Source(path, line.number),
+        text=readable(text, MAX_TEXT),
+        rank=line.rank,
+        local_rank=line.local_rank,
+        pid=line.pid,
+        fact=fact,
+        time=line.time,
+        label=line.label,
+    )
 
 
 def parsed(number: int, content: bytes) -> LogLine:

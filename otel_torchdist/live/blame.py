@@ -23,7 +23,7 @@ MAX_STACKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class KnownStall:
     """What is known of an ongoing stall, by whichever agent judges.
 
     Attributes:
@@ -48,11 +48,11 @@ class Blame:
         return self.kind is not None and self.kind.names_the_missing
 
 
-def blame_in(seen: RunSeen) -> Blame | None:
-    """Return what an ongoing stall is blamed on; None if there is none."""
+def blame_in(seen: RunSeen) -> KnownStall | None:
+    """Return what is known of the ongoing stall; None if there is none."""
     verdict, ruling = seen.verdict, seen.ruling
     if verdict is not None:
-        return Blame(
+        return KnownStall(
             verdict.kind,
             frozenset(verdict.ranks),
             verdict.operation_id,
@@ -65,7 +65,7 @@ def blame_in(seen: RunSeen) -> Blame | None:
     found = ruling.attributes
     kinds = {kind.value: kind for kind in VerdictKind}
     group = found.get(semconv.GROUP_DESCRIPTION) or found.get(semconv.GROUP_HASH, "")
-    return Blame(
+    return KnownStall(
         kinds.get(str(found.get(semconv.VERDICT, ""))),
         frozenset(listed_ranks(str(found.get(semconv.VERDICT_RANKS, "")))),
         ruling.operation_id,
@@ -131,7 +131,7 @@ class StallPart:
     left_out: int
 
 
-def stall_part(seen: RunSeen, blame: Blame | None, trace_url: str, now_ns: int) -> StallPart | None:
+def stall_part(seen: RunSeen, blame: KnownStall | None, trace_url: str, now_ns: int) -> StallPart | None:
     """Describe the ongoing stall of a run and what it is blamed on; None if there is none."""
     ruling = seen.ruling
     if ruling is None or blame is None:
@@ -159,7 +159,7 @@ def _kind(ruling: Ruling) -> str:
     return shown(str(ruling.attributes.get(semconv.VERDICT, "")))
 
 
-def _operation(blame: Blame) -> str:
+def _operation(blame: KnownStall) -> str:
     sequence = blame.operation_id.sequence
     return f"{blame.operation} #{sequence}" if sequence else blame.operation
 
@@ -171,7 +171,7 @@ def _located(world: WorldSnapshot, verdict: Verdict | None) -> Verdict | None:
     return locate(world, verdict)
 
 
-def _stacks(seen: RunSeen, blame: Blame, located: Verdict | None, now_ns: int) -> Iterator[StackPart]:
+def _stacks(seen: RunSeen, blame: KnownStall, located: Verdict | None, now_ns: int) -> Iterator[StackPart]:
     world = seen.world
     waiting = [view.rank for view in world.in_order if view.at(blame.operation_id) is not None]
     for rank in (sorted(blame.ranks) or waiting[:1])[:MAX_STACKS]:

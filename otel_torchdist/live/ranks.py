@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.job.runs.lives import RankLife
-from otel_torchdist.live.blame import Blame
+from otel_torchdist.live.blame import KnownStall
 from otel_torchdist.live.model import Sample
 from otel_torchdist.live.texts import shown, shown_group, shown_line
 from otel_torchdist.naming import compress_ranks
@@ -119,7 +119,7 @@ class Crowd:
 
 def rank_rows(
     world: WorldSnapshot,
-    blame: Blame | None,
+    blame: KnownStall | None,
     places: Mapping[int, str],
     threshold_s: float,
     samples: Mapping[int, Sequence[Sample]],
@@ -157,7 +157,7 @@ class _Doing:
     line: str = ""
 
 
-def _doing(view: RankView, blame: Blame | None, place: str, now_ns: int) -> _Doing:
+def _doing(view: RankView, blame: KnownStall | None, place: str, now_ns: int) -> _Doing:
     """Return what a rank waits in; `blame` and `place` only if it is blamed for the ongoing stall."""
     waits = [one for one in view.open if one.waiting_since_ns is not None]
     wait = min(waits, key=lambda one: one.waiting_since_ns or 0, default=None)
@@ -198,13 +198,13 @@ def _row(view: RankView, state: RankState, named: bool, doing: _Doing, rates: _R
     )
 
 
-def _unseen(rank: int, host: str, blame: Blame | None) -> RankRow:
+def _unseen(rank: int, host: str, blame: KnownStall | None) -> RankRow:
     named = blame is not None and rank in blame.ranks
     state = RankState.UNREACHABLE.value
     return RankRow(rank, shown(host), state, named, "", "", None, "", 0, None, None, None, None, None)
 
 
-def _state(view: RankView, blame: Blame | None, age_s: float | None, threshold_s: float, now_ns: int) -> RankState:
+def _state(view: RankView, blame: KnownStall | None, age_s: float | None, threshold_s: float, now_ns: int) -> RankState:
     """Return a rank's state; `blame` only if it names this rank."""
     life = life_in(view)
     if life in _ENDS:

@@ -79,9 +79,9 @@ def backend_of(name: GroupName) -> str:
     return "NCCL" if "nccl" in name.backend.lower() else "gloo"
 
 
-def timeout_passed(operation: OperationView) -> bool:
-    """Whether an operation that is over lasted as long as its backend waits, if that is known."""
-    name, ended_ns = known_timeout(operation), operation.record.completed_ns
+def timeout_passed(operation: OperationView, ended_ns: int | None) -> bool:
+    """Whether a wait that ended at a moment had lasted as long as its backend waits, if that is known."""
+    name = known_timeout(operation)
     if name is None or ended_ns is None or name.at_timeout is AtTimeout.NOTHING:
         return False
     return ended_ns - operation.record.entered_ns >= name.timeout_ms * 1_000_000 - EARLY_NS

@@ -54,7 +54,8 @@ def timed_out(view: RankView) -> OperationView | None:
     last = view.last
     if last is None or last.record.how is not How.FAILED or last.record.completed_ns is None:
         return None
-    return last if last.record.blame is Blame.TIMEOUT or timeout_passed(last) else None
+    is_timeout = last.record.blame is Blame.TIMEOUT or timeout_passed(last, last.record.completed_ns)
+    return last if is_timeout else None
 
 
 def gave_up(view: RankView) -> GivenUp | None:

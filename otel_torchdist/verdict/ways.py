@@ -8,7 +8,7 @@ import signal
 from typing import Final
 
 from otel_torchdist.tape.layout import Flag, How, TapeState
-from otel_torchdist.verdict.deadline import known_timeout
+from otel_torchdist.verdict.deadline import timeout_passed
 from otel_torchdist.verdict.giving_up import timed_out, went_on_after
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import RankView
@@ -64,7 +64,7 @@ def way_of(view: RankView) -> Way:
         return Way.GAVE_UP if timed_out(view) is not None else Way.INTERRUPTED
     number = view.death.signal if view.death is not None else 0
     is_lost = view.death is None or view.death.status is None
-    if (is_lost or number == signal.SIGABRT) and any(_has_outlasted(one, died_ns(view)) for one in view.open):
+    if (is_lost or number == signal.SIGABRT) and any(timeout_passed(one, died_ns(view)) for one in view.open):
         return Way.GAVE_UP
     if is_lost:
         return Way.LOST
@@ -123,9 +123,3 @@ def _was_asked(view: RankView) -> bool:
     if death is None:
         return False
     return death.signal in ASKING or (death.exit_code or 0) - _HANDLED in ASKING
-
-
-def _has_outlasted(operation: OperationView, ended_ns: int | None) -> bool:
-    """Whether an operation lasted until the timeout of its group."""
-    name, record = known_timeout(operation), operation.record
-    return name is not None and (ended_ns or 0) - record.entered_ns >= name.timeout_ms * 1_000_000

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Behind, Kind, Source, Statement
-from otel_torchdist.naming import readable
+from otel_torchdist.evidence.lines import LogLine, statement
+from otel_torchdist.evidence.model import Behind, Kind, Statement
 
 MARKERS: Final = (b"finish collective #", b"finished collective #", b"They never joined any collectives")
 _NEVER: Final = re.compile(r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout")
@@ -36,14 +35,5 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
         return
     places = {name: value for name, value in found.groupdict().items() if name != "ranks"}
     ranks = tuple(int(rank) for rank in found["ranks"].replace(",", " ").split())[:MAX_RANKS]
-    yield Statement(
-        kind=Kind.DESYNC,
-        source=Source(path, line.number),
-        text=readable(f"{text.format(**places)}, says PyTorch's desync report", MAX_TEXT),
-        rank=line.rank,
-        local_rank=line.local_rank,
-        pid=line.pid,
-        fact=Behind(ranks),
-        time=line.time,
-        label=line.label,
-    )
+    said = f"{text.format(**places)}, says PyTorch's desync report"
+    yield statement(line, path, Kind.DESYNC, said, Behind(ranks))

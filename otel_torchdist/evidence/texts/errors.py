@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Kind, Source, Statement
+from otel_torchdist.evidence.lines import LogLine, statement
+from otel_torchdist.evidence.model import Kind, Statement
 from otel_torchdist.evidence.texts.watchdog import group_of, rank_of
-from otel_torchdist.naming import readable
 
 MARKERS: Final = (
     b"  what():",
@@ -67,7 +66,7 @@ class Errors:
         if key in self._awaited:
             del self._awaited[key]
             if line.body.strip():
-                yield self._statement(line, Kind.ERROR, f"NCCL's last error: {line.body.strip()}")
+                yield statement(line, self._path, Kind.ERROR, f"NCCL's last error: {line.body.strip()}")
         elif self._awaited:
             self._awaited = {other: left - 1 for other, left in self._awaited.items() if left > 1}
         if line.body.strip().endswith(_LAST) and len(self._awaited) < MAX_OPEN:
@@ -76,21 +75,21 @@ class Errors:
         if what is not None:
             rank = rank_of(line, group_of(what["what"]))
             text = f"terminated by a C++ exception: {what['what']}"
-            yield replace(self._statement(line, Kind.CRASHED, text), rank=rank)
+            yield replace(statement(line, self._path, Kind.CRASHED, text), rank=rank)
         launcher = _LAUNCHER.search(line.text)
         if launcher is not None:
             name = _name_of(int(launcher["signal"]))
-            ended = self._statement(line, Kind.ENDED, f"was ended by {name}, and is a launcher")
+            ended = statement(line, self._path, Kind.ENDED, f"was ended by {name}, and is a launcher")
             yield replace(ended, pid=int(launcher["pid"]), rank=None)
         child = _CHILD.search(line.text)
         if child is not None and int(child["code"]):
             code = int(child["code"])
             how = f"exit code {code}" if code > 0 else _name_of(-code)
-            ended = self._statement(line, Kind.ENDED, f"a rank ended with {how}")
+            ended = statement(line, self._path, Kind.ENDED, f"a rank ended with {how}")
             yield replace(ended, label=ended.label or "the launcher")
         slurm = _SLURM.search(line.text)
         if slurm is not None:
-            ended = self._statement(line, Kind.ENDED, slurm["what"])
+            ended = statement(line, self._path, Kind.ENDED, slurm["what"])
             yield replace(ended, label=ended.label or "Slurm")
 
     def other(self, line: LogLine) -> Iterator[Statement]:
@@ -102,19 +101,7 @@ class Errors:
         if not text and _SYSTEM.search(line.text) is not None:
             text = line.body.strip()
         if text and not text.lstrip().startswith(_NO_CAUSE):
-            yield self._statement(line, Kind.ERROR, text)
-
-    def _statement(self, line: LogLine, kind: Kind, text: str) -> Statement:
-        return Statement(
-            kind=kind,
-            source=Source(self._path, line.number),
-            text=readable(text, MAX_TEXT),
-            rank=line.rank,
-            local_rank=line.local_rank,
-            pid=line.pid,
-            time=line.time,
-            label=line.label,
-        )
+            yield statement(line, self._path, Kind.ERROR, text)
 
 
 def _name_of(number: int) -> str:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Called, Kind, Mismatched, Source, Statement
+from otel_torchdist.evidence.lines import LogLine, statement
+from otel_torchdist.evidence.model import MAX_TEXT, Called, Kind, Mismatched, Statement
 from otel_torchdist.evidence.texts.watchdog import operation_of
 from otel_torchdist.naming import readable
 
@@ -31,17 +31,8 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     calls = tuple(_called(found) for found in _CALL.finditer(line.text))[:2]
     if not calls:
         return
-    yield Statement(
-        kind=Kind.DIFFERENT_CALLS,
-        source=Source(path, line.number),
-        text=readable(f"{TITLE}: rank {calls[0].rank} calls {calls[0].text}", MAX_TEXT),
-        rank=line.rank,
-        local_rank=line.local_rank,
-        pid=line.pid,
-        fact=Mismatched(calls[0], calls[1] if len(calls) > 1 else None),
-        time=line.time,
-        label=line.label,
-    )
+    text = f"{TITLE}: rank {calls[0].rank} calls {calls[0].text}"
+    yield statement(line, path, Kind.DIFFERENT_CALLS, text, Mismatched(calls[0], calls[1] if len(calls) > 1 else None))
 
 
 def _called(found: re.Match[str]) -> Called:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Source, Statement, TimedOut
-from otel_torchdist.naming import readable
+from otel_torchdist.evidence.lines import LogLine, statement
+from otel_torchdist.evidence.model import Fact, GroupMark, Kind, Source, Statement, TimedOut
 
 MARKERS: Final = (b"gloo/transport/", b"onitoredBarrier")
 _ERROR: Final = re.compile(r"\[[^\[\]\s]*gloo/transport/\w+/[\w.]+:\d+\] (?P<what>.+)")
@@ -37,17 +36,8 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     if error is None:
         return
     what = error["what"]
-    yield Statement(
-        kind=Kind.TIMED_OUT if _is_timeout(what) else Kind.CONNECTION_LOST,
-        source=Source(path, line.number),
-        text=readable(f"gloo: {what}", MAX_TEXT),
-        rank=line.rank,
-        local_rank=line.local_rank,
-        pid=line.pid,
-        fact=_fact(what),
-        time=line.time,
-        label=line.label,
-    )
+    kind = Kind.TIMED_OUT if _is_timeout(what) else Kind.CONNECTION_LOST
+    yield statement(line, path, kind, f"gloo: {what}", _fact(what))
 
 
 def _is_timeout(what: str) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Fact, Kind, Raised, SeenStacks, Source, Statement
+from otel_torchdist.evidence.lines import LogLine, statement
+from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Kind, Raised, SeenStacks, Statement
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.model import CallSiteName
@@ -108,7 +108,7 @@ class PythonStacks:
         if len(self._open) < MAX_OPEN:
             self._open[key] = begun
         if begun.crash:
-            yield self._statement(begun, Kind.CRASHED, begun.crash, None)
+            yield statement(begun.first, self._path, Kind.CRASHED, begun.crash)
 
     def _pass_by(self) -> Iterator[Statement]:
         for key, stack in list(self._open.items()):
@@ -129,7 +129,7 @@ class PythonStacks:
         if found is None or not stack.frames or found["type"].rpartition(".")[2] in _LAUNCHERS:
             return
         text = readable(line.body.strip(), MAX_TEXT)
-        yield self._statement(stack, Kind.RAISED, text, Raised(text, tuple(reversed(stack.frames))))
+        yield statement(stack.first, self._path, Kind.RAISED, text, Raised(text, tuple(reversed(stack.frames))))
 
     def _dump(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
         frame = _FRAME.match(line.body)
@@ -155,23 +155,11 @@ class PythonStacks:
             return
         if stack.threads:
             what = stack.crash or f"faulthandler: {len(stack.threads)} threads"
-            yield self._statement(stack, Kind.STACKS, what, SeenStacks(_in_order(stack.threads), crash=stack.crash))
+            yield statement(
+                stack.first, self._path, Kind.STACKS, what, SeenStacks(_in_order(stack.threads), crash=stack.crash)
+            )
         if stack.is_numbered and stack.frames:
-            yield self._statement(stack, Kind.CALLED, "called in", CalledAt(tuple(stack.frames)))
-
-    def _statement(self, stack: _Open, kind: Kind, text: str, fact: Fact | None) -> Statement:
-        line = stack.first
-        return Statement(
-            kind=kind,
-            source=Source(self._path, line.number),
-            text=text,
-            rank=line.rank,
-            local_rank=line.local_rank,
-            pid=line.pid,
-            fact=fact,
-            time=line.time,
-            label=line.label,
-        )
+            yield statement(stack.first, self._path, Kind.CALLED, "called in", CalledAt(tuple(stack.frames)))
 
 
 def _add_thread(stack: _Open, line: LogLine) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, AtBarrier, Awaited, Fact, Kind, Source, Statement
+from otel_torchdist.evidence.lines import LogLine, statement
+from otel_torchdist.evidence.model import MAX_TEXT, AtBarrier, Awaited, Fact, Kind, Statement
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (
@@ -55,16 +55,7 @@ _TIMEOUT: Final = re.compile("timeout|Timeout|timed out")
 
 def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield what a line says about who waits at the store, or does not reach it; nothing for other lines."""
-    blank = Statement(
-        kind=Kind.AT_STORE,
-        source=Source(path, line.number),
-        text="",
-        rank=line.rank,
-        local_rank=line.local_rank,
-        pid=line.pid,
-        time=line.time,
-        label=line.label,
-    )
+    blank = statement(line, path, Kind.AT_STORE, "")
     barrier = _at_barrier(line.text)
     if barrier is not None:
         yield replace(blank, text=f"{barrier.joined} at {barrier.key}", rank=barrier.rank, fact=barrier)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Reached, Source, Statement, TimedOut
+from otel_torchdist.evidence.lines import LogLine, statement
+from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Reached, Statement, TimedOut
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (b"atchdog ", b"ast enqueued", b"eartbeat monitor timed out")
@@ -66,19 +67,7 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
 
 def _statement(line: LogLine, path: str, kind: Kind, found: re.Match[str], fact: Fact | None) -> Statement:
     group = group_of(line.text[: found.start()])
-    rank = rank_of(line, group)
-    return Statement(
-        kind=kind,
-        source=Source(path, line.number),
-        text=readable(found[0], MAX_TEXT),
-        rank=rank,
-        local_rank=line.local_rank,
-        pid=line.pid,
-        group=group,
-        fact=fact,
-        time=line.time,
-        label=line.label,
-    )
+    return replace(statement(line, path, kind, found[0], fact), rank=rank_of(line, group), group=group)
 
 
 def rank_of(line: LogLine, group: GroupMark | None) -> int | None:
