@@ -62,7 +62,9 @@ def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
         return Outcome.FAILED
     if any(reached.completed >= operation_id.sequence for reached in progress):
         return Outcome.COMPLETED
-    if not any(view.alive for view in waiters):
+    if any(reached.failed > operation_id.sequence for reached in progress):
+        return Outcome.FAILED  # those after it failed too, as DDP's other buckets do
+    if all(view.is_over for view in waiters):
         return Outcome.RANKS_ENDED
     return Outcome.OUT_OF_SIGHT
 

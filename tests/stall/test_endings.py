@@ -172,6 +172,21 @@ def test_incident_ends_with_its_tapes() -> None:
     assert watching.detector.process([]) == []
 
 
+def test_incident_ends_with_buckets_that_fail() -> None:
+    """Several operations fail at once while their processes are still there: that is how the incident ends."""
+    world, numbers = stalled()
+    later = {rank: world.ranks[rank].enter(EVERYBODY, 5.1, blocking=False) for rank in numbers}
+    watching = Watching(world)
+    watching.until(17.0)
+    for rank in numbers:
+        for number in (numbers[rank], later[rank]):
+            world.ranks[rank].end(number, 17.1, How.FAILED, "RuntimeError")
+        world.ranks[rank].state, world.ranks[rank].failure = TapeState.FAILED, "RuntimeError"
+    watching.until(18.0)
+    ((_, end),) = watching.ends
+    assert end.outcome is Outcome.FAILED
+
+
 def test_finished_rank_does_not_stall() -> None:
     """Operations that a finished rank left in flight mean nothing, while its process still exists and after."""
     world = FakeWorld(2)
