@@ -249,8 +249,8 @@ def _findings(run: Run, found: PostMortem, standing: IdleStanding) -> tuple[tupl
     if cause is not None:
         known.add((MISMATCHED, compress_ranks(cause.ranks)))
     kept = [one for one in read_kept_findings(run.directory, run.run_id) if (one.kind, one.ranks) not in known]
-    if standing.is_long:  # which says for how long until now
-        kept = [one for one in kept if one.kind != IDLE or one.until_ns]
+    if standing.is_long:  # which says for how long in all
+        kept = [one for one in kept if one.kind != IDLE or 0 < one.until_ns < standing.since_ns]
     holding = [*map(describe_finding, shown), *(one.text for one in kept if not one.until_ns)]
     if standing.is_long:
         holding.append(standing.text)

@@ -23,10 +23,12 @@ class IdleStanding(NamedTuple):
     Attributes:
         text: Where they stand, and for how long; '' if they do not.
         is_long: Whether that is unusually long for this run.
+        since_ns: Since when, by the wall clock.
     """
 
     text: str = ""
     is_long: bool = False
+    since_ns: int = 0
 
 
 NOT_STANDING: Final = IdleStanding()
@@ -47,7 +49,8 @@ def standing_of(found: PostMortem, rules: StallRules, identities: Sequence[TapeI
     if idle is None or lasted_ns < rules.threshold_ns or (found.moment.is_now and _work(identities)):
         return NOT_STANDING
     text = describe_idle(idle, lasted_ns / 1e9, not found.moment.is_now)
-    return IdleStanding(text, idle.is_long(lasted_ns, rules.idle_ns))
+    wall_offset_ns = next(iter(world.ranks.values())).wall_offset_ns
+    return IdleStanding(text, idle.is_long(lasted_ns, rules.idle_ns), idle.since_ns + wall_offset_ns)
 
 
 def _work(identities: Sequence[TapeIdentity]) -> bool:

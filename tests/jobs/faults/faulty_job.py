@@ -186,12 +186,16 @@ class FaultyJob:
         self._thread.join()
         return self.done
 
-    def kill(self) -> None:
-        """Kill ranks and agents."""
+    def kill_ranks(self) -> None:
+        """Kill the ranks; their agents live on."""
         files = [path for path in self._pids.iterdir() if path.is_file()]  # a pipe there would block who reads it
         for path in files:
             with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(path.read_text()), signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill ranks and agents."""
+        self.kill_ranks()
         for pid in self.agents():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

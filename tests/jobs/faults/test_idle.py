@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_IDLE_AFTER
 from tests.jobs.faults.faulty_job import FaultyJob
+from tests.support.commands.asking import ask
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "standing.py"
@@ -30,6 +32,18 @@ def test_all_ranks_wait_for_a_lock(start: Callable[..., FaultyJob]) -> None:
     job.open_gate()
     assert [done.code for done in job.join()] == [0, 0, 0]
     assert job.roots() == []
+
+
+def test_job_that_is_ended_while_it_stands(start: Callable[..., FaultyJob]) -> None:
+    """`diagnose` says once where the ranks stood, although their agent has seen that come to an end."""
+    job = start("locked", worker=WORKER, environ=EARLY)
+    until(job.findings, 60.0)
+    job.kill_ranks()
+    [kept] = job.base.glob("*/findings-*.json")
+    until(lambda: json.loads(kept.read_text())[0]["until_ns"] > 0)
+    asked = ask(job.base)
+    assert (asked.code, asked.out.count("finding")) == (1, 1), asked.out
+    assert f"ranks 0-2 were in locked at standing.py:{LOCKED}" in asked.out
 
 
 @pytest.mark.parametrize("case", ["evaluates", "builds"])
