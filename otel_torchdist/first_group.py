@@ -17,10 +17,15 @@ RPC: Final = "torch.distributed.rpc"
 # Every first group is created through one of these: ``init_device_mesh`` bypasses ``init_process_group``, and some
 # libraries create the default group themselves. In ``rendezvous``, the rank that hosts the store waits for all others.
 _CREATORS: Final = {
-    C10D: ("_new_process_group_helper", "_update_default_pg", "rendezvous", "ProcessGroup.__init__"),
+    C10D: (
+        *("_new_process_group_helper", "_update_default_pg", "rendezvous"),
+        *("ProcessGroup.__init__", "ProcessGroupGloo.__init__"),
+    ),
     RPC: ("_init_rpc_backend",),
 }
 """Some libraries for inference make groups without any of these functions: then the object itself is the first sign."""
+_OPTIONAL: Final = ("ProcessGroupGloo",)
+"""Classes that torch may have been built without."""
 
 
 def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
@@ -51,6 +56,8 @@ def _creators_in(module: ModuleType) -> list[_Creator]:
     found: list[_Creator] = []
     for path in _CREATORS[module.__name__]:
         owner, _, name = path.rpartition(".")
+        if owner in _OPTIONAL and not hasattr(module, owner):
+            continue
         found.append(_Creator(getattr(module, owner) if owner else module, name))
         getattr(*found[-1])  # of a torch that we do not know, the error names what it lacks
     return found

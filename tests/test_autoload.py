@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -191,6 +192,12 @@ def test_ready_made_group_switches_on(instrumentor: Instrumentor) -> None:
         assert (instrumentor.calls, instrumentor.saw_a_group) == (1, False)
     finally:
         c10d._update_default_pg(None)
+
+
+def test_lone_backend_switches_on(instrumentor: Instrumentor) -> None:
+    """A program that makes a backend and no group is a rank too."""
+    dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=10))
+    assert (instrumentor.calls, instrumentor.saw_a_group) == (1, False)
 
 
 def test_capture_sees_the_first_group(instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.groups.worlds import PlaceInWorld, world_of
 from otel_torchdist.capture.c10d.hot_path import HotPath
+from otel_torchdist.capture.c10d.lone_backends import LoneBackends
 from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
@@ -129,6 +130,7 @@ class Capture:
         self._groups.born_before_us(existing)
         self._launch = follow_creation(self._patches, self)
         follow_timeouts(self._patches, self._groups.renew_timeouts)
+        LoneBackends(self._hot_path).hook(self._patches)
         Coalescing(self._groups, self._hot_path, self._meet).hook(self._patches)
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._loop.hook()

@@ -61,6 +61,50 @@ def test_process_that_is_in_no_other_world(jobs: Jobs) -> None:
         assert [one.name for one in tape.operations] == ["broadcast", "broadcast"]
 
 
+def test_backends_that_are_called_themselves(jobs: Jobs) -> None:
+    """Each call of a backend made by hand is recorded once, in its world; those of torch's own groups are theirs."""
+    tapes = jobs.run("worlds", 2, "lone").tapes
+    assert [(tape.identity.rank, tape.identity.world) for tape in tapes] == [(0, ""), (1, "")]
+    for tape in tapes:
+        here = 1 - tape.identity.rank
+        assert calls(tape) == {
+            ("all_reduce", "", False, -1): 3,
+            ("broadcast", "world", True, here): 3,
+            ("all_gather", "world", True, here): 3,
+            ("barrier", "world", True, here): 3,
+            ("recv" if here else "send", "world", True, here): 1,
+        }
+    assert len({one.group.key for tape in tapes for one in tape.operations}) == 2
+
+
+def test_every_method_of_a_backend(jobs: Jobs) -> None:
+    """Each call is recorded as the operation that it is, with its reduce op and root, whichever form it has."""
+    for tape in jobs.run("worlds", 2, "every_method").tapes:
+        ends_with_message = ("recv", "", 0) if tape.identity.rank else ("send", "", 1)
+        assert [
+            (one.name, one.signature.reduce_op, one.raw.peer) for one in tape.operations if one.how != "FAILED"
+        ] == [
+            *[("all_reduce", "max", -1)] * 3,
+            *[("broadcast", "", 1)] * 2,
+            *[("all_gather", "", -1)] * 2,
+            ("all_gather_into_tensor", "", -1),
+            ("reduce", "max", 1),
+            ("gather", "", 0),
+            ("scatter", "", 0),
+            ("reduce_scatter", "sum", -1),
+            ("all_to_all_single", "", -1),
+            ("barrier", "", -1),
+            ends_with_message,
+        ]
+
+
+def test_process_that_has_a_backend_only(jobs: Jobs) -> None:
+    """Its tape begins with that backend."""
+    tapes = jobs.run("worlds", 2, "only_backend").tapes
+    assert sorted((tape.identity.rank, tape.identity.world_size) for tape in tapes) == [(0, 2), (1, 2)]
+    assert [[one.name for one in tape.operations] for tape in tapes] == [["all_reduce"], ["all_reduce"]]
+
+
 class Inner:
     """A store that shows a port."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -68,6 +69,71 @@ def alone() -> None:
     """Be in no other world."""
     for made in (by_hand("transfer"), stateless("objects")):
         made.broadcast([TENSOR], dist.BroadcastOptions()).wait()
+
+
+def backend(path: str) -> ProcessGroupGloo:
+    """Make a world that is a backend alone."""
+    store = dist.FileStore(f"{os.environ[STORE]}-{path}", 2)
+    return ProcessGroupGloo(PrefixStore("weights", store), 1 - rank(), 2, TIMEOUT)
+
+
+def lone() -> None:
+    """Call backends themselves: one made by hand, and that of the default group, which has made it."""
+    join()
+    link, own = backend("weights"), dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    for nth in range(3):
+        received = torch.full((4,), float(link.rank() + nth))
+        options = dist.BroadcastOptions()
+        options.rootRank = 1
+        work = link.broadcast([received], options)
+        work.wait()
+        assert received.tolist() == [1.0 + nth] * 4
+        gathered = [torch.zeros(4), torch.zeros(4)]
+        link.allgather([gathered], [torch.full((4,), float(link.rank()))]).wait()
+        assert [one.tolist() for one in gathered] == [[0.0] * 4, [1.0] * 4]
+        link.barrier().wait()
+        own.allreduce([TENSOR]).wait()  # not recorded
+        dist.all_reduce(TENSOR)
+    sends = link.rank() == 0
+    (link.send([TENSOR], 1, 7) if sends else link.recv([TENSOR], 0, 7)).wait()
+    reference = weakref.ref(link)
+    del link, work
+    assert reference() is None
+    dist.destroy_process_group()
+
+
+def every_method() -> None:
+    """Call every method of a backend, with options and in its short form, and one that it refuses."""
+    link, nothing, two = backend("weights"), torch.zeros(4), [torch.zeros(4), torch.zeros(4)]
+    maximum, last = dist.AllreduceOptions(), dist.BroadcastOptions()
+    maximum.reduceOp, last.rootRank = dist.ReduceOp.MAX, 1
+    one, is_first = torch.full((4,), link.rank() + 1.0), link.rank() == 0
+    link.allreduce([one.clone()], maximum).wait()
+    link.allreduce(one.clone(), dist.ReduceOp.MAX).wait()
+    link.allreduce(one.clone(), op=dist.ReduceOp.MAX).wait()
+    link.broadcast([nothing.clone()], last).wait()
+    link.broadcast(nothing.clone(), 1).wait()
+    link.allgather([two], [one]).wait()
+    link.allgather(two, one).wait()
+    link._allgather_base(torch.zeros(8), one).wait()
+    link.reduce(one.clone(), 1, dist.ReduceOp.MAX).wait()
+    link.gather(two if is_first else [], one, 0).wait()
+    link.scatter(nothing.clone(), two if is_first else [], 0).wait()
+    link.reduce_scatter(nothing.clone(), two, dist.ReduceOp.SUM).wait()
+    link.alltoall_base(nothing.clone(), one, [2, 2], [2, 2]).wait()
+    link.barrier().wait()
+    (link.send([one], 1, 7) if is_first else link.recv([nothing.clone()], 0, 7)).wait()
+    for wrong in (lambda: link.allreduce(7), lambda: link.send([one]), lambda: link.broadcast([one], last, 3, 4)):
+        try:
+            wrong()
+        except TypeError:
+            continue
+        raise AssertionError("accepted")
+
+
+def only_backend() -> None:
+    """Be in no other world than that of a backend."""
+    backend("weights").allreduce([TENSOR]).wait()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,182 @@
+"""Records the calls of backends that a program makes and calls itself, without a process group.
+
+Trainers that send weights to inference engines do that. Such calls do not pass torch's dispatcher, where all others are
+recorded, so the methods of the backend are patched. For each backend there is a process group without a backend, by
+which its world is known: one that had it would keep it, and its connections, alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.distributed import ProcessGroup, ReduceOp
+
+from otel_torchdist import guard
+from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collective_schemas
+from otel_torchdist.capture.torch_api import Patches, known_groups
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.calls.call import Call
+    from otel_torchdist.capture.c10d.hot_path import HotPath
+
+_CLASS: Final[Any] = getattr(torch.distributed, "ProcessGroupGloo", None)
+_OPERATIONS: Final = {
+    "allgather": "allgather_",
+    "_allgather_base": "_allgather_base_",
+    "allreduce": "allreduce_",
+    "alltoall": "alltoall_",
+    "alltoall_base": "alltoall_base_",
+    "barrier": "barrier",
+    "broadcast": "broadcast_",
+    "gather": "gather_",
+    "recv": "recv_",
+    "reduce": "reduce_",
+    "reduce_scatter": "reduce_scatter_",
+    "_reduce_scatter_base": "_reduce_scatter_base_",
+    "scatter": "scatter_",
+    "send": "send",
+}
+"""Methods of a backend, and the operations of the dispatcher that call them."""
+_NO_KEYS: Final = -1
+"""Stands for the dispatch keys of a call, which passes no dispatcher."""
+_NO_TENSOR: Final = torch.empty(1)
+"""Stands for the tensor that torch makes for a barrier."""
+
+
+class LoneBackends:
+    """The backends of this process that no group of torch's has."""
+
+    def __init__(self, hot_path: HotPath) -> None:
+        """Know none yet.
+
+        Args:
+            hot_path: Records their operations.
+        """
+        self._hot_path = hot_path
+        self._stores: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._groups: weakref.WeakKeyDictionary[Any, ProcessGroup | None] = weakref.WeakKeyDictionary()
+
+    def hook(self, patches: Patches) -> None:
+        """Patch the creation of backends and their methods; does nothing in a torch without gloo."""
+        if _CLASS is None:
+            return
+        patches.replace(_CLASS, "__init__", self._make_init)
+        schemas = {schema.overload._schema.name.partition("::")[2]: schema for schema in collective_schemas()}
+        for name, operation in _OPERATIONS.items():
+            if operation in schemas:
+                made = _Method(self, self._hot_path, schemas[operation])
+                patches.replace(_CLASS, name, made.make)
+
+    def _make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(backend: Any, *args: Any, **kwargs: Any) -> None:
+            original(backend, *args, **kwargs)
+            with guard.guarded("a backend's creation"):
+                self._stores[backend] = kwargs["store"] if "store" in kwargs else args[0]
+
+        return init
+
+    def group_of(self, backend: Any) -> ProcessGroup | None:
+        """What stands for the world of a backend; None for one that a group of torch's has."""
+        if backend not in self._groups:
+            store: Any = self._stores.get(backend)
+            self._groups[backend] = None
+            if store is not None and not any(_has(group, backend) for group in known_groups()):
+                self._groups[backend] = ProcessGroup(store, backend.rank(), backend.size())
+        return self._groups[backend]
+
+
+class _Method:
+    """A method of backends that calls an operation."""
+
+    def __init__(self, backends: LoneBackends, hot_path: HotPath, operation: OperationSchema) -> None:
+        self._backends = backends
+        self._hot_path = hot_path
+        self._operation = operation
+        self._arguments = [(str(one.name), str(one.type)) for one in operation.overload._schema.arguments]
+        known = {"tensor", "sparse_indices"}
+        self._tensors = sum("Tensor" in kind and name not in known for name, kind in self._arguments)
+
+    def make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        hot_path, operation = self._hot_path, self._operation
+
+        def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
+            given: tuple[Any, ...] = ()
+            with guard.guarded("a call of a backend"):
+                given = self._given(backend, args, kwargs)
+            if not given:
+                return original(backend, *args, **kwargs)
+            call: Call | None = None
+            is_issued = False
+            try:  # a signal handler may raise at any call here
+                call = hot_path.enter(operation, given, _NO_KEYS)
+                work = original(backend, *args, **kwargs)
+                is_issued = True
+                if call is not None:
+                    hot_path.leave(call, (None, work.boxed()) if operation.work else work.boxed(), given)
+            except BaseException as error:
+                if call is None:
+                    hot_path.not_received(error)
+                elif is_issued:
+                    hot_path.interrupted(call)
+                else:
+                    hot_path.failed(call, error)
+                raise
+            return work
+
+        return method
+
+    def _given(self, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments as the dispatcher's operation takes them; () if the call is not recorded."""
+        group = self._backends.group_of(backend)
+        described, rest = args[: self._tensors], [*args[self._tensors :], *kwargs.values()]
+        if group is None or len(described) < self._tensors or not all(map(_is_on_cpu, described)):
+            return ()
+        tensors = iter(described)
+        options = next((one for one in rest if hasattr(one, "timeout")), None)
+        numbers = (one for one in rest if isinstance(one, int))
+        splits: Iterator[Any] = (one for one in rest if type(one) in (list, tuple))
+        found: list[Any] = []
+        for name, kind in self._arguments:
+            match name:
+                case "process_group":
+                    found.append(group.boxed())
+                case "tensor":
+                    found.append(_NO_TENSOR)
+                case "reduce_op":
+                    found.append(_reduce_op(options, rest).boxed())
+                case "root_rank":
+                    found.append(options.rootRank if options is not None else next(numbers, 0))
+                case "dst" | "src" | "tag":
+                    found.append(next(numbers, 0))
+                case "output_split_sizes" | "input_split_sizes":
+                    found.append(list(next(splits, ())))
+                case "sparse_indices" | "root_tensor" | "device_ids":
+                    found.append(None)
+                case "async_op" | "timeout":  # they follow all others
+                    break
+                case _:
+                    one = next(tensors)
+                    found.append([one] if isinstance(one, torch.Tensor) and kind.startswith("List") else one)
+        return tuple(found)
+
+
+def _reduce_op(options: Any, rest: list[Any]) -> Any:
+    given: Any = next((one for one in rest if isinstance(one, ReduceOp | ReduceOp.RedOpType)), ReduceOp.SUM)
+    return ReduceOp(given) if options is None else options.reduceOp
+
+
+def _has(group: Any, backend: Any) -> bool:
+    try:
+        return any(group._get_backend(device) is backend for device in group._device_types)
+    except RuntimeError as error:  # it has none, or one that is not created yet
+        guard.pass_on(error)
+        return False
+
+
+def _is_on_cpu(argument: Any) -> bool:
+    if type(argument) in (list, tuple):
+        return all(map(_is_on_cpu, argument))
+    return isinstance(argument, torch.Tensor) and argument.is_cpu
