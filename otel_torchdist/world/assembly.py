@@ -17,6 +17,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
 from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.split_launches import with_other_parts
 
 
 def worlds(
@@ -39,14 +40,17 @@ def worlds(
         began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
         found[key] = _with_twins(of_newest_launch(found[key], began_ns), runs[key], views)
     there = {key: ranks for key, ranks in found.items() if ranks}
-    together: dict[RunKey, dict[int, RankView]] = {}
+    shown_here: dict[RunKey, dict[int, RankView]] = {}
     for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
-        together |= joined({key: ranks for key, ranks in there.items() if key.owner == owner})
-    return [
-        _world(key, left_alone(ranks), now_ns, looked_ns, found)
-        for key, ranks in together.items()
-        if not all(view.nonce in neighbours for rank, view in ranks.items() if not isinstance(rank, MemberRank))
-    ]
+        together = joined({key: ranks for key, ranks in there.items() if key.owner == owner})
+        own = [key for key, ranks in together.items() if not _is_of_neighbours(ranks, neighbours)]
+        together = with_other_parts(together)
+        shown_here |= {key: together[key] for key in own}
+    return [_world(key, left_alone(ranks), now_ns, looked_ns, found) for key, ranks in shown_here.items()]
+
+
+def _is_of_neighbours(ranks: Mapping[int, RankView], neighbours: Collection[int]) -> bool:
+    return all(view.nonce in neighbours for rank, view in ranks.items() if not isinstance(rank, MemberRank))
 
 
 def left_alone(ranks: dict[int, RankView]) -> dict[int, RankView]:

@@ -30,7 +30,7 @@ from otel_torchdist.cli.output.text import day_and_time, fail, iso_time
 from otel_torchdist.cli.targets import chosen_run, target_of, warn
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.runs import Run, whole_index
+from otel_torchdist.job.runs.runs import Run, other_parts, whole_index
 from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.verdict.rules import StallRules
 
@@ -96,7 +96,7 @@ def diagnose(
         return
     chosen = chosen_run(config, wanted.run, wanted.run_dir)
     try:
-        diagnosis = diagnose_run(chosen.run, rules, meets=chosen.index.meeting(chosen.run))
+        diagnosis = diagnose_run(chosen.run, rules, meets=[*chosen.index.meeting(chosen.run), *other_parts(chosen.run)])
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
     helpers = tuple(_diagnosed(chosen.index.helpers_of(diagnosis.run), rules))

@@ -82,6 +82,11 @@ class Run:
         """Whether a tape belongs to a helper that ended no sooner than the rank that started it."""
         return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
 
+    def may_complete(self, other: Run) -> bool:
+        """Whether two runs that know no id yet may be parts of one launch: each has ranks that the other lacks."""
+        is_alike = not self.run_id and not other.run_id and self.world_size == other.world_size
+        return is_alike and self.directory != other.directory and {*self.ranks}.isdisjoint(other.ranks)
+
     def _life_of(self, tape: TapeReader) -> RankLife:
         life = life_of(tape)
         if life in (RankLife.RUNNING, RankLife.FAILED):
@@ -164,6 +169,17 @@ def index_of(directories: Iterable[Path]) -> RunIndex:
     for directory in directories:
         runs += _runs_in(directory, unreadable)
     return RunIndex(tuple(_helpers_last(sorted(runs, key=lambda run: run.begun_ns, reverse=True))), tuple(unreadable))
+
+
+def other_parts(run: Run) -> list[Run]:
+    """Return the runs on this node that may be parts of the same launch, in other job directories."""
+    if run.run_id or len(run.tapes) >= run.world_size:
+        return []
+    index = index_of(path for path in job_directories(run.directory.parent) if path != run.directory)
+    found = [other for other in index.runs if other.may_complete(run)]
+    for tape in (tape for other in index.runs if other not in found for tape in other.tapes):
+        tape.close()
+    return found
 
 
 def whole_index(config: Config, run_dir: Path | None) -> RunIndex:
