@@ -1,7 +1,9 @@
 """Finds the other jobs on this node whose processes meet those of an agent's own in worlds that were made by hand.
 
-And what may be other parts of a launch that waits for ranks: started by hand, each address has a job of its own. Their tapes are read only to see who waits for whom; their own agents export them. Which agent judges is no matter of
-agreement: all see the same tapes, and the largest of the runs that meet is judged by the one that reads it.
+And what may be other parts of a launch that waits for ranks: started by hand, ranks have a job for each address. The
+tapes are read only to see who waits for whom; their own agents export them. Which agent judges is no matter of
+agreement: all see the same tapes, and the largest of the runs that meet is judged by the one that reads it. A launch is
+judged by the agents of all its parts.
 """
 
 from __future__ import annotations

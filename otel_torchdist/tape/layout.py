@@ -302,7 +302,9 @@ class Blame(enum.IntEnum):
     TIMEOUT = 1
     """The backend, or a store, has waited for as long as it may."""
     CONNECTION = 2
-    """A connection to another rank is gone."""
+    """A connection to another rank is gone, or nobody listens where it was looked for."""
+    TAKEN = 3
+    """The address at which it was to listen is in use."""
 
 
 _FAILURE_BITS: Final = 24

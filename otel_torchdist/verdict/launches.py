@@ -6,15 +6,18 @@ store waits in it until all have come.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.tape.layout import Blame, How, RecordKind
 from otel_torchdist.verdict.roll_call import RollCall, Standing, since_of
+from otel_torchdist.world.calls import OperationView
+from otel_torchdist.world.model import RankView, life_in
 
 DEFAULT_GROUP: Final = "init_process_group"
 HOST: Final = 0
 """The rank that hosts the store, unless the launcher does."""
-_LOCAL: Final = ("localhost:", "127.", "[::1]:", "/")
 
 
 def is_launch(roll: RollCall) -> bool:
@@ -28,9 +31,36 @@ def address_of(roll: RollCall, rank: int) -> str:
     return operation.group.name.address if operation is not None and operation.group is not None else ""
 
 
-def is_within_node(address: str) -> bool:
-    """Whether only ranks of one node can meet at an address: a rank that is not seen there is nowhere."""
-    return address.startswith(_LOCAL)
+def has_no_seat(roll: RollCall, rank: int) -> bool:
+    """Whether a rank has come to a launch whose world is too small for it."""
+    return is_launch(roll) and roll.group is not None and rank >= len(roll.group.members)
+
+
+def unseated(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
+    """The ranks that have waited for the threshold in a launch whose world is too small for them, ascending."""
+    waiting = [rank for rank in roll.ranks(Standing.WAITING) if has_no_seat(roll, rank)]
+    return tuple(rank for rank in waiting if now_ns - since_of(roll.waits[rank]) >= threshold_ns)
+
+
+def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]:
+    """The ranks that a launch has ended for a reason of their own, ascending: no other rank could help that."""
+    failed = [view for view in members if life_in(view) in (RankLife.FAILED, RankLife.DEAD) and not view.open]
+    last = {view.rank: view.last for view in failed if view.last is not None}
+    own = [
+        rank
+        for rank, operation in sorted(last.items())
+        if operation.operation_id == roll.operation_id
+        and operation.record.how is How.FAILED
+        and (operation.record.blame is Blame.TAKEN or has_no_seat(roll, rank))
+    ]
+    return tuple(own) if is_launch(roll) else ()
+
+
+def address_in_use(operation: OperationView | None) -> str:
+    """The address at which a rank could not host the store, for it is in use; '' if that is not why it failed."""
+    if operation is None or operation.group is None or operation.record.blame is not Blame.TAKEN:
+        return ""
+    return operation.group.name.address
 
 
 def cut_off(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:

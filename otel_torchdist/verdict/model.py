@@ -13,8 +13,9 @@ from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline
 from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.launches import address_in_use
 from otel_torchdist.verdict.roll_call import RollCall, Standing
-from otel_torchdist.world.calls import GroupView, OperationId
+from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, in_checkpoint, place_of
@@ -194,6 +195,7 @@ class Verdict:
         symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
         behind: Waits that lead to this operation through several worlds of a process; see `waits_behind` and `locate`.
         twins: By rank, the ids of several processes that claim to be that rank.
+        in_use: By rank, the address at which it could not host the store of its launch, for it is in use.
         deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
     """
 
@@ -215,6 +217,7 @@ class Verdict:
     first: FirstDeath | None = None
     node: str = ""
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
+    in_use: Mapping[int, str] = field(default_factory=dict[int, str])
     deadline: Deadline | None = None
     behind: tuple[WaitBehind, ...] = ()
     twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
@@ -307,6 +310,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         asked={rank: members[rank].asked_signal for rank in codes if members[rank].asked_signal},
         node=_node_of(verdict.ranks, world),
         symptoms=symptoms,
+        in_use={rank: address for rank in verdict.ranks if (address := address_in_use(_last_of(world, rank)))},
         deadline=first_deadline(world, verdict.roll.waits),
         behind=waits_behind(world, verdict.roll, verdict.ranks),
         twins={rank: view.twins for rank, view in members.items() if view.twins},
@@ -329,6 +333,10 @@ def _node_of(ranks: tuple[int, ...], world: WorldSnapshot) -> str:
     host = hosts.pop() if len(hosts) == 1 else ""
     there = {rank for rank, view in world.ranks.items() if view.host == host}
     return host if len(ranks) > 1 and there == set(ranks) and len(there) < len(world.ranks) else ""
+
+
+def _last_of(world: WorldSnapshot, rank: int) -> OperationView | None:
+    return world.ranks[rank].last if rank in world.ranks else None
 
 
 def _missing_at(verdict: Verdict) -> dict[int, OperationId]:

@@ -16,6 +16,10 @@ _TYPES: Final = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError
 TIMEOUT: Final = ("Timed out", "timed out", "timeout", "failed to pass monitoredBarrier")
 CONNECTION: Final = ("Connection closed", "onnection reset", "Broken pipe", "Socket closed", "remote process exited")
 """In messages of gloo, NCCL, and torch's stores; as in native/source/completion.cc."""
+REFUSED: Final = "onnection refused"
+"""In gloo's messages on a peer that is not where the store says; it then speaks of a timeout for its last try."""
+TAKEN: Final = "EADDRINUSE"
+"""In the message of a store's host."""
 MAX_MESSAGE: Final = 2000
 
 
@@ -30,6 +34,10 @@ def blame_of(error: BaseException) -> Blame:
     if type(found) is not str:
         return Blame.UNKNOWN
     message = found[:MAX_MESSAGE]
+    if TAKEN in message:
+        return Blame.TAKEN
+    if REFUSED in message:
+        return Blame.CONNECTION
     if any(part in message for part in TIMEOUT):
         return Blame.TIMEOUT
     return Blame.CONNECTION if any(part in message for part in CONNECTION) else Blame.UNKNOWN

@@ -23,7 +23,7 @@ from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation
 from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
-from otel_torchdist.verdict.launches import cut_off
+from otel_torchdist.verdict.launches import cut_off, failed_alone, unseated
 from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
@@ -81,6 +81,10 @@ class Judge:
             return _shared(roll, sharing, mismatch)
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
+        alone = failed_alone(roll, self._members(roll).values())
+        if alone:
+            first = first_death([self._world.ranks[rank] for rank in alone])
+            return replace(_verdict(VerdictKind.DEAD, roll, alone), first=first)
         first = self._first_death(roll)
         crashed = crashed_in_shared(self._world, roll, first) if first is not None else None
         if crashed is not None:
@@ -90,6 +94,9 @@ class Judge:
         doubt = _doubt_of_operation(roll)
         if doubt is not None:
             return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
+        surplus = unseated(roll, self._world.taken_ns, self._threshold_ns)
+        if surplus:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, surplus)
         without_store = cut_off(roll, self._world.taken_ns, self._threshold_ns)
         if without_store:
             return _verdict(VerdictKind.RENDEZVOUS, roll, without_store)

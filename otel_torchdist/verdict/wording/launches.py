@@ -1,12 +1,13 @@
-"""The launch of a world in words: which ranks are not there, who waits for them, and at which address."""
+"""The launch of a world in words: which ranks are not there, or cannot be, who waits for them, and at which address."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.verdict.launches import DEFAULT_GROUP, HOST, address_of, is_launch, is_within_node
+from otel_torchdist.verdict.launches import DEFAULT_GROUP, HOST, address_of, has_no_seat, is_launch
 from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.roll_call import Standing
 
 MAX_TWINS: Final = 3
 
@@ -25,15 +26,39 @@ def describe_launch(verdict: Verdict, age: str, line: str) -> str:
         age: How long the first rank has waited.
         line: Where the ranks that wait have called it; '' if that is not known.
     """
+    called = f"in {DEFAULT_GROUP}" + (f", called in {line}" if line else "")
+    if has_no_seat(verdict.roll, verdict.ranks[0]):
+        address = address_of(verdict.roll, verdict.ranks[0])
+        wait = f"{have(verdict.ranks)} waited {f'at {address} ' if address else ''}for {age}"
+        return f"{no_seat(verdict)}: {'it' if len(verdict.ranks) == 1 else 'they'} {wait}, {called}"
     if verdict.ranks[0] in verdict.roll.waits:
         return _cut_off(verdict, age)
-    waiting, unseen = sorted(verdict.roll.waits), name_ranks(verdict.ranks)
-    address = address_of(verdict.roll, waiting[0])
-    seen = f"{have(verdict.ranks)} {'never appeared' if is_within_node(address) else 'not been seen'}"
-    place = f"at {address} " if address else ""
-    called = f", called in {line}" if line else ""
-    have_waited = f"{len(waiting)} of {verdict.members} ranks {have(waiting)} waited {place}for {age}"
-    return f"{unseen} {seen}: {have_waited}, in {DEFAULT_GROUP}{called}"
+    waiting, missing = sorted(verdict.roll.waits), f"{name_ranks(verdict.ranks)} {have(verdict.ranks)}"
+    addresses = {address_of(verdict.roll, rank) for rank in waiting}
+    have_waited = f"{len(waiting)} of {verdict.members} ranks {have(waiting)} waited for {age}, {called}"
+    if len(addresses) > 1 or addresses == {""}:
+        return f"{missing} not come: {have_waited}"
+    return f"{missing} not come to {addresses.pop()}, where {have_waited}"
+
+
+def describe_failed_launch(verdict: Verdict, age: str) -> str:
+    """Describe which ranks could not take part in a launch; '' if nothing of their own kept them from it."""
+    roll, ranks, address = verdict.roll, verdict.ranks, next(iter(verdict.in_use.values()), "")
+    failure = verdict.failures.get(ranks[0], "") if ranks else ""
+    named = f" ({failure})" if failure else ""
+    blocked = f", and {DEFAULT_GROUP} has been blocked for {age}" if roll.ranks(Standing.WAITING) else ""
+    if address:
+        return f"{name_ranks(ranks)} could not host the store: {address} is in use{named}{blocked}"
+    if ranks and has_no_seat(roll, ranks[0]):
+        return f"{no_seat(verdict)}: {'it' if len(ranks) == 1 else 'they'} failed in {DEFAULT_GROUP}{named}"
+    return ""
+
+
+def no_seat(verdict: Verdict) -> str:
+    """`there is no rank 2 in a world of 2 (WORLD_SIZE)`."""
+    size = len(verdict.group.members) if verdict.group is not None else 0
+    verb = "is" if len(verdict.ranks) == 1 else "are"
+    return f"there {verb} no {name_ranks(verdict.ranks)} in a world of {size} (WORLD_SIZE)"
 
 
 def _cut_off(verdict: Verdict, age: str) -> str:
@@ -54,16 +79,12 @@ def describe_meeting(verdict: Verdict) -> str:
     return f" at {addresses.pop()}" if len(addresses) == 1 else ""
 
 
-def wrong_ranks(verdict: Verdict) -> list[str]:
-    """Ranks of which there are several processes, and ranks that a world of this size does not have."""
-    parts = [
+def several_processes(verdict: Verdict) -> list[str]:
+    """Ranks of which there are several processes."""
+    return [
         f"{len(pids)} processes claim to be rank {rank} (pids {', '.join(map(str, pids))})"
         for rank, pids in sorted(verdict.twins.items())[:MAX_TWINS]
     ]
-    if is_launch(verdict.roll) and verdict.group is not None:
-        size = len(verdict.group.members)
-        parts += [f"there is no rank {rank} in a world of {size}" for rank in verdict.ranks if rank >= size]
-    return parts
 
 
 def elsewhere(verdict: Verdict) -> list[str]:

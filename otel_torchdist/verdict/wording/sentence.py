@@ -24,11 +24,12 @@ from otel_torchdist.verdict.wording.departures import describe_departure, descri
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
 from otel_torchdist.verdict.wording.frames import at_line, called_in, describe_frame, describe_line, describe_through
 from otel_torchdist.verdict.wording.launches import (
+    describe_failed_launch,
     describe_launch,
     describe_meeting,
     elsewhere,
     has_own_words,
-    wrong_ranks,
+    several_processes,
 )
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.misfits import describe_misfit
@@ -64,7 +65,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_node(verdict),
         *_creation(verdict),
         *elsewhere(verdict),
-        *wrong_ranks(verdict),
+        *several_processes(verdict),
         *_endings(verdict),
         *describe_machine(verdict),
         *places[1:],
@@ -243,6 +244,9 @@ def _their_side(verdict: Verdict) -> str:
 
 
 def _dead(verdict: Verdict, age: str) -> str:
+    failed = describe_failed_launch(verdict, age)
+    if failed:
+        return failed
     if all(operation.record.how not in (None, *RAISED) for operation in verdict.roll.waits.values()):
         return f"{describe_deaths(verdict)}, after {_operation_id(verdict)}"
     return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has been blocked for {age}"
