@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.layout import Blame, How, TapeState
+from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
 from otel_torchdist.verdict.deadline import backend_of, timeout_passed
 from otel_torchdist.world.calls import Channel, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
@@ -35,7 +35,8 @@ class GivenUp:
         rank: The rank.
         operation: The operation in which it waited.
         at_ns: When it gave up.
-        backend: What gave up: `gloo`, `NCCL`, or `its program`, which set a timeout for that wait alone.
+        backend: What gave up: `gloo`, `NCCL`, the creation of a group, or `its program`, which set a timeout for that
+            wait alone.
     """
 
     rank: int
@@ -124,6 +125,8 @@ HEARTBEAT_NS: Final = 1_500_000_000
 
 
 def _backend_of(operation: OperationView) -> str:
+    if operation.record.kind is RecordKind.RENDEZVOUS:
+        return operation.name  # whose own timeout, or that of its store, it was
     return backend_of(operation.group.name) if operation.group is not None else "its backend"
 
 

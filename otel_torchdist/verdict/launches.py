@@ -44,16 +44,34 @@ def unseated(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:
 
 def failed_alone(roll: RollCall, members: Iterable[RankView]) -> tuple[int, ...]:
     """The ranks that a launch has ended for a reason of their own, ascending: no other rank could help that."""
-    failed = [view for view in members if life_in(view) in (RankLife.FAILED, RankLife.DEAD) and not view.open]
-    last = {view.rank: view.last for view in failed if view.last is not None}
-    own = [
-        rank
-        for rank, operation in sorted(last.items())
-        if operation.operation_id == roll.operation_id
-        and operation.record.how is How.FAILED
-        and (operation.record.blame is Blame.TAKEN or has_no_seat(roll, rank))
-    ]
-    return tuple(own) if is_launch(roll) else ()
+    if not is_launch(roll):
+        return ()
+    ended = [view for view in members if life_in(view) in (RankLife.FAILED, RankLife.DEAD)]
+    failed = {view.rank: view.last for view in ended if view.last is not None and not view.open}
+    failed = {
+        rank: last
+        for rank, last in sorted(failed.items())
+        if last.operation_id == roll.operation_id and last.record.how is How.FAILED
+    }
+    own = [rank for rank, last in failed.items() if last.record.blame is Blame.TAKEN or has_no_seat(roll, rank)]
+    misled = [rank for rank, last in failed.items() if file_left_over(last)]
+    if not own and misled:
+        first_ns = min(failed[rank].record.completed_ns or 0 for rank in misled)
+        others = [view for view in ended if view.rank not in misled]
+        # Nobody listens at the address of a rank that has died either.
+        own = misled if all(view.life.reaches(first_ns) for view in others) else []
+    return tuple(own)
+
+
+def file_left_over(operation: OperationView | None) -> str:
+    """The file in which a rank looked for others that were not where it says; '' if that is not why it failed.
+
+    Each launch adds to the file, and what an earlier one has left there is found as well.
+    """
+    if operation is None or operation.group is None or operation.record.blame is not Blame.CONNECTION:
+        return ""
+    address = operation.group.name.address
+    return address if address.startswith("/") else ""
 
 
 def address_in_use(operation: OperationView | None) -> str:

@@ -13,7 +13,7 @@ from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.launches import address_in_use
+from otel_torchdist.verdict.launches import address_in_use, file_left_over
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
@@ -196,6 +196,7 @@ class Verdict:
         behind: Waits that lead to this operation through several worlds of a process; see `waits_behind` and `locate`.
         twins: By rank, the ids of several processes that claim to be that rank.
         in_use: By rank, the address at which it could not host the store of its launch, for it is in use.
+        left_over: By rank, the file of its launch that leads to ranks which are not there; see `file_left_over`.
         deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
     """
 
@@ -218,6 +219,7 @@ class Verdict:
     node: str = ""
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
     in_use: Mapping[int, str] = field(default_factory=dict[int, str])
+    left_over: Mapping[int, str] = field(default_factory=dict[int, str])
     deadline: Deadline | None = None
     behind: tuple[WaitBehind, ...] = ()
     twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
@@ -310,6 +312,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         asked={rank: members[rank].asked_signal for rank in codes if members[rank].asked_signal},
         node=_node_of(verdict.ranks, world),
         symptoms=symptoms,
+        left_over={rank: file for rank in verdict.ranks if (file := file_left_over(_last_of(world, rank)))},
         in_use={rank: address for rank in verdict.ranks if (address := address_in_use(_last_of(world, rank)))},
         deadline=first_deadline(world, verdict.roll.waits),
         behind=waits_behind(world, verdict.roll, verdict.ranks),

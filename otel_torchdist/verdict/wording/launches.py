@@ -49,6 +49,10 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
     blocked = f", and {DEFAULT_GROUP} has been blocked for {age}" if roll.ranks(Standing.WAITING) else ""
     if address:
         return f"{name_ranks(ranks)} could not host the store: {address} is in use{named}{blocked}"
+    file = next(iter(verdict.left_over.values()), "")
+    if file and is_launch(roll):
+        leads = f"the file {file} leads {name_ranks(ranks)} to ranks that are not there{named}"
+        return f"{leads}: it is left from an earlier launch, as it seems{blocked}"
     if ranks and has_no_seat(roll, ranks[0]):
         return f"{no_seat(verdict)}: {'it' if len(ranks) == 1 else 'they'} failed in {DEFAULT_GROUP}{named}"
     return ""
