@@ -71,7 +71,12 @@ def file_left_over(operation: OperationView | None) -> str:
     if operation is None or operation.group is None or operation.record.blame is not Blame.CONNECTION:
         return ""
     address = operation.group.name.address
-    return address if address.startswith("/") else ""
+    return address if is_path(address) else ""
+
+
+def is_path(address: str) -> bool:
+    """Whether an address is that of a file in which ranks meet."""
+    return address.startswith("/")
 
 
 def address_in_use(operation: OperationView | None) -> str:

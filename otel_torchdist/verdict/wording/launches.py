@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.verdict.launches import DEFAULT_GROUP, HOST, address_of, has_no_seat, is_launch
+from otel_torchdist.verdict.launches import DEFAULT_GROUP, HOST, address_of, has_no_seat, is_launch, is_path
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 
@@ -75,6 +75,13 @@ def _cut_off(verdict: Verdict, age: str) -> str:
     others = [rank for rank in sorted(roll.waits) if address_of(roll, rank) == hosted]
     wait = f"{name_ranks(others)} {'waits' if len(others) == 1 else 'wait'} at {hosted}"
     return f"{looks}, but {wait}: {DEFAULT_GROUP} has been blocked for {age}"
+
+
+def describe_file(verdict: Verdict) -> list[str]:
+    """That the file in which all ranks of a launch have come, and cannot go on, may be left from an earlier launch."""
+    address = address_of(verdict.roll, min(verdict.roll.waits)) if is_launch(verdict.roll) else ""
+    is_file = verdict.kind is VerdictKind.TRANSPORT and is_path(address)
+    return [f"{address} may be left from an earlier launch: each needs a new file"] if is_file else []
 
 
 def describe_meeting(verdict: Verdict) -> str:

@@ -25,6 +25,7 @@ from otel_torchdist.verdict.wording.fates import cause_states_death, describe_ci
 from otel_torchdist.verdict.wording.frames import at_line, called_in, describe_frame, describe_line, describe_through
 from otel_torchdist.verdict.wording.launches import (
     describe_failed_launch,
+    describe_file,
     describe_launch,
     describe_meeting,
     elsewhere,
@@ -63,6 +64,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
     details = [
         *_difference(verdict, age),
         *_node(verdict),
+        *describe_file(verdict),
         *_creation(verdict),
         *elsewhere(verdict),
         *several_processes(verdict),
