@@ -30,6 +30,16 @@ PAIR = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561]"
         (RuntimeError(f"{PAIR} Connection closed by peer [127.0.0.1]:16293."), Blame.CONNECTION),
         (RuntimeError(f"{PAIR} Read error [127.0.0.1]:19687: Connection reset by peer."), Blame.CONNECTION),
         (RuntimeError(f"{PAIR} Write error [127.0.0.1]:19687: Broken pipe."), Blame.CONNECTION),
+        (
+            RuntimeError(
+                f"Gloo connectFullMesh failed with [{PAIR} timed out connecting: SO_ERROR: Connection refused"
+            ),
+            Blame.CONNECTION,
+        ),
+        (
+            dist.DistNetworkError("The server socket has failed to listen. port: 1, code: -98, name: EADDRINUSE"),
+            Blame.TAKEN,
+        ),
         (RuntimeError("The size of tensor a (4) must match the size of tensor b (8)"), Blame.UNKNOWN),
         (RuntimeError(), Blame.UNKNOWN),
         (RuntimeError(7), Blame.UNKNOWN),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 
-from otel_torchdist.tape.layout import How, RecordKind, TapeState
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
+from otel_torchdist.verdict.judging.judge import Judge
+from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView
+from otel_torchdist.world.model import WorldSnapshot
+from tests.support.tapes.fake_tape import SECOND
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import verdicts
 from tests.support.worlds.sentences import the_verdict
@@ -37,6 +41,13 @@ def verdict_of(world: FakeWorld, now_s: float = 15.0, only: tuple[int, ...] | No
     return the_verdict(world.snapshot(now_s, only=only))
 
 
+def judged(world: WorldSnapshot) -> list[Verdict]:
+    """The verdicts on a launch that has ended, in which nobody waits."""
+    last = [view.last for view in world.ranks.values() if view.last is not None]
+    found = [Judge(world, 5 * SECOND).verdict_on(operation.operation_id) for operation in last[:1]]
+    return [locate(world, verdict) for verdict in found if verdict is not None]
+
+
 def test_rank_that_never_came_at_all() -> None:
     """A rank that was never seen is named, with who waits for it, where, and since when; so is the host that waits."""
     world = FakeWorld(4)
@@ -44,20 +55,23 @@ def test_rank_that_never_came_at_all() -> None:
     verdict = verdict_of(world, only=(0, 1, 2))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (3,))
     assert sentence(verdict, 14) == (
-        "rank 3 has never appeared: 3 of 4 ranks have waited at 127.0.0.1:29500 for 14.0 s, in init_process_group, "
+        "rank 3 has not come to 127.0.0.1:29500, where 3 of 4 ranks have waited for 14.0 s, in init_process_group, "
         "called in train at train.py:42"
     )
 
 
-def test_ranks_of_another_node_may_be_there() -> None:
-    """Where ranks of other nodes may meet, a rank that is not seen here is not said to be nowhere."""
-    world = FakeWorld(4)
-    launch(world, {0: at(NODE), 1: at(NODE, has_store=True)})
-    said = sentence(verdict_of(world, only=(0, 1)), 14)
-    assert said.startswith("ranks 2-3 have not been seen: 2 of 4 ranks have waited at node0:29500 for 14.0 s, in ")
+def test_place_that_is_not_known() -> None:
+    """Where ranks meet is not said if it is not known, or if they look for each other at several addresses."""
     world = FakeWorld(2)
     launch(world, {1: at("", size=2)})
-    assert "1 of 2 ranks has waited for 14.0 s" in sentence(verdict_of(world, only=(1,)), 14)
+    assert sentence(verdict_of(world, only=(1,)), 14).startswith("rank 0 has not come: 1 of 2 ranks has waited for 14.")
+    world = FakeWorld(3)
+    launch(world, {1: at(HERE, size=3), 2: at(THERE, size=3)})
+    said = sentence(verdict_of(world, only=(1, 2)), 14)
+    assert said.startswith(
+        "rank 0 has not come: 2 of 3 ranks have waited for 14.0 s, in init_process_group, called in "
+    )
+    assert said.endswith(". Rank 1 waits at 127.0.0.1:29500, rank 2 waits at 127.0.0.1:29501")
 
 
 def test_rank_that_looks_elsewhere() -> None:
@@ -101,18 +115,36 @@ def test_rank_that_cannot_reach_the_store() -> None:
 
 
 def test_host_that_failed() -> None:
-    """The rank that could not host the store, because its port was taken, is named, with where the others wait."""
+    """The rank that could not host the store, because its port was taken, is named, with the reason and the address."""
     world = FakeWorld(3)
     numbers = launch(world, {rank: at(HERE, 3) for rank in range(3)})
-    world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError")
+    world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError", Blame.TAKEN)
     [(channel, before)] = world.ranks[0].progress.items()
     world.ranks[0].progress[channel] = before._replace(entered=0)  # as of all that raises before it has begun
     world.ranks[0].die(1.2, TapeState.FAILED, "DistNetworkError")
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (0,))
     said = sentence(verdict, 14)
-    assert said.startswith("rank 0 ended with DistNetworkError, and init_process_group (default_pg) has been blocked ")
-    assert ". 2 of 3 ranks wait at 127.0.0.1:29500 in " in said
+    assert said.startswith(
+        "rank 0 could not host the store: 127.0.0.1:29500 is in use (DistNetworkError), and init_process_group has "
+        "been blocked for 14.0 s"
+    )
+    assert "2 of 3 ranks wait at 127.0.0.1:29500 in " in said
+    [alone] = judged(world.snapshot(15.0, only=(0,)))
+    assert (alone.kind, alone.ranks) == (VerdictKind.DEAD, (0,))
+    assert sentence(alone, 0.1).startswith("rank 0 could not host the store: 127.0.0.1:29500 is in use (DistNetworkErr")
+
+
+def test_host_that_tries_another_port() -> None:
+    """A host that has handled that its port was taken, and lives, is not named for it."""
+    world = FakeWorld(2)
+    numbers = launch(world, {0: at(HERE, 2), 1: at(HERE, 2)})
+    world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError", Blame.TAKEN)
+    [(channel, before)] = world.ranks[0].progress.items()
+    world.ranks[0].progress[channel] = before._replace(entered=0)
+    verdict = verdict_of(world)
+    assert verdict.kind is not VerdictKind.DEAD
+    assert "in use" not in sentence(verdict, 14)
 
 
 def test_several_processes_of_one_rank() -> None:
@@ -126,13 +158,71 @@ def test_several_processes_of_one_rank() -> None:
     assert sentence(verdict, 14).endswith(". 2 processes claim to be rank 1 (pids 4711, 4712)")
 
 
-def test_rank_that_the_world_does_not_have() -> None:
-    """A rank that failed because its world is smaller than that is named, with the reason."""
+def too_small() -> tuple[FakeWorld, int]:
+    """A world of two ranks that three have come to, and the number of the third one's operation."""
     world = FakeWorld(3)
-    group = at(HERE, 2)
-    numbers = launch(world, dict.fromkeys(range(3), group))
-    world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError")
-    [(channel, before)] = world.ranks[2].progress.items()
-    world.ranks[2].progress[channel] = before._replace(entered=0)
-    verdict = dataclasses.replace(verdict_of(world), ranks=(2,))
-    assert ". There is no rank 2 in a world of 2" in sentence(verdict, 14)
+    numbers = launch(world, dict.fromkeys(range(3), at(HERE, 2)))
+    for rank in range(2):
+        world.ranks[rank].end(numbers[rank], 1.2, How.CALL)
+    return world, numbers[2]
+
+
+def test_rank_that_waits_in_a_world_that_is_too_small() -> None:
+    """A rank that no world of that size has is named while it waits for its store, with the reason."""
+    world, _ = too_small()
+    verdict = verdict_of(world)
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
+    assert sentence(verdict, 14).startswith(
+        "there is no rank 2 in a world of 2 (WORLD_SIZE): it has waited at 127.0.0.1:29500 for 14.0 s, in "
+        "init_process_group, called in train at train.py:42"
+    )
+
+
+def test_rank_that_fails_in_a_world_that_is_too_small() -> None:
+    """Once it has failed, too, as the backend then has no place for it; the others go on."""
+    world, number = too_small()
+    world.ranks[2].end(number, 1.1, How.FAILED, "RuntimeError")
+    world.ranks[2].die(1.2, TapeState.FAILED, "RuntimeError")
+    found = [verdict for verdict in judged(world.snapshot(15.0)) if verdict is not None]
+    assert [(verdict.kind, verdict.ranks) for verdict in found] == [(VerdictKind.DEAD, (2,))]
+    assert sentence(found[0], 14).startswith(
+        "there is no rank 2 in a world of 2 (WORLD_SIZE): it failed in init_process_group (RuntimeError)"
+    )
+
+
+FILE = "/scratch/job/store"
+
+
+def test_file_of_an_earlier_launch() -> None:
+    """Ranks that find nobody where a file leads them are not blamed, nor are those that still look: the file is."""
+    world = FakeWorld(3)
+    numbers = launch(world, {rank: at(FILE, 3, has_store=rank > 0) for rank in range(3)})
+    world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError", Blame.CONNECTION)
+    world.ranks[2].die(1.2, TapeState.FAILED, "RuntimeError")
+    said = sentence(verdict_of(world), 14)
+    assert said.startswith(
+        "the file /scratch/job/store leads rank 2 to ranks that are not there (RuntimeError): it is left from an "
+        "earlier launch, as it seems, and init_process_group has been blocked for 14.0 s"
+    )
+
+
+def test_file_that_leads_to_a_rank_that_has_died() -> None:
+    """Where a rank has died before, it is named, for nobody listens at its address either."""
+    world = FakeWorld(3)
+    numbers = launch(world, {rank: at(FILE, 3, has_store=True) for rank in range(3)})
+    world.ranks[0].is_seen_to_die(1.5, signal.SIGKILL)
+    world.ranks[2].end(numbers[2], 3.0, How.FAILED, "RuntimeError", Blame.CONNECTION)
+    world.ranks[2].die(3.1, TapeState.FAILED, "RuntimeError")
+    verdict = verdict_of(world)
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (0,))
+    assert "was killed by SIGKILL" in sentence(verdict, 14)
+
+
+def test_file_in_which_all_have_come() -> None:
+    """Where all have come and none can go on, it is said that the file may be an old one; an address is not."""
+    for address, is_said in ((FILE, True), (HERE, False)):
+        world = FakeWorld(2)
+        launch(world, {rank: at(address, 2, has_store=True) for rank in range(2)})
+        verdict = verdict_of(world)
+        assert verdict.kind is VerdictKind.TRANSPORT
+        assert ("/scratch/job/store may be left from an earlier launch" in sentence(verdict, 14)) is is_said

@@ -52,7 +52,7 @@ EXCLUSIVE = (
     (f"{RANK} (was killed|ended with)[^.;]*before the others", rf"gave up in {RANK}"),
     (GONE, rf"(raises an error|ends the process) in {RANK}"),
     (GONE, f"{RANK} is in "),
-    (f"{RANK} has (not been seen|never appeared)", f"{RANK} (is|was last|was) in "),
+    (f"{RANK} has (not been seen|not come to)", f"{RANK} (is|was last|was) in "),
     (f"{RANK} has finished", f"{RANK} is dead"),
     (f"{RANK} is running", f"{RANK} (was killed|ended with|has exited)"),
     ("is gone; it is in ", ""),
