@@ -1,8 +1,9 @@
 """The ``torch.backends`` entry point: the last step of every ``import torch``.
 
 It runs in every process that imports torch, including torchrun itself and DataLoader workers. Without our switch
-it reads one environment variable and returns. With it, it only waits for the first process group, and for torchrun to
-wait for other nodes. The switch's value is checked only then, so that an invalid one is reported by the ranks alone.
+it reads one environment variable and returns. With it, it only waits for the first process group, for torchrun to wait
+for other nodes, and for launchers whose ranks fail. The switch's value is checked only then, so that an invalid one is
+reported by the ranks alone.
 """
 
 import os
@@ -13,6 +14,8 @@ _LAUNCHERS = (
     "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
 )
 """What torchrun imports to wait for other nodes."""
+_FAILURES = ("torch.distributed.elastic.multiprocessing.errors", "torch.multiprocessing.spawn")
+"""Where launchers report that ranks have failed."""
 
 
 def autoload() -> None:
@@ -26,6 +29,8 @@ def autoload() -> None:
         when_first_group(_switch_on)
         for launcher in _LAUNCHERS:
             when_imported(launcher, _watch_nodes)
+        for launcher in _FAILURES:
+            when_imported(launcher, _watch_failures)
     except Exception as error:
         from otel_torchdist import guard
 
@@ -40,5 +45,11 @@ def _switch_on() -> None:
 
 def _watch_nodes(module: object) -> None:
     from otel_torchdist.node_rendezvous import watch
+
+    watch(module)
+
+
+def _watch_failures(module: object) -> None:
+    from otel_torchdist.failed_launch import watch
 
     watch(module)

@@ -208,7 +208,7 @@ def switch_on_from_environment() -> None:
         config = Config.from_environment()
         if not config.switched_on or SWITCH.is_on or not _is_new_enough(sys.modules["torch"]):
             return
-        if _prints(os.environ) or not _can_start_an_agent(config):
+        if exports_itself(os.environ) or not _can_start_an_agent(config):
             config = in_this_process(config)
         SWITCH.turn_on(config, functools.partial(_outputs_from_environment, config.describe_launch), {})
 
@@ -239,6 +239,6 @@ def _can_start_an_agent(config: Config) -> bool:
     return False
 
 
-def _prints(environ: Mapping[str, str]) -> bool:
-    """Whether an exporter writes to the terminal."""
+def exports_itself(environ: Mapping[str, str]) -> bool:
+    """Whether each rank exports by itself, because an exporter writes to the terminal."""
     return any("console" in environ.get(f"OTEL_{signal}_EXPORTER", "") for signal in ("TRACES", "METRICS", "LOGS"))

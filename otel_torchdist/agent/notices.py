@@ -1,11 +1,13 @@
 """Announces verdicts on the standard error of the job, once per incident.
 
 A thread writes, because a file system may hang. What cannot be written now is tried again for a while: a rank may log
-it instead, and a launcher that writes to its file at an offset of its own may end.
+it instead, a launcher whose ranks have failed writes it itself, and one that writes to its file at an offset of its own
+may end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -18,6 +20,7 @@ from otel_torchdist import guard
 from otel_torchdist.agent.log_relay import relay_sign
 from otel_torchdist.job.announced import is_announced, note_announced
 from otel_torchdist.job.description_file import read_description
+from otel_torchdist.job.left_notices import leave_notice, take_notice
 from otel_torchdist.job.standard_error import StandardError
 from otel_torchdist.processes.reopened_stderr import NoticeDelivery, write_to
 from otel_torchdist.stall.events import VerdictGiven
@@ -64,7 +67,7 @@ class Notices:
         return bool(self._threads)
 
     def announce(self, event: VerdictGiven, text: str) -> bool:
-        """See `Announcer`. Jobs of other users get none: what they say of their files may be forged."""
+        """See `Announcer`. What other users say of their files may be forged: there, it is left to the launcher."""
         with guard.guarded("the notice on stderr"):
             notice = self._notice(event, text)
             return notice is not None and (notice.is_delivered or self._deliver(notice))
@@ -88,13 +91,19 @@ class Notices:
         if not any(_was_here(view, event.world.taken_ns) for view in views):
             return None
         nonces = {view.nonce for view in views if not view.is_remote}
-        tapes = [tape for tape in self._tapes() if tape.identity.nonce in nonces and tape.owner == os.geteuid()]
+        tapes = [tape for tape in self._tapes() if tape.identity.nonce in nonces]
         if not tapes:
             return None
         first = min(tapes, key=lambda tape: tape.identity.rank)
         host = first.identity.host if len(nonces) < first.identity.world_size else ""
         lines = notice_lines(text, event.world.run, first.path.parent, host)
-        return _Notice(lines, files_of(tapes), first.path.parent, event.incident.trace_id, self._is_relayed)
+        own = [tape for tape in tapes if tape.owner == os.geteuid()]
+        notice = _Notice(lines, files_of(own), first.path.parent, event.incident.trace_id, self._is_relayed)
+        if own:
+            return notice
+        if event.verdict.kind.is_final:  # a stall may be over when the launcher ends
+            notice.leave(first.owner)
+        return None
 
 
 def _was_here(view: RankView, now_ns: int) -> bool:
@@ -145,6 +154,7 @@ class _Notice:
         self._directory = directory
         self._trace_id = trace_id
         self._is_relayed = is_relayed
+        self._is_left = False
 
     def write_once(self) -> None:
         """Write the lines if that is possible now."""
@@ -157,10 +167,18 @@ class _Notice:
         deadline, pause_s = time.monotonic() + GIVEN_UP_S, RETRY_S
         with guard.guarded("the notice on stderr"):
             while not self._write() and not self._relayed(deadline) and time.monotonic() < deadline:
+                self.leave()
                 self.tried.set()
                 time.sleep(pause_s)
                 pause_s = min(1.1 * pause_s, LONGEST_PAUSE_S)
+            take_notice(self._directory, self._trace_id)
         self.tried.set()
+
+    def leave(self, owner: int | None = None) -> None:
+        """Leave the lines for the launcher; see `leave_notice`."""
+        with contextlib.suppress(OSError):  # no space
+            leave_notice(self._directory, self._trace_id, self._text, owner)
+            self._is_left = True
 
     def log(self) -> None:
         """Log the lines for those who read the log of this process."""
@@ -169,7 +187,10 @@ class _Notice:
         self._note()
 
     def _write(self) -> bool:
-        if any(write_to(one, self._text) is NoticeDelivery.DONE for one in self._files):
+        """Write the lines, unless the launcher has taken them since they were left."""
+        is_taken = self._is_left and not take_notice(self._directory, self._trace_id)
+        self._is_left = False
+        if is_taken or any(write_to(one, self._text) is NoticeDelivery.DONE for one in self._files):
             self._note()
         return self.is_delivered
 

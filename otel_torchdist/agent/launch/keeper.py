@@ -20,7 +20,8 @@ from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_an
 from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
 from otel_torchdist.agent.log_relay import LogRelay
 from otel_torchdist.files.kept import KeptFile
-from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.files.locks import is_file_locked, is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.files.others import read_regular
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import START_LOCK_NAME
 from otel_torchdist.this_process.end import ProcessEnd
@@ -35,6 +36,8 @@ PUT_OFF_WARNING_S: Final = 30.0
 """How long a program may wait for its children before we warn that this keeps the agent from being started."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+_MAX_BYTES: Final = 4096
+"""Bytes of the file with the times of starts."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -81,6 +84,29 @@ class AgentKeeper:
             if wanted is not None:
                 self._post_in(wanted).close()
         self._post = None
+
+
+def is_read(directory: Path) -> bool:
+    """Whether an agent reads a job directory. Not for ranks: that would drop the locks that they hold."""
+    with contextlib.suppress(OSError):
+        return is_file_locked(directory / LOCK_NAME)
+    return False
+
+
+def newest_start_ns(directory: Path) -> int:
+    """Return when a rank last started an agent, by the monotonic clock; 0 for never. Not for ranks; see `is_read`."""
+    with contextlib.suppress(OSError):
+        return max(_starts(read_regular(directory / START_LOCK_NAME, _MAX_BYTES)), default=0)
+    return 0
+
+
+def start_agent(directory: Path) -> None:
+    """Start an agent for ranks that have ended before they could."""
+    _Post(directory).close()
+
+
+def _starts(content: bytes) -> list[int]:
+    return [int(word) for word in content.split() if word.isdigit()]
 
 
 class _Post:
@@ -172,8 +198,7 @@ class _Post:
     def _may_start(self) -> bool:
         """Whether it is time for another start; all ranks record the times of starts in the file that they lock."""
         now_ns = time.monotonic_ns()
-        words = os.pread(self._start_lock.fileno(), 4096, 0).split()
-        starts = [int(word) for word in words if word.isdigit()]
+        starts = _starts(os.pread(self._start_lock.fileno(), _MAX_BYTES, 0))
         since_ns = max(self._since_ns, now_ns - round(STARTS_WITHIN_S * 1e9))
         recent = [start for start in starts if since_ns <= start <= now_ns]
         if len(recent) >= MAX_STARTS:

@@ -66,7 +66,7 @@ class AttemptEnds:
         self._verdicts = {run: status for run, status in self._verdicts.items() if run in runs}
         for directory, worlds in _by_directory(runs, tapes).items():
             self._drop_if_stepping(directory, worlds)
-            if not is_awaited and all(_is_gone(world) for world in worlds):
+            if not is_awaited and all(is_gone(world) for world in worlds):
                 self._note_end(directory, worlds, tapes)
         return any(before.get(directory) != end for directory, end in self._shown.items())
 
@@ -86,7 +86,7 @@ class AttemptEnds:
                 self._verdicts.pop(event.incident.run, None)
             case Outcome.FAILED | Outcome.RANKS_ENDED:
                 status = self._verdicts.get(event.incident.run)
-                directory = _directory_of(event.world, tapes)
+                directory = directory_of(event.world, tapes)
                 if status is not None and directory is not None and event.incident.run in runs:
                     self._show(directory, status, event.world)
             case Outcome.OUT_OF_SIGHT:
@@ -98,7 +98,7 @@ class AttemptEnds:
             return
         if seen.ruling is not None:
             self._verdicts[run] = _status_of_ruling(seen.ruling, run)
-        elif not _is_gone(seen.world):
+        elif not is_gone(seen.world):
             self._verdicts.pop(run, None)
 
     def _note_end(self, directory: Path, worlds: list[WorldSnapshot], tapes: Mapping[int, TapeReader]) -> None:
@@ -106,9 +106,9 @@ class AttemptEnds:
         attempts = [world for world in worlds if not _is_of_helpers(world, tapes)]
         if not attempts:
             return
-        world = max(attempts, key=_created_ns)
+        world = max(attempts, key=created_ns)
         run, shown = run_of(world), self._shown.get(directory)
-        if shown is not None and shown.created_ns > _created_ns(world):
+        if shown is not None and shown.created_ns > created_ns(world):
             return
         status = self._verdicts.get(run)
         if status is None:  # it ended without a verdict, or one has been given already
@@ -121,7 +121,7 @@ class AttemptEnds:
 
     def _show(self, directory: Path, status: EndStatus, world: WorldSnapshot) -> None:
         self.leave(directory)
-        self._shown[directory] = _End(status, _step(world), _created_ns(world))
+        self._shown[directory] = _End(status, _step(world), created_ns(world))
         self._metrics.set_end(status)
 
     def _drop_if_stepping(self, directory: Path, worlds: Iterable[WorldSnapshot]) -> None:
@@ -131,7 +131,7 @@ class AttemptEnds:
             return
         for world in worlds:
             is_same = run_of(world) == shown.status.run_id
-            is_later = not is_same and _created_ns(world) > shown.created_ns
+            is_later = not is_same and created_ns(world) > shown.created_ns
             if (is_same and _step(world) > shown.step) or (is_later and _step(world) > 0):
                 self.leave(directory)
                 return
@@ -140,13 +140,14 @@ class AttemptEnds:
 def _by_directory(runs: Mapping[int, RunSeen], tapes: Mapping[int, TapeReader]) -> dict[Path, list[WorldSnapshot]]:
     found: dict[Path, list[WorldSnapshot]] = {}
     for seen in runs.values():
-        directory = _directory_of(seen.world, tapes)
+        directory = directory_of(seen.world, tapes)
         if directory is not None and not seen.world.is_foreign:
             found.setdefault(directory, []).append(seen.world)
     return found
 
 
-def _directory_of(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> Path | None:
+def directory_of(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> Path | None:
+    """Return the job directory with the tapes of a world; None if none of them is read here."""
     local = (tapes[view.nonce].path.parent for view in world.ranks.values() if view.nonce in tapes)
     return next(local, None)
 
@@ -155,12 +156,13 @@ def _is_of_helpers(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> boo
     return any(tapes[view.nonce].identity.parent for view in world.ranks.values() if view.nonce in tapes)
 
 
-def _is_gone(world: WorldSnapshot) -> bool:
+def is_gone(world: WorldSnapshot) -> bool:
     """Whether the processes of this node's ranks have ended."""
     return not any(view.alive for view in world.ranks.values() if not view.is_remote)
 
 
-def _created_ns(world: WorldSnapshot) -> int:
+def created_ns(world: WorldSnapshot) -> int:
+    """Return when the newest tape of this node's ranks was created."""
     return max(view.created_ns for view in world.ranks.values() if not view.is_remote)
 
 

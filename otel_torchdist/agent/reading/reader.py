@@ -17,6 +17,7 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.agent.reading.attempt_ends import AttemptEnds
+from otel_torchdist.agent.reading.conclusions import Conclusions
 from otel_torchdist.agent.reading.followed_rank import FollowedRank, RankState
 from otel_torchdist.agent.reading.losses import LossLog
 from otel_torchdist.agent.reading.memory_shares import MemoryShares
@@ -97,6 +98,7 @@ class Reader:
         self._span_budget = span_budget
         self._ranks: dict[int, FollowedRank] = {}
         self._watch = watch
+        self._announcer = announcer
         self._reporter = StallReporter(outputs.sink, outputs.events, self, announcer)
         self._findings: list[Finding | FindingGone] = []
         self._spans_dropped = 0
@@ -109,6 +111,7 @@ class Reader:
             machine=lambda: machine.reading if machine is not None else None,
         )
         self._ends = AttemptEnds(self.metrics)
+        self._conclusions = Conclusions()
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
         self._push = PromptPush(provider)
@@ -233,6 +236,8 @@ class Reader:
             self._watch.stand_down()
         tapes = {nonce: rank.tape for nonce, rank in self._ranks.items()}
         has_ended = self._ends.update(self.incidents, self.seen if watches else (), tapes, self.awaits_last_verdict)
+        is_open = self.awaits_last_verdict or (self._announcer is not None and self._announcer.is_announcing)
+        self._conclusions.update(self.seen if watches else (), tapes, is_open)
         if has_ended or any(isinstance(event, VerdictGiven) for event in self.incidents):
             self._push.request()
         for nonce, rank in list(self._ranks.items()):
@@ -326,6 +331,7 @@ class Reader:
     def leave(self, directory: Path) -> None:
         """Show nothing any more of a job directory whose tapes have been forgotten."""
         self._ends.leave(directory)
+        self._conclusions.leave(directory)
 
     def forget(self, nonce: int) -> None:
         """Stop reading a tape, if it is being read."""

@@ -19,6 +19,11 @@ MAX_HOST: Final = 256
 class Announcer(Protocol):
     """Announces verdicts where the people are who run the job."""
 
+    @property
+    def is_announcing(self) -> bool:
+        """Whether a verdict is still to be announced."""
+        ...
+
     def announce(self, event: VerdictGiven, text: str) -> bool:
         """Announce a verdict; returns whether it has been announced, or will be by the log of a rank.
 
