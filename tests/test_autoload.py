@@ -25,8 +25,8 @@ LIST_OURS = "import sys; print(*sorted(name for name in sys.modules if name.star
 ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg", "rendezvous")}
 
 WAITING = (
-    "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.first_group "
-    "otel_torchdist.guard otel_torchdist.origin otel_torchdist.when_imported"
+    "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.failed_launch "
+    "otel_torchdist.first_group otel_torchdist.guard otel_torchdist.origin otel_torchdist.when_imported"
 )
 """Modules loaded while no process group has been created: a few small ones that import only the standard library."""
 
@@ -145,7 +145,7 @@ def test_torch_without_entry_points() -> None:
 
 
 def test_torchrun_itself_is_untouched() -> None:
-    """Under torchrun the worker switches on with its group; torchrun itself loads only what looks after its nodes."""
+    """Under torchrun the worker switches on with its group; torchrun itself loads only what follows its nodes."""
     worker = (
         "import sys, types, torch.distributed as dist;"
         "m = types.ModuleType('otel_torchdist.switch');"

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.files.kept import KeptFile, identity_of
-from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.files.locks import is_file_locked, is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.files.others import read_part
 from otel_torchdist.this_process.stderr_logging import ANNOUNCED, NOTICE, goes_to_stderr_only
 
 LOG_NAME: Final = "agent.log"
@@ -33,6 +34,7 @@ LEVELS: Final = {
 MAX_BYTES: Final = 65_536
 """Most that is read at once; the rest can be found in the file."""
 
+_POSITION_BYTES: Final = 64
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _TAIL_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -176,12 +178,12 @@ class LogRelay:
     def _relay_new(self) -> None:
         """Log what is new, except for what another rank has logged since this one looked."""
         progress = self._stand_in_lock.fileno()  # of the other file, the time of the last change is a sign
-        self._tail.skip_to(os.pread(progress, 64, 0))
+        self._tail.skip_to(os.pread(progress, _POSITION_BYTES, 0))
         lines = self._tail.new_lines()
         for line in lines:
             pass_on(line)
         with contextlib.suppress(OSError):  # no space
-            os.pwrite(progress, self._tail.position.ljust(64), 0) if lines else None
+            os.pwrite(progress, self._tail.position.ljust(_POSITION_BYTES), 0) if lines else None
 
 
 def pass_on(line: str) -> None:
@@ -194,12 +196,24 @@ def pass_on(line: str) -> None:
             return
 
 
-def relay_sign(directory: Path) -> int | None:
-    """Return a number that grows with each check of the rank that relays the agent's log; None if no rank does."""
+def is_relayed(directory: Path) -> bool:
+    """Whether a rank relays the agent's log."""
     with contextlib.suppress(OSError):
-        file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            return os.fstat(file).st_mtime_ns if is_locked_elsewhere(file) else None
-        finally:
-            os.close(file)
-    return None
+        return is_file_locked(directory / LOCK_NAME)
+    return False
+
+
+def relayed_position(directory: Path) -> tuple[int, int, int]:
+    """Return the device and inode of the agent's log, and how much of it ranks have relayed; zeros if nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        device, inode, read = read_part(directory / STAND_IN_LOCK_NAME, 0, _POSITION_BYTES).split()
+        return int(device), int(inode), int(read)
+    return 0, 0, 0
+
+
+def log_position(directory: Path) -> tuple[int, int, int]:
+    """Return the device, the inode and the size of the agent's log."""
+    with contextlib.suppress(OSError):
+        facts = os.stat(directory / LOG_NAME)
+        return facts.st_dev, facts.st_ino, facts.st_size
+    return 0, 0, 0

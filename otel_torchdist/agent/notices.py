@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.log_relay import relay_sign
+from otel_torchdist.agent.log_relay import is_relayed, log_position, relayed_position
 from otel_torchdist.job.announced import is_announced, note_announced
 from otel_torchdist.job.description_file import read_description
 from otel_torchdist.job.left_notices import leave_notice, take_notice
@@ -33,6 +33,7 @@ from otel_torchdist.world.model import RankView
 FIRST_TRY_S: Final = 0.3
 """How long the reader waits for the first attempt."""
 RETRY_S: Final = 0.25
+RELAY_CHECK_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 GIVEN_UP_S: Final = 60.0
 """Launchers end within seconds of their ranks, or start them again within a minute."""
@@ -200,15 +201,18 @@ class _Notice:
 
     def _relayed(self, deadline: float) -> bool:
         """Log the lines for the rank that passes them on, and wait until it has; False if there is none (any more)."""
-        if not self._is_relayed or relay_sign(self._directory) is None:
+        if not self._is_relayed or not is_relayed(self._directory):
             return False
         self.log()
         self.tried.set()
-        asked = sign = relay_sign(self._directory)
-        while sign is not None and time.monotonic() < deadline:
-            if sign != asked:  # it has begun another check since the lines were logged
+        *log, size = log_position(self._directory)
+        while time.monotonic() < deadline:
+            has_rank = is_relayed(self._directory)  # before the position: a rank relays what is new when it ends
+            *relayed, read = relayed_position(self._directory)
+            if relayed == log and read >= size > 0:
                 return True
-            time.sleep(RETRY_S)
-            sign = relay_sign(self._directory)
+            if not has_rank:
+                break
+            time.sleep(RELAY_CHECK_S)
         self.is_delivered = False
         return False

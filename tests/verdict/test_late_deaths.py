@@ -9,9 +9,10 @@ import pytest
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.world.model import RankView
-from tests.support.worlds.fake_world import SECOND, START_NS
-from tests.support.worlds.watched_world import Watching
+from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS
+from tests.support.worlds.watched_world import EVERYBODY, Watching
 from tests.verdict.test_first_death import ABORT, KILL, RAISED, TERM, busy, first_of
 
 EXITED = 3 << 8
@@ -103,3 +104,23 @@ def test_death_on_a_clock_that_is_not_known_well(error_ms: int, ranks: tuple[int
     first = first_death(views)
     assert first is not None
     assert (first.ranks, first.is_inferred) == (ranks, len(ranks) > 1)
+
+
+@pytest.mark.parametrize(("own", "named"), [("ValueError", (2,)), ("RuntimeError", None), ("SystemExit", None)])
+def test_agent_that_comes_after_an_exception(own: str, named: tuple[int, ...] | None) -> None:
+    """All ranks have failed before an agent reads their tapes: the one with an exception of its own was the first.
+
+    A failed operation of a rank that nobody has seen alive proves nothing, nor does a request to end.
+    """
+    world, numbers = busy(5.9)
+    if own == "RuntimeError":
+        number = world.ranks[2].enter(EVERYBODY, 5.95)
+        world.ranks[2].end(number, 6.0, How.FAILED, own)
+    world.ranks[2].die(6.0, TapeState.FAILED, own)
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 6.1, How.FAILED, "RuntimeError")
+        world.ranks[rank].die(6.2, TapeState.FAILED, "RuntimeError")
+    seen = world.snapshot(8.0)
+    unseen = {rank: dataclasses.replace(view, seen_alive_ns=0, is_new=True) for rank, view in seen.ranks.items()}
+    found = RootFinder(THRESHOLD_NS).find(dataclasses.replace(seen, ranks=unseen), [], None)
+    assert (found.ranks if found is not None else None) == named

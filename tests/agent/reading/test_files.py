@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, LogRelay, relay_sign
+from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, LogRelay, log_position, relayed_position
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.followed_rank import RankState
@@ -306,12 +306,14 @@ def test_announced_warnings(
 
 
 def test_notice_is_relayed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What an agent could not write itself is logged as it is; meanwhile a sign shows when a rank has looked."""
+    """What an agent could not write itself is logged as it is, at the latest when the rank ends, and that shows."""
     relay = LogRelay(tmp_path)
-    assert relay_sign(tmp_path) is None  # this process has the lock itself
+    assert relayed_position(tmp_path) == log_position(tmp_path) == (0, 0, 0)
     (tmp_path / LOG_NAME).write_text("12:00:01 NOTICE otel_torchdist: rank 2 is late\n")
+    assert relayed_position(tmp_path) == (0, 0, 0)
     relay.close()
     assert caplog.messages == ["otel_torchdist: rank 2 is late"]
+    assert relayed_position(tmp_path) == log_position(tmp_path) > (0, 0, 0)
 
 
 def test_directory_that_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
