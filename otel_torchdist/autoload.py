@@ -14,8 +14,12 @@ _LAUNCHERS = (
     "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
 )
 """What torchrun imports to wait for other nodes."""
-_FAILURES = ("torch.distributed.elastic.multiprocessing.errors", "torch.multiprocessing.spawn")
-"""Where launchers report that ranks have failed."""
+_FAILURES = (
+    "torch.distributed.elastic.multiprocessing.api",
+    "torch.distributed.elastic.multiprocessing.errors",
+    "torch.multiprocessing.spawn",
+)
+"""Where launchers start ranks, and report that some have failed."""
 
 
 def autoload() -> None:

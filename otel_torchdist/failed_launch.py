@@ -1,9 +1,10 @@
 """Holds the end of a launcher whose ranks have failed until the agent has said why, for a second at most.
 
 A notice comes half a second after a death. By then the launcher would be gone, and with it a pipe or a terminal that
-only it held open. torchrun, `accelerate launch` and parents of `torch.multiprocessing.spawn` import torch, and so come
-by here. The wait is at the very end of the process: tracebacks, error files and exit codes are as they were. A launch
-that ends well only has two wrapped constructors of exceptions.
+only it held open. It also knows how its ranks ended, which an agent that comes later does not. torchrun, `accelerate
+launch` and parents of `torch.multiprocessing.spawn` import torch, and so come by here. The wait is at the very end of
+the process: tracebacks, error files and exit codes are as they were. A launch that ends well only has a few wrapped
+constructors.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
@@ -23,105 +25,146 @@ if TYPE_CHECKING:
     from otel_torchdist.config import Config
     from otel_torchdist.tape.identity import TapeIdentity
 
-_ELASTIC: Final = "torch.distributed.elastic.multiprocessing.errors"
+_FAILURES: Final = "torch.distributed.elastic.multiprocessing.errors"
+_SUBPROCESSES: Final = "torch.distributed.elastic.multiprocessing.api"
 WAIT_S: Final = 1.0
 """How long after a failure to wait for an agent that reads."""
 START_S: Final = 3.0
 """How long to wait for an agent that is only starting: it takes a second or two, and the ranks had none until then."""
 _STARTS_NS: Final = 10_000_000_000
 _PAUSE_S: Final = 0.02
-_where: Final = "the end of a launch"
+_GRACE_NS: Final = 30_000_000_000
+_WHERE: Final = "the end of a launch"
+
+_Codes = Mapping[int, int | None]
+"""By pid, the exit code of a process as `multiprocessing` has it: negative for a signal, None while it runs."""
 
 
 def watch(imported: object) -> None:
-    """Watch for failures of ranks: a module that reports them to launchers has just been imported."""
+    """Watch for failures of ranks: a module that starts them, or reports them, has just been imported."""
     module: Any = imported
-    with guard.guarded(_where):
-        if module.__name__ == _ELASTIC:
-            _follow(module.ChildFailedError, lambda error: [one.pid for one in error.failures.values()])
+    with guard.guarded(_WHERE):
+        if module.__name__ == _FAILURES:
+            _when_made(module.ChildFailedError, lambda error: _LAUNCH.fail())
+        elif module.__name__ == _SUBPROCESSES:
+            _when_made(module.SubprocessContext, lambda context: _LAUNCH.begin(context, _codes_of_subprocesses))
         else:
-            _follow(module.ProcessException, lambda error: [error.error_pid])
+            _when_made(module.ProcessContext, lambda context: _LAUNCH.begin(context, _codes_of_processes))
+            _when_made(module.ProcessException, lambda error: _LAUNCH.fail())
 
 
-def _follow(error_class: Any, pids_of: Callable[[Any], Iterable[int]]) -> None:
-    original, launch = error_class.__init__, _Launch()
+def _when_made(made_class: Any, act: Callable[[Any], object]) -> None:
+    original = made_class.__init__
 
     @functools.wraps(original)
-    def __init__(error: Any, *args: Any, **kwargs: Any) -> None:
-        original(error, *args, **kwargs)
-        with guard.guarded(_where):
-            launch.note_failure(pids_of(error))
+    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+        original(made, *args, **kwargs)
+        with guard.guarded(_WHERE):
+            act(made)
 
-    error_class.__init__ = __init__
+    made_class.__init__ = __init__
+
+
+def _codes_of_subprocesses(context: Any) -> _Codes:
+    return {one.proc.pid: one.proc.returncode for one in context.subprocess_handlers.values()}
+
+
+def _codes_of_processes(context: Any) -> _Codes:
+    return {one.pid: one.exitcode for one in context.processes}
 
 
 class _Launch:
-    """The ranks that this process has started."""
+    """The ranks that this process has started last."""
 
     def __init__(self) -> None:
-        self._since_ns = time.monotonic_ns()
+        self._codes: Callable[[], _Codes] = dict
+        self._since_ns = 0
         self._failed_s = 0.0
-        self._pids: set[int] = set()
+        self._is_armed = False
 
-    def note_failure(self, pids: Iterable[int]) -> None:
-        """Have the end of this process wait for what is said of these ranks, if it comes soon."""
+    def begin(self, context: Any, codes_of: Callable[[Any], _Codes]) -> None:
+        """Note that ranks are being started.
+
+        Args:
+            context: The object that holds their processes.
+            codes_of: Returns their exit codes.
+        """
+        kept = weakref.ref(context)
+        self._codes = lambda: codes_of(found) if (found := kept()) is not None else {}
+        self._since_ns = time.monotonic_ns()
+
+    def fail(self) -> None:
+        """Write down how the ranks ended, and have the end of this process wait for what is said of it."""
         # Imported only where ranks have failed.
+        from otel_torchdist.config import Config
         from otel_torchdist.this_process.end import ProcessEnd
 
-        if not self._pids:
-            ProcessEnd(self._end).arm()
         self._failed_s = time.monotonic()
-        self._pids.update(pids)
+        codes, config = {**self._codes()}, Config.from_environment()
+        found = _tapes_of(codes, self._since_ns, config) if config.announce and not config.sdk_disabled else {}
+        if not found:
+            return
+        directory, created_ns = next(iter(found)).parent, max(one.monotonic_ns for one in found.values())
+        _record_ends(found, codes, self._since_ns)
+        ProcessEnd(lambda: self._end(directory, created_ns, config)).arm()
 
-    def _end(self) -> None:
+    def _end(self, directory: Path, created_ns: int, config: Config) -> None:
         if time.monotonic() - self._failed_s > WAIT_S:  # the program has handled it
             return
         try:
-            with guard.guarded(_where):
-                self._wait()
+            with guard.guarded(_WHERE):
+                self._wait(directory, created_ns, config)
         except KeyboardInterrupt:
             return
 
-    def _wait(self) -> None:
-        from otel_torchdist.config import Config
+    def _wait(self, directory: Path, created_ns: int, config: Config) -> None:
         from otel_torchdist.job.concluded import concluded_ns
 
-        config = Config.from_environment()
-        if not config.announce or config.sdk_disabled:
-            return
-        directory, created_ns = self._job(config)
-        if directory is None:
-            return
         due_s = self._failed_s + _patience_s(directory, config)
         while not _say(directory) and concluded_ns(directory) < created_ns and time.monotonic() < due_s:
             time.sleep(_PAUSE_S)
         _say(directory)
 
-    def _job(self, config: Config) -> tuple[Path | None, int]:
-        """Return the job directory of the ranks that have failed, and when the newest of their tapes was created."""
-        from otel_torchdist.job.directory import job_directories, tapes_in
-        from otel_torchdist.job.runs.runs import tape_directory
 
-        base = tape_directory(config)
-        for directory in job_directories(base):
-            created = [found.monotonic_ns for tape in tapes_in(directory) if (found := self._identity_of(tape))]
-            if created:
-                return directory, max(created)
-        return None, 0
+_LAUNCH: Final = _Launch()
 
-    def _identity_of(self, tape: Path) -> TapeIdentity | None:
-        """Return the identity of a tape if one of the ranks that have failed has written it."""
-        from otel_torchdist.errors import TapeError
-        from otel_torchdist.files.others import read_part
-        from otel_torchdist.tape.identity import decode_identity, shares_pids
-        from otel_torchdist.tape.layout import IDENTITY_SIZE
 
-        try:
-            found = decode_identity(read_part(tape, 0, IDENTITY_SIZE), str(tape))
-        except (OSError, TapeError):
-            return None
-        is_ours = found.pid in self._pids and found.monotonic_ns >= self._since_ns and shares_pids(found)
-        return found if is_ours else None
+def _tapes_of(codes: _Codes, since_ns: int, config: Config) -> dict[Path, TapeIdentity]:
+    """Return the tapes of processes that this one has started, all of one job directory."""
+    from otel_torchdist.errors import TapeError
+    from otel_torchdist.files.others import read_part
+    from otel_torchdist.job.directory import job_directories, tapes_in
+    from otel_torchdist.job.runs.runs import tape_directory
+    from otel_torchdist.tape.identity import decode_identity, shares_pids
+    from otel_torchdist.tape.layout import IDENTITY_SIZE
+
+    found: dict[Path, TapeIdentity] = {}
+    for directory in job_directories(tape_directory(config)):
+        for tape in tapes_in(directory):
+            try:
+                identity = decode_identity(read_part(tape, 0, IDENTITY_SIZE), str(tape))
+            except (OSError, TapeError):
+                continue
+            if identity.pid in codes and identity.monotonic_ns >= since_ns and shares_pids(identity):
+                found[tape] = identity
+        if found:
+            break
+    return found
+
+
+def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: _Codes, since_ns: int) -> None:
+    """Record how ranks ended that no agent has watched; in which order is not known."""
+    from otel_torchdist.job.runs.deaths import Death, read_death, write_death
+
+    now_ns = time.monotonic_ns()
+    for tape, identity in tapes.items():
+        code = codes[identity.pid]
+        if code is None or read_death(tape) is not None:
+            continue
+        status = -code if code < 0 else code << 8
+        # Launchers send SIGKILL only to ranks that have outlived SIGTERM for half a minute.
+        outlives_request = now_ns - since_ns > _GRACE_NS
+        write_death(tape, Death(now_ns, now_ns - since_ns, status, outlives_request=outlives_request))
 
 
 def _patience_s(directory: Path, config: Config) -> float:

@@ -135,8 +135,14 @@ class DeathWatch:
                 self._let_go(watched)
 
     def death_of(self, nonce: int) -> Death | None:
-        """Return the death of the process that writes the tape with this nonce; None while none was seen."""
+        """Return the death of the process that writes the tape with this nonce; None while none was seen.
+
+        Of a process that had ended before it was watched, its launcher may record the end a little later.
+        """
         watched = self._watched.get(nonce)
+        if watched is not None and watched.was_gone and watched.death is None:
+            watched.death = read_death(watched.tape, watched.owner)
+            watched.is_published = watched.death is not None
         return watched.death if watched is not None and watched.is_published else None
 
     def holds(self, nonce: int) -> bool:

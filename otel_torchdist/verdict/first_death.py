@@ -73,6 +73,7 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
     start_ns, is_open = died_ns(chosen[0]), row.follows is Conclusion.OPEN
     later = [died_ns(view) - start_ns for view in dead if view not in chosen]
     is_seen = all(view.death is not None for view in dead)
+    blur_ns = max(view.death.resolution_ns for view in dead if view.death is not None) if is_seen else 0
     return FirstDeath(
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: end for view in chosen if (end := view.end) is not None},
@@ -81,7 +82,7 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
         is_inferred=len(chosen) > 1 or (len(dead) > 1 and not (row.is_sure and is_exact(chosen[0]))),
         is_known=all(view.death is not None or view.state is TapeState.FAILED for view in dead),
         at_ns=start_ns,
-        lead_ns=min(later) if is_seen and later and min(later) >= 0 else None,
+        lead_ns=min(later) if is_seen and later and min(later) >= blur_ns else None,
         spread_ns=max([0, *later]),
         is_silence=all(view.fell_silent for view in chosen),
         is_open=is_open,

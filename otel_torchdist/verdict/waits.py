@@ -82,8 +82,8 @@ def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
     """Operations in which ranks were interrupted after the last sign of life of a member that is now gone.
 
     Unlike in `left_behind`, they may all be gone by now: a launcher ends the others within a moment. If an agent comes
-    only then, it is known that the member was the first where another one could still record that it failed, and the
-    member itself recorded no failure, or an exception of its own.
+    only then, it is known that the member was the first where its launcher has recorded how it ended; or where another
+    one could still record that it failed, and the member itself recorded no failure, or an exception of its own.
     """
     found: set[OperationId] = set()
     for dead in world.ranks.values():
@@ -102,7 +102,9 @@ def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
 def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]:
     if dead.seen_alive_ns:
         alive_ns = dead.seen_alive_ns
-    elif view.state is TapeState.FAILED and (dead.state is not TapeState.FAILED or has_raised(dead)):
+    elif dead.death is not None or (
+        view.state is TapeState.FAILED and (dead.state is not TapeState.FAILED or has_raised(dead))
+    ):
         alive_ns = dead.heartbeat_ns
     else:
         return []
