@@ -35,10 +35,15 @@ def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
     if not names_departed(verdict) or verdict.roll.silent:
         return False
     departed = [world.ranks[rank] for rank in verdict.ranks]
-    if is_cancelled(verdict, world) or not any(view.seen_alive_ns for view in departed):
+    if is_cancelled(verdict, world) or not any(map(_is_end_known, departed)):
         return False
     failed = (world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED))
     return any(view.exited_in_error or failed_by_exception(view) for view in failed)
+
+
+def _is_end_known(view: RankView) -> bool:
+    """Whether a rank was seen before it exited, or its launcher has recorded that to an agent that came too late."""
+    return bool(view.seen_alive_ns) or (view.is_new and view.death is not None)
 
 
 def is_cancelled(verdict: Verdict, world: WorldSnapshot) -> bool:

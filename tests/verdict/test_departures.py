@@ -10,9 +10,10 @@ import pytest
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from tests.support.worlds.fake_world import FakeWorld
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld
 from tests.support.worlds.watched_world import Watching, stalled
 
 CLEAN, FINDS_ERROR, HANDLES_TERM, OTHER_ERROR = (code << 8 for code in (0, 3, 128 + signal.SIGTERM, 1))
@@ -192,3 +193,14 @@ def test_all_were_asked_and_one_is_faster() -> None:
     watching = _Changed(world, "all asked to end")
     watching.until(60.0)
     assert watching.verdicts == []
+
+
+def test_departed_rank_of_a_launcher_that_knows() -> None:
+    """All ranks were gone before the agent came: the exit code that the launcher has recorded is evidence enough."""
+    world, numbers = departed(CLEAN, TapeState.RUNNING)
+    fail(world, numbers, OTHER_ERROR, TapeState.FAILED, "RuntimeError")
+    seen = world.snapshot(8.0)
+    unseen = {rank: dataclasses.replace(view, seen_alive_ns=0, is_new=True) for rank, view in seen.ranks.items()}
+    found = RootFinder(THRESHOLD_NS).find(dataclasses.replace(seen, ranks=unseen), [], None)
+    assert found is not None
+    assert (found.kind, found.ranks) == (VerdictKind.ABSENT, (2,))

@@ -124,3 +124,22 @@ def test_agent_that_comes_after_an_exception(own: str, named: tuple[int, ...] | 
     unseen = {rank: dataclasses.replace(view, seen_alive_ns=0, is_new=True) for rank, view in seen.ranks.items()}
     found = RootFinder(THRESHOLD_NS).find(dataclasses.replace(seen, ranks=unseen), [], None)
     assert (found.ranks if found is not None else None) == named
+
+
+def test_agent_that_comes_after_a_kill_that_the_launcher_has_seen() -> None:
+    """It has recorded how the ranks ended, and not in which order: the one that was killed was first, by no lead."""
+    world, numbers = busy(5.9)
+    world.ranks[2].heartbeat_age_s = 1.0
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 6.1, How.FAILED, "RuntimeError")
+    for rank in world.ranks:
+        rank.is_seen_to_die(7.0, KILL if rank.rank == 2 else TERM)
+        assert rank.death is not None
+        rank.death = dataclasses.replace(rank.death, resolution_ns=5 * SECOND)
+    seen = world.snapshot(8.0)
+    unseen = {rank: dataclasses.replace(view, seen_alive_ns=0, is_new=True) for rank, view in seen.ranks.items()}
+    found = RootFinder(THRESHOLD_NS).find(dataclasses.replace(seen, ranks=unseen), [], None)
+    assert found is not None
+    assert (found.kind, found.ranks) == (VerdictKind.DEAD, (2,))
+    assert found.first is not None
+    assert found.first.lead_ns is None
