@@ -120,7 +120,11 @@ class _Launch:
     def _wait(self, directory: Path, created_ns: int, config: Config) -> None:
         from otel_torchdist.job.concluded import concluded_ns
 
-        due_s = self._failed_s + _patience_s(directory, config)
+        patience_s = _patience_s(directory, config)
+        if not patience_s:
+            _judge(directory, created_ns, config)
+            return
+        due_s = self._failed_s + patience_s
         while not _say(directory) and concluded_ns(directory) < created_ns and time.monotonic() < due_s:
             time.sleep(_PAUSE_S)
         _say(directory)
@@ -168,7 +172,10 @@ def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: _Codes, since_ns: in
 
 
 def _patience_s(directory: Path, config: Config) -> float:
-    """Return how long to wait for what an agent says; one is started if the ranks had no time to do so."""
+    """Return how long to wait for what an agent says; 0 if there is none.
+
+    One is started if the ranks had no time to do so.
+    """
     from otel_torchdist.agent.launch.keeper import is_read, newest_start_ns, start_agent
     from otel_torchdist.config import ReaderHome
     from otel_torchdist.switch import exports_itself
@@ -182,11 +189,38 @@ def _patience_s(directory: Path, config: Config) -> float:
     return START_S
 
 
+def _judge(directory: Path, created_ns: int, config: Config) -> None:
+    """Announce the verdict that `diagnose` gives, if all ranks were here and none of them has announced one."""
+    from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
+    from otel_torchdist.job.announced import has_announced_since
+    from otel_torchdist.job.runs.runs import index_of
+    from otel_torchdist.stall.reporting.notice import notice_lines
+    from otel_torchdist.verdict.rules import StallRules
+
+    runs = [
+        run for run in index_of([directory]).runs if created_ns in [tape.identity.monotonic_ns for tape in run.tapes]
+    ]
+    if not runs or has_announced_since(directory, max(tape.identity.realtime_ns for tape in runs[0].tapes)):
+        return
+    found = diagnose_run(runs[0], StallRules.from_config(config))
+    if found.found.verdict is not None and not found.found.unseen:
+        _print("".join(f"{line}\n" for line in notice_lines(found.verdict_text, runs[0].run_id, directory)))
+
+
 def _say(directory: Path) -> bool:
     """Write what an agent could not write; returns whether there was something."""
     from otel_torchdist.job.left_notices import take_notices
 
-    texts = take_notices(directory) if sys.stderr is not None else []  # pyright: ignore[reportUnnecessaryComparison]
+    texts = take_notices(directory) if _has_stderr() else []
     for text in texts:
-        print(text.decode(errors="replace"), end="", file=sys.stderr, flush=True)
+        _print(text.decode(errors="replace"))
     return bool(texts)
+
+
+def _has_stderr() -> bool:
+    return sys.stderr is not None  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def _print(text: str) -> None:
+    if _has_stderr():
+        print(text, end="", file=sys.stderr, flush=True)

@@ -19,6 +19,13 @@ def is_announced(directory: Path, trace_id: int) -> bool:
     return f"{trace_id:032x}" in _announced(directory)
 
 
+def has_announced_since(directory: Path, realtime_ns: int) -> bool:
+    """Whether an incident has been announced since a time of the wall clock."""
+    with contextlib.suppress(OSError):
+        return (directory / NAME).stat(follow_symlinks=False).st_mtime_ns >= realtime_ns
+    return False
+
+
 def note_announced(directory: Path, trace_id: int) -> None:
     """Note that the incident with this trace has been announced, if there is room for that."""
     kept = [*_announced(directory)[1 - MAX_INCIDENTS :], f"{trace_id:032x}"]

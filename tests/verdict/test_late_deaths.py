@@ -6,13 +6,14 @@ import dataclasses
 
 import pytest
 
+from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
-from otel_torchdist.world.model import RankView
+from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS
-from tests.support.worlds.watched_world import EVERYBODY, Watching
+from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 from tests.verdict.test_first_death import ABORT, KILL, RAISED, TERM, busy, first_of
 
 EXITED = 3 << 8
@@ -143,3 +144,37 @@ def test_agent_that_comes_after_a_kill_that_the_launcher_has_seen() -> None:
     assert (found.kind, found.ranks) == (VerdictKind.DEAD, (2,))
     assert found.first is not None
     assert found.first.lead_ns is None
+
+
+class _Late(Watching):
+    """An agent that comes when the ranks are gone."""
+
+    def _snapshot(self) -> WorldSnapshot:
+        seen = super()._snapshot()
+        ranks = {rank: dataclasses.replace(view, seen_alive_ns=0, is_new=True) for rank, view in seen.ranks.items()}
+        return dataclasses.replace(seen, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(None, VerdictKind.DEAD), (KILL, VerdictKind.DEAD), (0, VerdictKind.ABSENT)]
+)
+def test_verdict_waits_for_the_launcher(status: int | None, kind: VerdictKind) -> None:
+    """A launcher may record how a rank ended when the agent is there already: a verdict on it waits for a second."""
+    world, numbers = stalled(late=2, since_s=5.9)
+    world.ranks[2].heartbeat_age_s = 0.1
+    world.ranks[2].die(6.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 6.1, How.FAILED, "RuntimeError")
+        world.ranks[rank].die(6.2, TapeState.FAILED, "RuntimeError")
+    watching = _Late(world, began_s=7.75)
+    watching.until(8.4)
+    assert watching.verdicts == []
+    if status is not None:
+        for rank in world.ranks:
+            code = status if rank.rank == 2 else RAISED
+            rank.death = Death(START_NS + round(8.4 * SECOND), resolution_ns=5 * SECOND, status=code)
+        world.ranks[2].state = TapeState.FINISHED if status == 0 else TapeState.RUNNING
+    watching.until(12.0)
+    ((at_s, event),) = watching.verdicts
+    assert (event.verdict.kind, event.verdict.ranks) == (kind, (2,))
+    assert at_s <= 9.5

@@ -28,6 +28,8 @@ OTHERS_END_NS: Final = 500_000_000
 """torchrun checks every 0.1 s whether a rank has died, and then ends the others."""
 OTHERS_END_FAR_NS: Final = 1_000_000_000
 """Data from other nodes is a little older."""
+LAUNCHER_SAYS_NS: Final = 1_000_000_000
+"""How long a launcher may take to record how ranks ended before an agent came."""
 VANISHES_NS: Final = DYING_NS + 200_000_000
 """A rank that was killed records nothing, and may be seen alive for so long while the kernel closes its files."""
 
@@ -110,12 +112,18 @@ class Pending:
 def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """A verdict on a death, given once it is known what happened to the others, which launchers end."""
     now, first = world.taken_ns, verdict.first
+    if any(_was_unwatched(world.ranks[rank]) for rank in verdict.ranks if rank in world.ranks):
+        return without_stacks(occasion, verdict, now, now + LAUNCHER_SAYS_NS)
     if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
     wait_ns = _others_end_ns(world)
     if first.may_follow and any(view.alive for view in world.ranks.values()):
         wait_ns = max(wait_ns, VANISHES_NS)  # what they followed may be the death of one of these
     return without_stacks(occasion, verdict, now, first.at_ns + wait_ns)
+
+
+def _was_unwatched(view: RankView) -> bool:
+    return view.is_new and not view.seen_alive_ns and view.death is None and view.state is TapeState.RUNNING
 
 
 def of_departure(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:

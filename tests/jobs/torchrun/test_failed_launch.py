@@ -62,12 +62,33 @@ def test_parent_that_has_spawned_its_ranks(environ: dict[str, str]) -> None:
     assert "ProcessRaisedException" in done.stderr
 
 
-def test_nothing_to_wait_for(environ: dict[str, str], tmp_path: Path) -> None:
-    """Without an agent a launcher whose ranks have failed ends as it would without us, and starts none."""
-    environ["OTEL_PYTHON_TORCHDIST_READER"] = "none"
+@pytest.mark.parametrize("reader", ["none", "thread"])
+def test_job_without_an_agent(environ: dict[str, str], tmp_path: Path, reader: str) -> None:
+    """Where no agent reads, the launcher judges the tapes itself, and starts none; a rank may have said it already."""
+    environ["OTEL_PYTHON_TORCHDIST_READER"] = reader
     done = subprocess.run(
-        [*TORCHRUN, JOB, "raises", "at once"], env=environ, capture_output=True, text=True, check=False
+        [*TORCHRUN, JOB, "killed", "at once"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert SENTENCE.search(done.stderr), done.stderr
+    assert notices(done.stderr) == 2
+    assert not [*(tmp_path / "tapes").glob("job-*/agent.log")]
+
+
+def test_rank_that_leaves_quietly(environ: dict[str, str]) -> None:
+    """`os._exit(0)` before there is an agent: the launcher has seen the code."""
+    done = subprocess.run(
+        [*TORCHRUN, JOB, "exits", "at once"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert re.search(r"^otel_torchdist: rank 1 has exited with code 0 before all_reduce", done.stderr, re.MULTILINE)
+
+
+def test_switched_off(environ: dict[str, str]) -> None:
+    """With OTEL_PYTHON_TORCHDIST_ANNOUNCE=false the launcher says nothing either."""
+    environ |= {"OTEL_PYTHON_TORCHDIST_READER": "none", "OTEL_PYTHON_TORCHDIST_ANNOUNCE": "false"}
+    done = subprocess.run(
+        [*TORCHRUN, JOB, "killed", "at once"], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert notices(done.stderr) == 0
-    assert not [*(tmp_path / "tapes").glob("job-*/agent.log")]
