@@ -178,7 +178,8 @@ OTEL_PYTHON_TORCHDIST_ANNOUNCE = "OTEL_PYTHON_TORCHDIST_ANNOUNCE"
 
 Whether a stall or a crash is announced on the job's standard error, once for the whole job: the verdict, and the
 command that shows more, in lines that begin with ``otel_torchdist:``. Where the job's standard error cannot be written
-to from outside, a rank logs them.
+to from outside, a rank logs them, or the launcher writes them. A launcher whose ranks have failed waits up to a second
+for them, or up to three while the agent is still starting.
 Default: "true"
 """
 
