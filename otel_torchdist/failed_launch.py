@@ -9,6 +9,7 @@ constructors.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -143,7 +144,11 @@ def _tapes_of(codes: _Codes, since_ns: int, config: Config) -> dict[Path, TapeId
     from otel_torchdist.tape.layout import IDENTITY_SIZE
 
     found: dict[Path, TapeIdentity] = {}
-    for directory in job_directories(tape_directory(config)):
+    try:
+        base = tape_directory(config)
+    except TapeError:  # the ranks have warned of it
+        return found
+    for directory in job_directories(base):
         for tape in tapes_in(directory):
             try:
                 identity = decode_identity(read_part(tape, 0, IDENTITY_SIZE), str(tape))
@@ -168,7 +173,8 @@ def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: _Codes, since_ns: in
         status = -code if code < 0 else code << 8
         # Launchers send SIGKILL only to ranks that have outlived SIGTERM for half a minute.
         outlives_request = now_ns - since_ns > _GRACE_NS
-        write_death(tape, Death(now_ns, now_ns - since_ns, status, outlives_request=outlives_request))
+        with contextlib.suppress(OSError):  # no space
+            write_death(tape, Death(now_ns, now_ns - since_ns, status, outlives_request=outlives_request))
 
 
 def _patience_s(directory: Path, config: Config) -> float:
