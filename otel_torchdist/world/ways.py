@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from otel_torchdist.tape.names.model import CallSiteName
@@ -118,9 +119,18 @@ def _has_passed(other: Arrival, usual: Arrival, before: Sequence[_Way]) -> bool:
     if here is not None and there is not None and _is_same_function(here, there):
         last = before[-1][0] if before else ()
         from_line = _line_in(last, here, depth, _shared_depth(last, other.frames))
-        return _order(there.line, from_line) < _order(here.line, from_line)
-    rounds = [place for place, way in enumerate(before) if way == _way(usual)]
-    return bool(rounds) and _way(other) != _way(usual) and _way(other) in before[rounds[-1] + 1 :]
+        if here.line != from_line or here == other.frames[0]:
+            return _order(there.line, from_line) < _order(here.line, from_line)
+        # What is called in that line may call more than once, and need not have returned.
+    return _skips(before, _way(usual), _way(other))
+
+
+def _skips(before: Sequence[_Way], usual: _Way, other: _Way) -> bool:
+    """Whether a call comes behind another one in earlier rounds, and has never come where it comes now."""
+    rounds = [place for place, way in enumerate(before) if way == usual]
+    if not rounds or other == usual or other not in before[rounds[-1] + 1 :]:
+        return False
+    return (before[-1], other) not in pairwise(before)
 
 
 def _line_in(frames: Frames, function: CallSiteName, depth: int, shared: int) -> int:
@@ -148,7 +158,7 @@ def _frame_at(frames: Frames, depth: int) -> CallSiteName | None:
 
 
 def _way(arrival: Arrival) -> _Way:
-    return _lines(arrival.frames), arrival.label
+    return arrival.frames, arrival.label
 
 
 def _lines(frames: Frames) -> Frames:

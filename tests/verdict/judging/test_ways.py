@@ -90,11 +90,30 @@ def test_lines_that_differ_as_they_should() -> None:
 def test_callers_of_a_helper() -> None:
     """Where all are in one helper, the first callers that differ are named, and a loop's next round is later."""
     norms = [at("SyncNorm.forward:28", f"Encoder.forward:{line}", "train:61") for line in (44, 47)]
-    verdict = verdict_of([norms[0], norms[1]], [norms[0], norms[0]], odd_rank=1)
+    verdict = verdict_of([*norms, norms[0], norms[1]], [*norms, norms[0], norms[0]], odd_rank=1)
     assert lead_of(verdict) == (
         "rank 1 is in all_reduce at Encoder.forward, train.py:44, where ranks 0,2 are in all_reduce at "
         "Encoder.forward, train.py:47, which rank 1 has left out; 3 of 3 ranks wait"
     )
+
+
+BROADCAST, REDUCE = at("load:15", "main:21"), at("reduce:14", "validate:23", "fit:32")
+
+
+@pytest.mark.parametrize(
+    ("usual", "one_more"),
+    [
+        ([BROADCAST, BROADCAST, at("main:22")], BROADCAST),
+        ([at("fit:30"), at("fit:30"), REDUCE, REDUCE, at("fit:30")], REDUCE),
+        ([at("step:9"), at("step:9"), at("gather:5"), at("gather:5"), at("step:9")], at("gather:5")),
+    ],
+    ids=["first time", "later rounds", "functions without a common caller"],
+)
+def test_call_too_many(usual: list[Frames], one_more: Frames) -> None:
+    """A rank whose helper makes one more call has left out nothing: what comes next for the others is still ahead."""
+    verdict = verdict_of(usual, [*usual[:-1], one_more])
+    assert verdict.ranks == (2,)
+    assert "left out" not in sentence(verdict, 10)
 
 
 def test_two_lines_of_a_helper() -> None:
