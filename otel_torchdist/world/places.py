@@ -14,7 +14,7 @@ from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import CheckpointView
 from otel_torchdist.world.calls import OperationView
-from otel_torchdist.world.model import ChildWait, RankView
+from otel_torchdist.world.model import ChildWait, RankView, Stacks
 from otel_torchdist.world.remote_waits import RemoteWait
 
 _MAIN_THREAD: Final = "MainThread"
@@ -97,7 +97,7 @@ def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chos
     frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
     if view.alive and view.stacks is not None and view.stacks.threads:
         thread = chosen or thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
-        if thread is not None and thread.frames:
+        if thread is not None and thread.frames and _is_current(view, view.stacks, thread):
             source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
             frame = _frame_of(thread, view.stacks.threads)
             return Place(source, frame, "", stack_text(thread.frames), frozen_for_ns)
@@ -106,6 +106,19 @@ def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chos
     if view.last is not None:
         return Place(Source.LAST_OPERATION, view.last.call_site, _called(view.last), frozen_for_ns=frozen_for_ns)
     return Place(Source.NOTHING, None, frozen_for_ns=frozen_for_ns)
+
+
+def _is_current(view: RankView, stacks: Stacks, thread: ThreadStack) -> bool:
+    """Whether a stack shows where a thread is: no call of its own, or of a thread without a stack, is newer.
+
+    Autograd's threads for devices run no Python: the thread that is in `backward` waits for them.
+    """
+    listed = {one.thread for one in stacks.threads or ()} - {thread.thread}
+    calls = (operation.record for operation in (*view.open, view.last) if operation is not None)
+    own = [record for record in calls if record.thread not in listed]
+    entered = [max(record.entered_ns, record.wait_entered_ns or 0) for record in own]
+    left = [record.completed_ns or 0 for record in own if record.is_blocking]
+    return max([*entered, *left], default=0) <= stacks.asked_ns
 
 
 def _frame_of(thread: ThreadStack, threads: Sequence[ThreadStack]) -> CallSiteName | None:

@@ -42,6 +42,37 @@ def test_thread_that_runs_nothing_of_the_users() -> None:
     assert place_of(alone, alone.open[0], view.heartbeat_ns).frame == REDUCE
 
 
+def test_stack_from_before_the_last_call() -> None:
+    """A rank that was asked while it imported torch has moved on: the line of its call is shown, not that stack."""
+    world = FakeWorld(1)
+    group = group_of(0, 1)
+    world.ranks[0].end(world.ranks[0].enter(group, 5.0, frames=(MAIN,), thread=8), 5.1)
+    importing = ThreadStack(8, "MainThread", (REDUCE, SLEEP))
+    world.ranks[0].write_stacks(2.0, importing)
+    [moved_on] = world.snapshot(20.0).in_order
+    assert place_of(moved_on, None, moved_on.heartbeat_ns).frame == MAIN
+    world.ranks[0].enter(group, 6.0, frames=(TRAIN,), thread=8)
+    world.ranks[0].write_stacks(5.5, importing)
+    [waiting] = world.snapshot(20.0).in_order
+    assert place_of(waiting, waiting.open[0], waiting.heartbeat_ns).frame == TRAIN
+    world.ranks[0].write_stacks(7.0, importing)
+    [asked_since] = world.snapshot(20.0).in_order
+    assert place_of(asked_since, asked_since.open[0], asked_since.heartbeat_ns).frame == REDUCE
+
+
+def test_stack_of_a_thread_while_another_one_calls() -> None:
+    """What another thread has called since does not make a stack old; a thread without a stack may be autograd's."""
+    world = FakeWorld(1)
+    world.ranks[0].enter(group_of(0, 1), 6.0, thread=9, frames=(TRAIN,), blocking=False)
+    main, saver = ThreadStack(8, "MainThread", (SLEEP, MAIN)), ThreadStack(9, "saver", (SLEEP, TRAIN))
+    world.ranks[0].write_stacks(5.0, main, saver)
+    [view] = world.snapshot(20.0).in_order
+    assert place_of(view, None, view.heartbeat_ns).stacktrace
+    world.ranks[0].write_stacks(5.0, main)
+    [view] = world.snapshot(20.0).in_order
+    assert not place_of(view, None, view.heartbeat_ns).stacktrace
+
+
 def test_frame_of_a_package_where_the_user_has_none() -> None:
     """`python -m lightning` has no user file: the package's innermost frame is better than nothing."""
     assert user_frame([SLEEP, REDUCE, TRAINER]) == TRAINER

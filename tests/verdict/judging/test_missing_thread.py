@@ -26,7 +26,7 @@ def located(world: FakeWorld, stacks: dict[int, tuple[ThreadStack, ...]]) -> Ver
     """The verdict with places, of ranks that have written these stacks."""
     snapshot = world.snapshot(25.0)
     views = {
-        rank: dataclasses.replace(view, stacks=Stacks(0, stacks[rank])) if rank in stacks else view
+        rank: dataclasses.replace(view, stacks=Stacks(snapshot.taken_ns, stacks[rank])) if rank in stacks else view
         for rank, view in snapshot.ranks.items()
     }
     world_with_stacks = WorldSnapshot(snapshot.run, snapshot.taken_ns, views)
