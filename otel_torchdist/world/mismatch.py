@@ -31,6 +31,8 @@ class Field(enum.Enum):
     PARTS = "split sizes"
     """What one rank sends another is not what that one expects."""
     GROUP_NAME = "group name"
+    MEMBERS = "group members"
+    """Ranks have created groups of different members under the same number."""
     DIMENSIONS = "dimensions"
     """Same number of elements, which backends do not distinguish: no rank is held up."""
 

@@ -23,7 +23,8 @@ values are null.
 - `kind` of a verdict: `shared_group`, `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`,
   `device`, `stuck`, `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
 - `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`, `split sizes`,
-  `dimensions`, `group name`), `sequence` of the call in question, and `parties` (`value`, `ranks`), the largest first.
+  `dimensions`, `group name`, `group members`), `sequence` of the call in question, and `parties` (`value`, `ranks`),
+  the largest first.
 - `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:
   `rank`, and where it waits: `operation`, `sequence`, `group`, `call_site`; `ranks` that wait there with it, for the
   rank `waits_for` (null if that is not known).

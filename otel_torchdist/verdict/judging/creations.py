@@ -6,6 +6,7 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.launches import is_launch
 from otel_torchdist.verdict.model import Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall, Standing
+from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.ways import CallSide, Ways
 
@@ -27,6 +28,16 @@ def other_creation(roll: RollCall) -> Mismatch | None:
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
     described = tuple((name, tuple(ranks)) for name, ranks in ordered)
     return Mismatch(roll.operation_id, Field.GROUP_NAME, roll.operation, described)
+
+
+def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
+    """Ranks that have created the group of an operation in another order, or not all of them; None if all agree."""
+    if roll.group is None:
+        return None
+    channel, sequence = roll.operation_id
+    is_first = sequence == 1 and not channel.is_point_to_point
+    has_met = not is_first or bool(roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED))
+    return created.differ_in(roll.group, is_new=not has_met)
 
 
 def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from otel_torchdist.processes.state import Stopped
@@ -20,7 +21,7 @@ from otel_torchdist.tape.ends import RAISED
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
-from otel_torchdist.verdict.judging.creations import other_creation
+from otel_torchdist.verdict.judging.creations import other_creation, other_order
 from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.verdict.launches import cut_off, failed_alone, unseated
@@ -29,6 +30,7 @@ from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
+from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.remote_waits import remote_wait
@@ -75,7 +77,8 @@ class Judge:
     ) -> Verdict | None:
         roll = self._roll(operation_id)
         # Before deaths: backends end processes whose calls do not match.
-        mismatch = other_creation(roll) or find_cause(self._members(roll), operation_id)
+        mismatch = other_creation(roll) or other_order(roll, self._created)
+        mismatch = mismatch or find_cause(self._members(roll), operation_id)
         sharing = is_swapped(self._world, roll) if mismatch is None else sharing_at(self._world, roll, mismatch)
         if sharing is not None:
             return _shared(roll, sharing, mismatch)
@@ -257,6 +260,10 @@ class Judge:
         for operation, stand in waits or [(one, stand) for one, stand in stands if stand is not ThreadStand.ELSEWHERE]:
             first.setdefault(operation.operation_id.channel, (operation, stand))
         return list(first.values())
+
+    @cached_property
+    def _created(self) -> CreatedGroups:
+        return CreatedGroups(self._world.ranks.values())
 
     def _members(self, roll: RollCall) -> dict[int, RankView]:
         """The members that report."""

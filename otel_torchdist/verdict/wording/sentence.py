@@ -19,6 +19,7 @@ from otel_torchdist.verdict.wording.across import describe_waits_behind
 from otel_torchdist.verdict.wording.brief import compose
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
 from otel_torchdist.verdict.wording.children import describe_child
+from otel_torchdist.verdict.wording.creations import describe_creations
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
@@ -288,6 +289,8 @@ def _describe_call(operation: str, site: CallSiteName | None, caller: str) -> st
 def _mismatched(verdict: Verdict, age: str) -> str:
     mismatch = verdict.mismatch
     assert mismatch is not None
+    if mismatch.field is Field.MEMBERS:
+        return f"{describe_creations(mismatch)}; {_operation_id(verdict)} has been blocked for {age}"
     return describe_ways(mismatch) or (
         f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
     )
@@ -295,6 +298,8 @@ def _mismatched(verdict: Verdict, age: str) -> str:
 
 def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
     """Which ranks made which call, the minority first."""
+    if mismatch.field is Field.MEMBERS:
+        return describe_creations(mismatch)
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if mismatch.misfit is not None:
         return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{common_line(mismatch.ways)}"

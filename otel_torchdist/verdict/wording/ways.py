@@ -17,7 +17,7 @@ MAX_SIDES: Final = 3
 def describe_ways(mismatch: Mismatch) -> str:
     """`rank 2 is in all_gather at evaluate, train.py:61, where ranks 0-1 are in …`; '' if all are in the same call."""
     ways = mismatch.ways
-    if ways is None or not ways.differ:
+    if ways is None or not ways.differ or mismatch.field is Field.MEMBERS:
         return ""
     has_labels = len({side.label for side in ways.sides}) > 1
     sides = zip(ways.sides, mismatch.parties, strict=True)

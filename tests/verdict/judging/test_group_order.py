@@ -1,0 +1,110 @@
+"""Groups that ranks have not created in the same order: torch's numbers then belong to other groups on other ranks."""
+
+from dataclasses import replace
+
+from otel_torchdist.tape.layout import How
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.calls import GroupView
+from otel_torchdist.world.mismatch import Field
+from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.sentences import the_verdict
+
+EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
+
+
+def created(world: FakeWorld, rank: int, **groups: tuple[int, ...]) -> dict[str, GroupView]:
+    """The groups that a rank has created, by the number under which it has done so, `n1` and so on."""
+    found = {name: group_of(*ranks) for name, ranks in groups.items()}
+    named = {name: replace(one, name=replace(one.name, name=name[1:])) for name, one in found.items()}
+    for group in (EVERYBODY, *named.values()):
+        world.ranks[rank].groups[group.key] = group
+    return named
+
+
+def members_only() -> tuple[FakeWorld, dict[int, GroupView]]:
+    """Ranks 0 and 3 have created their group, ranks 1 and 2 theirs, and none that of the others."""
+    world = FakeWorld(4)
+    pairs = {rank: (0, 3) if rank in (0, 3) else (1, 2) for rank in range(4)}
+    return world, {rank: created(world, rank, n1=ranks)["n1"] for rank, ranks in pairs.items()}
+
+
+def other_order() -> tuple[FakeWorld, list[dict[str, GroupView]]]:
+    """Rank 3 has created the groups of experts before those of data, all others after them."""
+    world = FakeWorld(4)
+    return world, [
+        created(world, 0, n1=(0, 2), n3=(0, 1)),
+        created(world, 1, n2=(1, 3), n3=(0, 1)),
+        created(world, 2, n1=(0, 2), n4=(2, 3)),
+        created(world, 3, n2=(2, 3), n4=(1, 3)),
+    ]
+
+
+def fields(verdict: Verdict) -> tuple[VerdictKind, tuple[int, ...], Field | None]:
+    """What a verdict claims."""
+    return verdict.kind, verdict.ranks, verdict.mismatch.field if verdict.mismatch is not None else None
+
+
+def test_members_that_create_only_their_own_groups() -> None:
+    """Where only members create their group, its first operation is blamed on that, on no rank's process or device."""
+    world, groups = members_only()
+    world.ranks[0].enter(groups[0], 1.0)
+    world.ranks[3].end(world.ranks[3].enter(groups[3], 1.0), 1.1)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert fields(verdict) == (VerdictKind.MISMATCHED, (0, 1, 2, 3), Field.MEMBERS)
+    assert sentence(verdict, 24).startswith(
+        "ranks 1-2 have created group 1 with ranks 1-2, where ranks 0,3 have created it with ranks 0,3: "
+    )
+
+
+def test_group_that_works_is_not_blamed() -> None:
+    """A group whose members have met works, whatever others call theirs: its next stall has another cause."""
+    world, groups = members_only()
+    for rank in (0, 3):
+        world.ranks[rank].end(world.ranks[rank].enter(groups[rank], 1.0), 1.1)
+    world.ranks[0].enter(groups[0], 2.0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (3,))
+
+
+def test_rank_that_creates_groups_in_another_order_is_named() -> None:
+    """Rank 3 is named, without which all agree, even if operations have ended: they went with those of other groups."""
+    world, groups = other_order()
+    for rank, name in ((1, "n2"), (3, "n4")):
+        world.ranks[rank].end(world.ranks[rank].enter(groups[rank][name], 1.0), 1.1)
+    world.ranks[1].enter(groups[1]["n2"], 2.0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert fields(verdict) == (VerdictKind.MISMATCHED, (3,), Field.MEMBERS)
+    assert sentence(verdict, 23).startswith(
+        "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "
+    )
+
+
+def test_numbers_that_have_begun_anew_are_not_compared() -> None:
+    """After a second init_process_group numbers begin anew, and ranks may be in different worlds."""
+    world, groups = members_only()
+    again = group_of(0, 1, 2, 3, nth=1, description="default_pg")
+    world.ranks[1].groups[again.key] = again
+    for rank in (0, 3):
+        world.ranks[rank].enter(groups[rank], 1.0)
+    assert the_verdict(world.snapshot(25.0)).kind is VerdictKind.TRANSPORT
+
+
+def test_rank_that_does_not_come_to_the_first_operation() -> None:
+    """A rank that is missing in a group's first operation is absent, whatever others call their groups."""
+    world, groups = members_only()
+    world.ranks[0].enter(groups[0], 1.0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (3,))
+
+
+def test_failed_first_operation() -> None:
+    """A first operation that raised is blamed on the creation as well, not on ranks that were ended."""
+    world, groups = members_only()
+    for rank in (0, 3):
+        world.ranks[rank].end(world.ranks[rank].enter(groups[rank], 1.0), 1.5, how=How.FAILED)
+        world.ranks[rank].die(2.0)
+    world.ranks[1].enter(groups[1], 1.0)
+    world.ranks[2].enter(groups[2], 1.0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert fields(verdict)[0] is VerdictKind.MISMATCHED
