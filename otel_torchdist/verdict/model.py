@@ -300,6 +300,8 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         remote = remote_wait(world, rank, missing_at[rank].channel) if rank in missing_at else None
         if remote is not None:
             place = replace(place, remote=remote, remote_for_ns=max(world.taken_ns - remote.since_ns, 0))
+        if verdict.kind is VerdictKind.UNMATCHED and rank in verdict.ranks:
+            place = replace(place, instead=next((one for one in view.open if view.waits_in(one)), None))
         places[rank] = place
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
     codes = {rank: members[rank].exit_code for rank in verdict.roll.ranks(Standing.ENDED)}

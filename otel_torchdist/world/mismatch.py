@@ -16,7 +16,7 @@ from typing import Final
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.world.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.world.model import RankView
-from otel_torchdist.world.part_sizes import Misfit, find_misfit
+from otel_torchdist.world.part_sizes import Misfit, find_message_misfit, find_misfit
 from otel_torchdist.world.ways import Ways, ways_of
 
 
@@ -104,17 +104,18 @@ def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Ite
 
     Args:
         views: The members that report.
-        operation_id: The operation that does not end. Sends and receives are not compared.
+        operation_id: The operation that does not end. Of sends and receives, only sizes are compared.
     """
     channel = operation_id.channel
-    if channel.is_point_to_point:
-        return
     views = tuple(views)
     members, places = _members(views, channel), _places(views, channel)
     for sequence, here in sorted(places.items()):
         if sequence <= operation_id.sequence:
             at = OperationId(channel, sequence)
-            found = compare(here, at) or _compare_parts(here, at, members)
+            if channel.is_point_to_point:
+                found = _compare_message(here, at)
+            else:
+                found = compare(here, at) or _compare_parts(here, at, members)
             if found is not None:
                 yield _with_ways(found, places)
 
@@ -139,8 +140,19 @@ def _compare_parts(arrivals: Mapping[int, Arrival], at: OperationId, members: Se
     """Compare what ranks send each other at one position with what they expect; None if all that is known fits."""
     sizes = {rank: arrival.parts for rank, arrival in arrivals.items() if arrival.parts is not None}
     misfit = find_misfit(members, sizes) if len(sizes) > 1 else None
-    if misfit is None:
+    return _of_sizes(misfit, arrivals, at) if misfit is not None else None
+
+
+def _compare_message(arrivals: Mapping[int, Arrival], at: OperationId) -> Mismatch | None:
+    """Compare the size of what a rank sends another with what that one receives; None if they fit or are unknown."""
+    sender, receiver = at.channel.source, at.channel.destination
+    if sender not in arrivals or receiver not in arrivals:
         return None
+    misfit = find_message_misfit(sender, receiver, arrivals[sender].signature, arrivals[receiver].signature)
+    return _of_sizes(misfit, arrivals, at) if misfit is not None else None
+
+
+def _of_sizes(misfit: Misfit, arrivals: Mapping[int, Arrival], at: OperationId) -> Mismatch:
     expects = f"expects {misfit.expected:,} bytes from rank {misfit.sender}", (misfit.receiver,)
     sends = f"sends {misfit.sent:,} bytes to rank {misfit.receiver}", (misfit.sender,)
     operation = _signature(arrivals[misfit.sender]).operation

@@ -95,6 +95,24 @@ def _unit_of(signature: SignatureName) -> int:
     return item_bytes(signature.dtypes[0]) * math.prod(row)
 
 
+def find_message_misfit(
+    sender: int, receiver: int, sent: SignatureName | None, expected: SignatureName | None
+) -> Misfit | None:
+    """Return a message whose receiver expects another size; None if the sizes are equal, or not known."""
+    one, other = _message_bytes(sent), _message_bytes(expected)
+    if sent is None or expected is None or not one or not other or one == other:
+        return None
+    unit = item_bytes(sent.dtypes[0]) if sent.dtypes == expected.dtypes else 0
+    return Misfit(sender, receiver, one, other, unit, tuple(sorted((sender, receiver))), 1)
+
+
+def _message_bytes(signature: SignatureName | None) -> int:
+    """Bytes of a message of one tensor; 0 if they are not known."""
+    if signature is None or signature.tensors != 1 or len(signature.shapes) != 1 or len(signature.dtypes) != 1:
+        return 0
+    return item_bytes(signature.dtypes[0]) * math.prod(signature.shapes[0])
+
+
 def find_misfit(members: Sequence[int], sizes: Mapping[int, PartSizes]) -> Misfit | None:
     """Return the two members whose sizes differ most; None if all known sizes fit.
 

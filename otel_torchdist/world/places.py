@@ -51,6 +51,7 @@ class Place:
         stopped: How the kernel prevents its process from running, see `Stopped.state`; '' when it does not.
         remote: The remote procedure call in which it waits; None for none.
         remote_for_ns: For how long that has been as it is.
+        instead: The operation that it is in while another rank waits for its side of a message; None for none.
     """
 
     source: Source
@@ -65,6 +66,7 @@ class Place:
     checkpoint_for_ns: int = 0
     remote: RemoteWait | None = None
     remote_for_ns: int = 0
+    instead: OperationView | None = None
 
 
 def place_of(view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None) -> Place:

@@ -75,6 +75,7 @@ Failure failure_of(const std::exception_ptr& error) noexcept {
 namespace {
 
 constexpr std::array TIMEOUT = {"Timed out", "timed out", "timeout", "failed to pass monitoredBarrier"};
+constexpr std::array REFUSED = {"onnection refused"};
 constexpr std::array CONNECTION = {"Connection closed", "onnection reset", "Broken pipe", "Socket closed",
                                    "remote process exited"};
 
@@ -85,6 +86,9 @@ bool has_any(const char* message, const std::array<const char*, SIZE>& parts) no
 }
 
 unsigned blame_in(const char* message) noexcept {
+  if (has_any(message, REFUSED)) {
+    return layout::BLAME_CONNECTION;
+  }
   if (has_any(message, TIMEOUT)) {
     return layout::BLAME_TIMEOUT;
   }

@@ -23,6 +23,7 @@ from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation, other_order
 from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
+from otel_torchdist.verdict.judging.strayed import strayed
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.verdict.launches import cut_off, failed_alone, unseated
 from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, VerdictKind, urgency
@@ -244,8 +245,15 @@ class Judge:
             circle = tuple(
                 itertools.dropwhile(lambda hop, target=operation.operation_id: hop.roll.operation_id != target, hops)
             )
-            causes.append(judge_circle(circle) if circle else self._search(operation.operation_id, hops, seen))
+            causes.append(self._circle(circle) if circle else self._search(operation.operation_id, hops, seen))
         return [cause for cause in causes if cause is not None]
+
+    def _circle(self, circle: tuple[Hop, ...]) -> Verdict:
+        astray = strayed(self._world, circle, self._open_at)
+        if astray is None:
+            return judge_circle(circle)
+        owed, rank = astray
+        return _verdict(VerdictKind.UNMATCHED, self._roll(owed), (rank,))
 
     def _waits_of(self, view: RankView) -> list[tuple[OperationView, ThreadStand]]:
         """Where the threads of a rank wait: in the first operation of each channel; later ones wait for that.

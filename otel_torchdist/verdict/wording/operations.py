@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId
+from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 
 def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId, label: str = "") -> str:
@@ -17,12 +17,22 @@ def describe_operation(operation: str, group: GroupView | None, operation_id: Op
     """
     channel = operation_id.channel
     details: list[str] = [label] if label else []
-    if channel.is_point_to_point:
-        source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
-        details.append(f"from {source} to rank {channel.destination}")
-        if channel.tag >= 0:
-            details.append(f"tag {channel.tag}")
+    details += _message(channel)
     if channel.kind is not RecordKind.RENDEZVOUS:
         details.append(f"sequence {operation_id.sequence}")
     details.append(group.title if group is not None else "unknown group")
     return f"{operation} ({', '.join(details)})"
+
+
+def describe_instead(operation: OperationView) -> str:
+    """What a rank is in that does not match: `send (from rank 0 to rank 1, tag 12)`, `all_reduce (mesh_tp)`."""
+    title = operation.group.title if operation.group is not None else "unknown group"
+    return f"{operation.name} ({', '.join(_message(operation.operation_id.channel) or [title])})"
+
+
+def _message(channel: Channel) -> list[str]:
+    if not channel.is_point_to_point:
+        return []
+    source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
+    ends = f"from {source} to rank {channel.destination}"
+    return [ends, f"tag {channel.tag}"] if channel.tag >= 0 else [ends]

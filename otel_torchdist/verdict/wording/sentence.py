@@ -35,10 +35,16 @@ from otel_torchdist.verdict.wording.launches import (
 )
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.misfits import describe_misfit
-from otel_torchdist.verdict.wording.operations import describe_operation
+from otel_torchdist.verdict.wording.operations import describe_instead, describe_operation
 from otel_torchdist.verdict.wording.remote_calls import describe_call
 from otel_torchdist.verdict.wording.waiting import where_they_wait
-from otel_torchdist.verdict.wording.ways import common_line, describe_libraries, describe_values, describe_ways
+from otel_torchdist.verdict.wording.ways import (
+    common_line,
+    describe_ends,
+    describe_libraries,
+    describe_values,
+    describe_ways,
+)
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
@@ -302,7 +308,8 @@ def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
         return describe_creations(mismatch)
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if mismatch.misfit is not None:
-        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{common_line(mismatch.ways)}"
+        line = common_line(mismatch.ways) or describe_ends(mismatch)
+        return f"{describe_misfit(mismatch.misfit, mismatch.operation)}, in {operation_id}{line}"
     ways = describe_ways(mismatch)
     if ways:
         return "; ".join([f"{ways}, in {operation_id}", *describe_values(mismatch)])
@@ -429,6 +436,8 @@ def describe_place(place: Place, subject: str) -> str:
         Source.NOTHING: "",
     }
     clause = clauses[place.source]
+    if place.instead is not None:
+        clause = f"{subject} is in {describe_instead(place.instead)}{called_in(place.frame)}"
     if clause and place.child is not None:
         clause += f" and waits for {describe_child(place.child, place.child_for_ns / 1e9)}"
     if place.frozen_for_ns is None:

@@ -17,7 +17,7 @@ MAX_SIDES: Final = 3
 def describe_ways(mismatch: Mismatch) -> str:
     """`rank 2 is in all_gather at evaluate, train.py:61, where ranks 0-1 are in …`; '' if all are in the same call."""
     ways = mismatch.ways
-    if ways is None or not ways.differ or mismatch.field is Field.MEMBERS:
+    if ways is None or not ways.differ or not _should_meet(mismatch):
         return ""
     has_labels = len({side.label for side in ways.sides}) > 1
     sides = zip(ways.sides, mismatch.parties, strict=True)
@@ -26,6 +26,20 @@ def describe_ways(mismatch: Mismatch) -> str:
         return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}"
     ranks = mismatch.ranks
     return f"{', '.join(others[:MAX_SIDES])}, where {usual}{_left_out(ways, ranks)}"
+
+
+def _should_meet(mismatch: Mismatch) -> bool:
+    """Whether calls at different places say by themselves that they do not match."""
+    return mismatch.field is not Field.MEMBERS and not mismatch.operation_id.channel.is_point_to_point
+
+
+def describe_ends(mismatch: Mismatch) -> str:
+    """`, sent at forward, model.py:12, and received at backward, model.py:20`; '' for collectives."""
+    sides = mismatch.ways.sides if mismatch.ways is not None else ()
+    if not mismatch.operation_id.channel.is_point_to_point or mismatch.misfit is None or len(sides) != 2:
+        return ""
+    received, sent = (at_line(side.site) for side in sides)
+    return f", sent{sent} and received{received}" if sent and received else ""
 
 
 def _left_out(ways: Ways, ranks: tuple[int, ...]) -> str:

@@ -1,8 +1,12 @@
 """The verdict on sends and receives: which side is missing, and when that cannot be known."""
 
+import dataclasses
+import signal
+
 import pytest
 
 from otel_torchdist.tape.layout import Flag, TapeState
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
@@ -101,3 +105,75 @@ def test_two_receives_from_each_other() -> None:
         world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
+
+
+def test_message_of_another_size() -> None:
+    """Where a receiver expects less than is sent, its backend ends it: sizes and both lines are said, not its death."""
+    world = FakeWorld(2)
+    pair = group_of(0, 1, description="pair")
+    sends = CallSiteName("forward", "/home/user/stage.py", 12)
+    receives = CallSiteName("load", "/home/user/stage.py", 14)
+    world.ranks[0].enter(pair, 1.0, "send", flags=P2P, peer=1, shape=(24, 8), frames=(sends,))
+    world.ranks[1].enter(pair, 1.0, "recv", flags=P2P, peer=0, shape=(16, 8), frames=(receives,))
+    world.ranks[1].is_seen_to_die(1.1, signal.SIGABRT)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (0, 1))
+    assert sentence(verdict, 24).startswith(
+        "rank 0 sends 192 elements to rank 1, which expects 128, "
+        "in send (from rank 0 to rank 1, tag 0, sequence 1, pair), "
+        "sent at forward, stage.py:12 and received at load, stage.py:14"
+    )
+
+
+def test_smaller_message_that_was_received() -> None:
+    """A message smaller than expected that both sides have come out of is not the cause of a later stall."""
+    world = FakeWorld(2)
+    pair = group_of(0, 1, description="pair")
+    world.ranks[0].end(world.ranks[0].enter(pair, 1.0, "send", flags=P2P, peer=1, shape=(8,)), 1.1)
+    world.ranks[1].end(world.ranks[1].enter(pair, 1.0, "recv", flags=P2P, peer=0, shape=(16,)), 1.1)
+    world.ranks[1].enter(pair, 2.0, "recv", flags=P2P, peer=0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
+
+
+STAGE = CallSiteName("recv_forward", "/home/user/stage.py", 17)
+
+
+def pipeline(world: FakeWorld, steps: int) -> None:
+    """Rank 1 sends to rank 3 in each step, which receives in a line of its own."""
+    for step in range(steps):
+        for rank, name, peer in ((1, "send", 3), (3, "recv", 1)):
+            number = world.ranks[rank].enter(EVERYBODY, step, name, flags=P2P, peer=peer, frames=(STAGE,))
+            world.ranks[rank].end(number, step + 0.1)
+
+
+@pytest.mark.parametrize("line", [17, 40])
+def test_receive_from_another_rank_than_before(line: int) -> None:
+    """A line that has received from rank 1 and now does from rank 2, while rank 1 sends: its rank is named, not rank 2.
+
+    From another line it may be meant, and then rank 2 owes the send.
+    """
+    world, pair = FakeWorld(4), group_of(2, 3, description="tp")
+    pipeline(world, 3)
+    world.ranks[1].enter(EVERYBODY, 4.0, "send", flags=P2P, peer=3)
+    frame = dataclasses.replace(STAGE, line=line)
+    world.ranks[3].enter(EVERYBODY, 4.0, "recv", flags=P2P, peer=2, frames=(frame,))
+    world.ranks[2].enter(pair, 4.0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (3,) if line == 17 else (2,))
+    if line == 17:
+        assert sentence(verdict, 21).startswith(
+            "rank 3 has no matching recv for send (from rank 1 to rank 3, tag 0, sequence 4, default_pg), "
+            "which has been blocked for 21.0 s; it is in recv (from rank 2 to rank 3, tag 0)"
+        )
+
+
+def test_send_to_another_rank_than_before() -> None:
+    """The same of a send: the rank that now sends to another one is named among all that wait for each other."""
+    world, pair = FakeWorld(4), group_of(2, 3, description="tp")
+    pipeline(world, 3)
+    world.ranks[1].enter(EVERYBODY, 4.0, "send", flags=P2P, peer=2, frames=(STAGE,))
+    world.ranks[3].enter(EVERYBODY, 4.0, "recv", flags=P2P, peer=1)
+    world.ranks[2].enter(pair, 4.0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
