@@ -35,9 +35,11 @@ def has_failed_by_departure(verdict: Verdict, world: WorldSnapshot) -> bool:
     if not names_departed(verdict) or verdict.roll.silent:
         return False
     departed = [world.ranks[rank] for rank in verdict.ranks]
-    if is_cancelled(verdict, world) or not any(map(_is_end_known, departed)):
+    failed = [world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED)]
+    # Who outlived the ranks that exited has shown that as well.
+    is_seen = any(map(_is_end_known, departed)) or any(view.seen_alive_ns for view in failed)
+    if is_cancelled(verdict, world) or not is_seen:
         return False
-    failed = (world.ranks[rank] for rank in verdict.roll.ranks(Standing.FAILED))
     return any(view.exited_in_error or failed_by_exception(view) for view in failed)
 
 

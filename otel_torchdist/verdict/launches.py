@@ -11,13 +11,11 @@ from typing import Final
 
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.tape.layout import Blame, How, RecordKind
-from otel_torchdist.verdict.roll_call import RollCall, Standing, since_of
+from otel_torchdist.verdict.roll_call import HOST, RollCall, Standing, since_of
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import RankView, life_in
 
 DEFAULT_GROUP: Final = "init_process_group"
-HOST: Final = 0
-"""The rank that hosts the store, unless the launcher does."""
 
 
 def is_launch(roll: RollCall) -> bool:

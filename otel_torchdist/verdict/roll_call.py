@@ -5,10 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.layout import Blame, RecordKind, TapeState
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot
+
+HOST: Final = 0
+"""The rank that hosts the store, unless the launcher does."""
 
 
 class Standing(enum.Enum):
@@ -114,7 +118,7 @@ def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mappin
     }
     waits = waits or dict(open_here) or _failed_here(world, operation_id)
     first = waits[min(waits)]
-    members = members_of(first) | waits.keys()
+    members = members_of(first) | waits.keys() | _lost_host(world, first)
     standings = {
         rank: _standing(view, operation_id, open_here.get(rank))
         for rank, view in world.ranks.items()
@@ -124,6 +128,16 @@ def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mappin
         operation.group is None or operation.group.name.aligned for operation in waits.values()
     )
     return RollCall(operation_id, first.name, first.group, members, standings, waits, aligned)
+
+
+def _lost_host(world: WorldSnapshot, operation: OperationView) -> frozenset[int]:
+    """The rank that hosts the store, if it has ended where others lost a connection as they created a group.
+
+    They need it though it is no member. If the launcher hosts the store, its end has other consequences than this.
+    """
+    host = world.ranks.get(HOST)
+    is_creation = operation.record.kind is RecordKind.RENDEZVOUS and operation.record.blame is Blame.CONNECTION
+    return frozenset({HOST} if is_creation and host is not None and host.is_over else ())
 
 
 def _failed_here(world: WorldSnapshot, operation_id: OperationId) -> dict[int, OperationView]:

@@ -8,12 +8,12 @@ import signal
 import pytest
 
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.watched_world import Watching, stalled
 
 CLEAN, FINDS_ERROR, HANDLES_TERM, OTHER_ERROR = (code << 8 for code in (0, 3, 128 + signal.SIGTERM, 1))
@@ -204,3 +204,24 @@ def test_departed_rank_of_a_launcher_that_knows() -> None:
     found = RootFinder(THRESHOLD_NS).find(dataclasses.replace(seen, ranks=unseen), [], None)
     assert found is not None
     assert (found.kind, found.ranks) == (VerdictKind.ABSENT, (2,))
+@pytest.mark.parametrize("is_over", [True, False])
+def test_host_of_the_store_that_has_left(is_over: bool) -> None:
+    """Rank 0 returns while others go on: their next group needs its store, though it is no member of that.
+
+    If it is still there, it has nothing to do with a connection that they have lost.
+    """
+    world, pair = FakeWorld(3), group_of(1, 2, description="evaluation")
+    if is_over:
+        world.ranks[0].die(5.0, TapeState.FINISHED)
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank in (1, 2):
+        number = world.ranks[rank].enter(pair, 6.1, "new_group", kind=RecordKind.RENDEZVOUS)
+        world.ranks[rank].end(number, 6.2, How.FAILED, "DistNetworkError", Blame.CONNECTION)
+        world.ranks[rank].is_seen_to_die(6.3, OTHER_ERROR, TapeState.FAILED, "DistNetworkError")
+    given = reported(world, watching)
+    assert [(one.verdict.kind, one.verdict.ranks) for one in given] == [(VerdictKind.ABSENT, (0,))] * is_over
+    if is_over:
+        assert said(given[0]).startswith(
+            "rank 0 has finished before new_group (evaluation), which failed on ranks 1-2 with DistNetworkError"
+        )

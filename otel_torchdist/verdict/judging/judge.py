@@ -25,7 +25,7 @@ from otel_torchdist.verdict.judging.creations import other_creation, other_order
 from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
 from otel_torchdist.verdict.judging.strayed import strayed
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
-from otel_torchdist.verdict.launches import cut_off, failed_alone, unseated
+from otel_torchdist.verdict.launches import cut_off, failed_alone, is_launch, unseated
 from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
@@ -208,11 +208,12 @@ class Judge:
         if not absent:
             return _verdict(VerdictKind.DEVICE, roll, guilty)
         channel = roll.operation_id.channel
-        if channel.kind is RecordKind.RENDEZVOUS:
+        have_ended = all(roll.standings[rank] is Standing.ENDED for rank in absent)
+        if channel.kind is RecordKind.RENDEZVOUS and (is_launch(roll) or not have_ended):
             return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
         # A rank that has ended cleanly will not send what another one waits for.
-        has_ended = channel.is_point_to_point and roll.standings[absent[0]] is Standing.ENDED
-        return _verdict(VerdictKind.UNMATCHED if has_ended else VerdictKind.ABSENT, roll, absent)
+        is_owed = channel.is_point_to_point and have_ended
+        return _verdict(VerdictKind.UNMATCHED if is_owed else VerdictKind.ABSENT, roll, absent)
 
     def _frozen(self, ranks: Iterable[int]) -> tuple[int, ...]:
         return tuple(rank for rank in ranks if self._is_frozen(self._world.ranks[rank].stopped))
