@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS, GroupOrder
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Arrival, Channel, OperationId, Progress, Window
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PASSES_APART_NS: Final = 1_000_000_000
-REPORTED_AFTER_NS: Final = 12_000_000_000
-"""With the usual threshold, a stall with this cause has been reported by then."""
 MAX_REPORTED: Final = 64
 """Maximum mismatches reported for a run; more would add no information."""
 
@@ -36,6 +35,7 @@ class SilentMismatches:
         self._found: dict[Channel, Mismatch] = {}
         self._reported: set[Channel] = set()
         self._reported_dimensions: set[Channel] = set()
+        self._order = GroupOrder()
         self.wanted: frozenset[tuple[Channel, int]] = frozenset()
 
     def find(self, world: WorldSnapshot) -> list[Mismatch]:
@@ -44,7 +44,7 @@ class SilentMismatches:
             return []
         self._compared_ns = world.taken_ns
         self._compare(world, only_changed=True)
-        return self._due(world.taken_ns)
+        return [*self._order.find(world), *self._due(world.taken_ns)]
 
     def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
         """The mismatches to report at the end: everything left is compared, and nothing found is held back.
@@ -53,7 +53,8 @@ class SilentMismatches:
         """
         self._compare(world, only_changed=False)
         unsettled = {channel for channel, _ in self.wanted} if not is_last else set[Channel]()
-        return self._report([found for channel, found in self._found.items() if channel not in unsettled])
+        settled = [found for channel, found in self._found.items() if channel not in unsettled]
+        return [*self._order.find(world, is_last=True), *self._report(settled)]
 
     def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
         wanted: set[tuple[Channel, int]] = set()
@@ -101,6 +102,9 @@ class SilentMismatches:
 
     def mark_reported(self, mismatch: Mismatch) -> None:
         """Mark a mismatch as reported by a verdict."""
+        if mismatch.field is Field.MEMBERS:
+            self._order.mark_reported()
+            return
         channel = mismatch.operation_id.channel
         if mismatch.field is Field.DIMENSIONS:
             self._reported_dimensions.add(channel)  # something worse may come yet

@@ -151,7 +151,7 @@ def _places(verdict: Verdict) -> list[str]:
     """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
     if verdict.kind is VerdictKind.SHARED_GROUP:
         return ["one of the two needs a group of its own"]
-    if verdict.mismatch is not None and describe_ways(verdict.mismatch):
+    if verdict.mismatch is not None and (describe_ways(verdict.mismatch) or describe_ends(verdict.mismatch)):
         return []  # the cause says where they are
     named = verdict.ranks or verdict.waiting[:1]
     said = {rank: link.call_site for link in verdict.circle for rank in (*link.ranks, *link.served_by)}

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.stall.findings.events import MismatchFound
-from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches
+from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS
+from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import SignatureName
