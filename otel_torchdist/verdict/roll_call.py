@@ -118,12 +118,15 @@ def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mappin
     }
     waits = waits or dict(open_here) or _failed_here(world, operation_id)
     first = waits[min(waits)]
-    members = members_of(first) | waits.keys() | _lost_host(world, first)
+    lost_host = _lost_host(world, first)
+    members = members_of(first) | waits.keys() | lost_host
     standings = {
         rank: _standing(view, operation_id, open_here.get(rank))
         for rank, view in world.ranks.items()
         if rank in members
     }
+    if lost_host:  # a creation that raises counts as not entered
+        standings |= {rank: Standing.FAILED for rank in waits.keys() - lost_host if rank in world.ranks}
     aligned = _is_aligned(world, first) and all(
         operation.group is None or operation.group.name.aligned for operation in waits.values()
     )
