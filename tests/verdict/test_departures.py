@@ -205,6 +205,8 @@ def test_departed_rank_of_a_launcher_that_knows() -> None:
     found = RootFinder(THRESHOLD_NS).find(dataclasses.replace(seen, ranks=unseen), [], None)
     assert found is not None
     assert (found.kind, found.ranks) == (VerdictKind.ABSENT, (2,))
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 def test_host_of_the_store_that_has_left(is_over: bool) -> None:
     """Rank 0 returns while others go on: their next group needs its store, though it is no member of that.
