@@ -25,7 +25,10 @@ class Announcements:
 
     Attributes:
         texts: The sentences.
+        is_announcing: See `Announcer`.
     """
+
+    is_announcing = False
 
     def __init__(self, succeeds: bool) -> None:
         self.texts: list[str] = []

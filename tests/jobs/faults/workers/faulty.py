@@ -16,14 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 fault, gate, pids = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 healthy = "healthy" in sys.argv
@@ -379,6 +379,25 @@ def straggler() -> None:
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
 
 
+class Samples(IterableDataset[int]):
+    """Samples without end, of which each takes a while; on the last rank 30 % longer."""
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            time.sleep(0.082 if is_faulty else 0.063)
+            yield 0
+
+
+def slow_data() -> None:
+    """The last rank waits for longer for its data in every step, until the gate is removed."""
+    stop = torch.zeros(1)
+    for _ in DataLoader(Samples()):
+        stop.fill_(float(not gate.exists()))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        if healthy or stop.item():
+            break
+
+
 def slow_line() -> None:
     """The last rank computes for 24 ms more before the second call of every step, until the gate is removed."""
     weight = torch.nn.Parameter(torch.zeros(16))
@@ -460,7 +479,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     for step in (
         late, engine, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
         circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
-        overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_line, cut,
+        overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_data, slow_line, cut,
         splits, silent_splits, gathered, helper, lock_file,
     )
 }  # fmt: skip
