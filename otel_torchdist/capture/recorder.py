@@ -21,7 +21,7 @@ from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
 from otel_torchdist.job.worlds import WorldsFile
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Kernel, TapeState
-from otel_torchdist.tape.names.model import MAX_NAMES, SPARE_OF_LABELS, LabelName
+from otel_torchdist.tape.names.model import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
@@ -180,9 +180,9 @@ class Recorder:
         """Record that this process is about to end, and the name of the failure."""
         self.tape.finish(TapeState.FAILED, self.tape.names.intern(failure))
 
-    def close(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
+    def close(self, state: TapeState, failure: RaisedName | None = None) -> None:
         """Record how the process or its group ended, and close the tape."""
-        failure_name = self.tape.names.intern(failure.__qualname__) if failure else 0
+        failure_name = self.tape.names.intern(failure) if failure else 0
         self.tape.finish(state, failure_name)
         self.tape.close()
 

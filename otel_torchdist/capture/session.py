@@ -28,6 +28,7 @@ from otel_torchdist.capture.c10d.lone_backends import LoneBackends
 from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
+from otel_torchdist.capture.raised import describe_raised
 from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.rarely_used import cuda_operations, native_kernels, observed_calls
 from otel_torchdist.capture.recorder import Recorder
@@ -39,6 +40,7 @@ from otel_torchdist.capture.training.steps import WINDOW, StepSource
 from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.names.model import RaisedName
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:
@@ -319,7 +321,7 @@ class Capture:
             self._agreements.agree(recorder, None)
         return recorder
 
-    def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
+    def _end_recorder(self, state: TapeState, failure: RaisedName | None = None) -> None:
         recorder, self._recorder = self._recorder, None
         self._loop.write_to(None)
         self._is_of_rpc = False
@@ -331,7 +333,7 @@ class Capture:
             if recorder is not None:
                 self._finish(recorder, state, failure)
 
-    def _finish(self, recorder: Recorder, state: TapeState, failure: type[BaseException] | None) -> None:
+    def _finish(self, recorder: Recorder, state: TapeState, failure: RaisedName | None) -> None:
         if recorder.native is not None:
             recorder.native.end()
         with guard.guarded("remote calls"):
@@ -411,7 +413,7 @@ class Capture:
             if error is None:
                 self._end_recorder(TapeState.FINISHED)
             else:
-                self._end_recorder(TapeState.FAILED, type(error))
+                self._end_recorder(TapeState.FAILED, describe_raised(error))
             self._devices.stop(timeout_s=1.0)
             # What the dispatcher's kernels refer to outlives Python. If that led to what we have replaced in torch, so
             # would its groups: NCCL's would neither warn nor wait for a watchdog that is about to end the process.

@@ -18,7 +18,7 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, RaisedName, SignatureName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
@@ -129,6 +129,7 @@ class WireRank:
     worker: WorkerView | None = None
     pace: CallPace = NO_PACE
     occupations: tuple[Occupation, ...] = ()
+    raised: RaisedName | None = None
 
 
 @dataclass(frozen=True, slots=True)

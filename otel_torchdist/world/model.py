@@ -14,7 +14,7 @@ from otel_torchdist.job.runs.membership import Lifetime
 from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.names.model import CallSiteName, RaisedName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
@@ -150,6 +150,7 @@ class RankView:
         world_size: How many ranks that has; 0 if it is not known.
         places: By the key of each group of another world: this process's rank there.
         pace: How often it calls operations.
+        raised: The exception that has ended it, and where it was raised; None if that is not known.
         twins: Process ids of all live processes that claim to be this rank, ascending; empty if it is the only one.
         occupations: What its threads are in that may wait for operations without a record of it.
         clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
@@ -203,6 +204,7 @@ class RankView:
     clock_error_ns: int = 0
     pace: CallPace = NO_PACE
     twins: tuple[int, ...] = ()
+    raised: RaisedName | None = None
 
     @property
     def is_dead(self) -> bool:

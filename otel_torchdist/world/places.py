@@ -11,6 +11,7 @@ from typing import Final
 from otel_torchdist.code_owner import FrameOwner, innermost, owner_of, package_of
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
+from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.checkpoints import CheckpointView
 from otel_torchdist.world.calls import OperationView
@@ -29,6 +30,8 @@ class Source(enum.Enum):
     """A signal took the stack of one thread, while something held the GIL."""
     OPEN_OPERATION = "open operation"
     """The call site of the operation that the rank is in."""
+    EXCEPTION = "exception"
+    """The line that has raised the exception that ended it."""
     LAST_OPERATION = "last operation"
     """The call site of the operation that ended last; the rank has moved on since."""
     NOTHING = "nothing"
@@ -43,6 +46,7 @@ class Place:
         frame: The line of its code; None if there is none.
         operation: The operation that `frame` called; '' when the frame comes from a stack.
         stacktrace: Its whole stack as text, or ''.
+        message: What the exception says that ended it; '' for nothing.
         frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
         child: The child process that it waits for; None for none.
         child_for_ns: For how long that has been doing what it does.
@@ -58,6 +62,7 @@ class Place:
     frame: CallSiteName | None
     operation: str = ""
     stacktrace: str = ""
+    message: str = ""
     frozen_for_ns: int | None = None
     stopped: str = ""
     child: ChildWait | None = None
@@ -95,6 +100,8 @@ def in_checkpoint(place: Place, view: RankView, checkpoint: CheckpointView | Non
 
 def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chosen: ThreadStack | None) -> Place:
     inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
+    if view.state is TapeState.FAILED and view.raised is not None and view.raised.site is not None:
+        return Place(Source.EXCEPTION, view.raised.site, message=view.raised.message)
     silence_ns = now_ns - view.heartbeat_ns
     frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
     if view.alive and view.stacks is not None and view.stacks.threads:
@@ -102,7 +109,7 @@ def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chos
         if thread is not None and thread.frames and _is_current(view, view.stacks, thread):
             source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
             frame = _frame_of(thread, view.stacks.threads)
-            return Place(source, frame, "", stack_text(thread.frames), frozen_for_ns)
+            return Place(source, frame, "", stack_text(thread.frames), frozen_for_ns=frozen_for_ns)
     if inside is not None:
         return Place(Source.OPEN_OPERATION, inside.call_site, _called(inside), frozen_for_ns=frozen_for_ns)
     if view.last is not None:

@@ -27,6 +27,7 @@ from otel_torchdist.tape.names.model import (
     LabelName,
     Name,
     ParameterNames,
+    RaisedName,
     SignatureName,
 )
 
@@ -90,6 +91,15 @@ class _Label:
 
 
 @dataclass(frozen=True, slots=True)
+class _Raised:
+    type: str
+    message: str
+    function: str
+    file: str
+    line: Annotated[int, Meta(ge=0, le=1 << 31)]
+
+
+@dataclass(frozen=True, slots=True)
 class _Line:
     id: _Identity
     text: str | None = None
@@ -100,6 +110,7 @@ class _Line:
     caller: _Caller | None = None
     parameters: _Parameters | None = None
     label: _Label | None = None
+    raised: _Raised | None = None
 
 
 def decode_line(line: bytes) -> tuple[int, Name] | None:
@@ -151,4 +162,8 @@ def _name(line: _Line) -> Name | None:
         return CallerName(line.caller.number, readable(line.caller.function))
     if line.parameters is not None:
         return ParameterNames(tuple(map(readable, line.parameters.names)))
+    if line.raised is not None:
+        raised = line.raised
+        kind, message = readable(raised.type), readable(raised.message)
+        return RaisedName(kind, message, readable(raised.function), readable(raised.file), raised.line)
     return None if line.call_site is None else shown_site(line.call_site)

@@ -200,8 +200,32 @@ class CallSiteName:
     through: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RaisedName:
+    """The exception that has ended a process.
+
+    Attributes:
+        type: Its type.
+        message: The first line of what it says, cut; '' for nothing.
+        function: The function of the program that has raised it, or has called the library that did; '' if not known.
+        file: The file of that.
+        line: The line in it.
+    """
+
+    type: str
+    message: str
+    function: str = ""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def site(self) -> CallSiteName | None:
+        """The line of the program; None if it is not known."""
+        return CallSiteName(self.function, self.file, self.line) if self.file else None
+
+
 Name: TypeAlias = (
-    GroupName | SignatureName | CallSiteName | CallPathName | CallerName | LabelName | ParameterNames | str
+    GroupName | SignatureName | CallSiteName | CallPathName | CallerName | LabelName | ParameterNames | RaisedName | str
 )
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""

@@ -22,6 +22,7 @@ from otel_torchdist.tape.names.model import (
     LabelName,
     Name,
     ParameterNames,
+    RaisedName,
     SignatureName,
 )
 
@@ -130,7 +131,14 @@ class Names:
     def text(self, identity: int) -> str | None:
         """Return the label or exception type with this id."""
         name = self.get(identity)
+        if isinstance(name, RaisedName):
+            return name.type
         return name if isinstance(name, str) else None
+
+    def raised(self, identity: int) -> RaisedName | None:
+        """Return the exception with this id, if more is known of it than its type."""
+        name = self.get(identity)
+        return name if isinstance(name, RaisedName) else None
 
 
 class NamesReader(Names):

@@ -15,11 +15,24 @@ from otel_torchdist.tape.names.model import (
     LabelName,
     Name,
     ParameterNames,
+    RaisedName,
     SignatureName,
 )
 
 _KINDS: Final[
-    dict[str, type[GroupName | SignatureName | CallSiteName | CallPathName | CallerName | LabelName | ParameterNames]]
+    dict[
+        str,
+        type[
+            GroupName
+            | SignatureName
+            | CallSiteName
+            | CallPathName
+            | CallerName
+            | LabelName
+            | ParameterNames
+            | RaisedName
+        ],
+    ]
 ] = {
     "group": GroupName,
     "signature": SignatureName,
@@ -28,6 +41,7 @@ _KINDS: Final[
     "caller": CallerName,
     "parameters": ParameterNames,
     "label": LabelName,
+    "raised": RaisedName,
 }
 
 

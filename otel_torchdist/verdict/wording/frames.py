@@ -38,3 +38,10 @@ def describe_line(frame: CallSiteName) -> str:
     path = PurePath(frame.file)
     name = "/".join(path.parts[-2:]) if path.name == "__init__.py" else path.name
     return f"{name}:{frame.line}"
+
+
+def describe_raised(line: str, message: str, subject: str) -> str:
+    """`the exception was raised in load_batch at train.py:57: "loss is nan"`."""
+    whose = "the exception" if subject == "it" else f"the exception of {subject}"
+    says = f': "{message}"' if message else ""
+    return f"{whose} was raised in {line}{says}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks, readable
@@ -23,7 +24,14 @@ from otel_torchdist.verdict.wording.creations import describe_creations
 from otel_torchdist.verdict.wording.deadlines import describe_deadline
 from otel_torchdist.verdict.wording.departures import describe_departure, describe_exit
 from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
-from otel_torchdist.verdict.wording.frames import at_line, called_in, describe_frame, describe_line, describe_through
+from otel_torchdist.verdict.wording.frames import (
+    at_line,
+    called_in,
+    describe_frame,
+    describe_line,
+    describe_raised,
+    describe_through,
+)
 from otel_torchdist.verdict.wording.launches import (
     describe_failed_launch,
     describe_file,
@@ -171,7 +179,10 @@ def _places(verdict: Verdict) -> list[str]:
 
 
 def _place_of(verdict: Verdict, rank: int, subject: str) -> str:
-    clause = describe_place(verdict.places[rank], subject)
+    place, first = verdict.places[rank], verdict.first
+    if first is not None and rank in first.deaths and first.deaths[rank].error:
+        place = replace(place, message="")  # the cause says it
+    clause = describe_place(place, subject)
     return clause.replace(" is in ", " was in ", 1) if _is_gone(verdict, rank) else clause
 
 
@@ -431,6 +442,7 @@ def describe_place(place: Place, subject: str) -> str:
     clauses = {
         Source.STACK: f"{subject} is in {line}" if line else "",
         Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
+        Source.EXCEPTION: describe_raised(line, place.message, subject),
         Source.OPEN_OPERATION: f"{subject} is in {place.operation}{called_in(place.frame)}",
         Source.LAST_OPERATION: f"{subject} was last in {place.operation}{called_in(place.frame)}",
         Source.NOTHING: "",

@@ -238,6 +238,7 @@ class TapeFollower:
             alive=alive,
             state=status.state,
             failure=self.reader.names.text(status.failure) or "",
+            raised=self.reader.names.raised(status.failure),
             gone_since_ns=self._gone_since_ns,
             heartbeat_ns=status.heartbeat_ns,
             step=status.step,

@@ -19,7 +19,7 @@ from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.machine.symptoms import Symptom, SymptomKind
 from otel_torchdist.naming import MemberRank
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, RaisedName, SignatureName
 from otel_torchdist.tape.records.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
@@ -56,6 +56,7 @@ def eventful_world() -> FakeWorld:
         (FailedCheckpoint(3, "save", "/ckpt/0", "write_data", "OSError", "full", 5, 2 * SECOND, True),),
     )
     world.ranks[3].view(4.9)
+    world.ranks[3].raised = RaisedName("ValueError", "loss is nan", "step", "/home/ada/train.py", 57)
     world.ranks[3].die(5.0, TapeState.FAILED, "ValueError")
     return world
 

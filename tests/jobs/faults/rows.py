@@ -68,7 +68,13 @@ ROWS: Final = (
         marked=(0, 1),
     ),
     Row("stop", "SIGSTOP", "frozen", "2", "rank 2 is frozen (stopped by a signal) and has not entered all_reduce"),
-    Row("exception", "Python exception on one rank", "dead", "2", "rank 2 ended with ValueError"),
+    Row(
+        "exception",
+        "Python exception on one rank",
+        "dead",
+        "2",
+        f'raised in exception at faulty.py:{_line_number("a broken batch")}: "a broken batch"',
+    ),
     Row(
         # Blocked, so that the rank does not take one of the cores from the agent. A heartbeat is late after 3 s; with a
         # shorter threshold, half a second would be left to fetch the stack.

@@ -12,7 +12,7 @@ from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import Blame, Flag, How, Phase, RecordKind, TapeState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName, RaisedName, SignatureName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import Splits
@@ -48,6 +48,7 @@ class FakeRank:
     alive: bool = True
     state: TapeState = TapeState.RUNNING
     failure: str = ""
+    raised: RaisedName | None = None
     gone_since_s: float | None = None
     heartbeat_age_s: float = 0.0
     losses: int = 0
@@ -214,6 +215,7 @@ class FakeRank:
             alive=self.alive,
             state=self.state,
             failure=self.failure,
+            raised=self.raised,
             gone_since_ns=gone_ns,
             heartbeat_ns=START_NS + round((ran_s - self.heartbeat_age_s) * SECOND),
             groups=dict(self.groups),

@@ -30,6 +30,7 @@ from otel_torchdist.tape.names.model import (
     LabelName,
     Name,
     ParameterNames,
+    RaisedName,
     SignatureName,
 )
 from otel_torchdist.tape.names.reader import NamesReader
@@ -37,7 +38,9 @@ from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import new_writer
 
-_Named = TypeVar("_Named", bound=CallerName | CallPathName | CallSiteName | GroupName | LabelName | SignatureName)
+_Named = TypeVar(
+    "_Named", bound=CallerName | CallPathName | CallSiteName | GroupName | LabelName | RaisedName | SignatureName
+)
 _TEXT = st.text(max_size=40)
 _SIZES = st.integers(0, 2**53)
 _NAMES = st.one_of(
@@ -76,6 +79,7 @@ _NAMES = st.one_of(
         varies=st.booleans(),
     ),
     st.builds(CallerName, number=st.integers(MAIN_CALLER + 1, MAX_CALLERS), function=_TEXT),
+    st.builds(RaisedName, type=_TEXT, message=_TEXT, function=_TEXT, file=_TEXT, line=st.integers(0, 2**31)),
     st.builds(ParameterNames, names=st.lists(_TEXT, max_size=9).map(tuple)),
 )
 
@@ -116,6 +120,8 @@ def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
         return ParameterNames(names.parameters(identity))
     if isinstance(name, LabelName):
         return names.label_name(identity)
+    if isinstance(name, RaisedName):
+        return names.raised(identity)
     return names.call_site(identity) if isinstance(name, CallSiteName) else names.text(identity)
 
 
@@ -256,3 +262,13 @@ def test_key_of_a_group() -> None:
     assert group.key == same.key
     assert len(group.key) == 8
     assert group.key not in {other.key for other in others}
+
+
+def test_type_of_an_exception(memory: Path) -> None:
+    """Whoever asks for an exception's type alone gets it, whether more is known of it or not."""
+    raised = RaisedName("ValueError", "loss is nan", "step", "/home/ada/train.py", 57)
+    writer = NamesWriter(memory / "tape.names")
+    alone, known = writer.intern("KeyError"), writer.intern(raised)
+    names = NamesReader(memory / "tape.names")
+    assert (names.text(alone), names.raised(alone)) == ("KeyError", None)
+    assert (names.text(known), names.raised(known)) == ("ValueError", raised)

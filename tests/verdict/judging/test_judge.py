@@ -1,6 +1,7 @@
 """The verdict on a collective: which rank is absent or dead, and when it is the transport."""
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.names.model import RaisedName
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
@@ -107,7 +108,13 @@ def test_dead_rank() -> None:
         "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42. "
         "The process of rank 2 is gone"
     )
+    world.ranks[2].raised = RaisedName("ValueError", "loss is nan", "step", "/home/ada/train.py", 57)
     world.ranks[2].die(15.0, TapeState.FAILED, "ValueError")
+    assert sentence(the_verdict(world.snapshot(16.0)), 6) == (
+        "rank 2 ended with ValueError, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; "
+        'the exception was raised in step at train.py:57: "loss is nan". 3 of 4 ranks wait in train at train.py:42'
+    )
+    world.ranks[2].raised = None
     assert sentence(the_verdict(world.snapshot(16.0)), 6) == (
         "rank 2 ended with ValueError, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; "
         "it was last in all_reduce, called in train at train.py:42; 3 of 4 ranks wait in train at train.py:42"

@@ -1,0 +1,38 @@
+"""What is recorded of an exception that ends a rank."""
+
+import json
+
+from otel_torchdist.capture.raised import MAX_MESSAGE, describe_raised
+from otel_torchdist.tape.names.model import RaisedName
+
+
+class Mute(Exception):
+    """One that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raised(text: str) -> RaisedName:
+    """What is described of the exception that decoding a text raises, in the standard library."""
+    try:
+        json.loads(text)
+    except ValueError as error:
+        return describe_raised(error)
+    raise AssertionError
+
+
+def test_line_of_the_program() -> None:
+    """The innermost line of the program is described, not that of the library in which it was raised."""
+    found = raised("{")
+    assert (found.type, found.function, found.file) == ("JSONDecodeError", "raised", __file__)
+    assert found.line == raised.__code__.co_firstlineno + 3
+    assert found.message.startswith("Expecting property name")
+
+
+def test_first_line_of_what_it_says() -> None:
+    """Only the first line is kept, cut; one that says nothing, or raises itself, has no message and no line."""
+    assert describe_raised(ValueError("\nloss is nan.\nmore")) == RaisedName("ValueError", "loss is nan")
+    assert describe_raised(ValueError("x" * 999)).message == "x" * MAX_MESSAGE
+    assert describe_raised(KeyboardInterrupt()) == RaisedName("KeyboardInterrupt", "")
+    assert describe_raised(Mute()) == RaisedName("Mute", "")
