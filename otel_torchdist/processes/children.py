@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -79,6 +80,35 @@ def look_at(pid: int) -> ChildView | None:
     call = call_of(folder)
     file = _file_of(folder, call.descriptor) if call.descriptor >= 0 else ""
     return ChildView(pid, state[0], call, readable(file), readable(_mount_of(folder, file)))
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that a process has started, as `subprocess` does.
+
+    Attributes:
+        pid: Its process id.
+        name: The name of the program.
+        age_ns: How long ago it was started.
+    """
+
+    pid: int
+    name: str
+    age_ns: int
+
+
+def command_of(pid: int, parent: int) -> Command | None:
+    """Return the program that a child runs; None if it is a worker that runs the parent's own, or has ended."""
+    state = process_state(pid)
+    try:
+        arguments, own = (Path(f"/proc/{one}/cmdline").read_bytes() for one in (pid, parent))
+        name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return None
+    if state is None or state[0] == "Z" or arguments == own or b"multiprocessing" in arguments:
+        return None
+    started_ns = state[1] * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return Command(pid, readable(name), max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns, 0))
 
 
 def on_processor_ns(pid: int, now_ns: int, thread: int = 0) -> int | None:

@@ -8,7 +8,11 @@ from typing import Final
 from otel_torchdist.units import seconds
 from otel_torchdist.world.model import ChildWait
 
-_PLURALS: Final = {"DataLoader worker": "DataLoader workers", "child process": "child processes"}
+_PLURALS: Final = {
+    "DataLoader worker": "DataLoader workers",
+    "child process": "child processes",
+    "command": "commands",
+}
 _MAX_PIDS: Final = 4
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.processes.children import ChildView, children_of, look_at, on_processor_ns
+from otel_torchdist.processes.children import ChildView, children_of, command_of, look_at, on_processor_ns
 from otel_torchdist.processes.lock_waits import LockWait, lock_wait_of
 from otel_torchdist.processes.users import belongs_to
 from otel_torchdist.tape.identity import TapeIdentity, process_start_ticks, shares_pids
@@ -28,8 +28,9 @@ MAX_FRAMES: Final = 16
 """Innermost frames in which a wait for a child is looked for."""
 _LOADER: Final = re.compile(r"/torch/utils/data/dataloader\.py$")
 _PROCESSES: Final = re.compile(
-    r"/(multiprocessing/(connection|queues|pool|process|popen_\w+|synchronize)|subprocess|concurrent/futures/\w+)\.py$"
+    r"/(multiprocessing/(connection|queues|pool|process|popen_\w+|synchronize)|concurrent/futures/\w+)\.py$"
 )
+_COMMANDS: Final = re.compile(r"/subprocess\.py$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,18 @@ class ChildWaits:
         stuck = [(self._since_ns(view, now_ns), nth, view) for nth, view in enumerate(views) if view.is_stuck]
         self._seen = {view.pid: _Seen(view.call.arguments, since_ns) for since_ns, _, view in stuck}
         if not stuck:
-            return None
+            return self._command(kind, children, now_ns)
         since_ns, nth, view = min(stuck, key=lambda one: one[:2])
         name = f"{kind} {nth}" if kind == _LOADER_WORKER and len(views) > 1 else kind
         return ChildWait(view.pid, name, view.doing, since_ns)
+
+    def _command(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
+        """The command that the rank has started and waits for, if it has started no other; it need not be stuck."""
+        commands = [found for pid in children if kind == _COMMAND and (found := command_of(pid, self._pid)) is not None]
+        if len(commands) != 1:
+            return None
+        [command] = commands
+        return ChildWait(command.pid, f"{_COMMAND} {command.name}", "running", now_ns - command.age_ns)
 
     def _locked(self, kind: str, children: Sequence[int], now_ns: int) -> ChildWait | None:
         """The children that have waited for locks of their own, which nothing releases, for a while."""
@@ -133,6 +142,7 @@ class ChildWaits:
 
 _LOADER_WORKER: Final = "DataLoader worker"
 _CHILD: Final = "child process"
+_COMMAND: Final = "command"
 
 
 def _other_users_frame(stacks: Stacks | None) -> CallSiteName | None:
@@ -150,4 +160,6 @@ def _awaited(stacks: Stacks | None) -> str:
     files = [frame.file for stack in threads for frame in stack.frames[:MAX_FRAMES]]
     if any(map(_LOADER.search, files)):
         return _LOADER_WORKER
-    return _CHILD if any(map(_PROCESSES.search, files)) else ""
+    if any(map(_PROCESSES.search, files)):
+        return _CHILD
+    return _COMMAND if any(map(_COMMANDS.search, files)) else ""

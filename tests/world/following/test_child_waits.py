@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.processes.children import look_at
+from otel_torchdist.processes.children import command_of, look_at
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.wording.children import describe_child
@@ -93,3 +93,24 @@ def test_children_that_were_forked_while_a_lock_was_held() -> None:
         for child in children:
             child.kill()
             child.join()
+
+
+@pytest.mark.process
+def test_command_that_a_rank_waits_for() -> None:
+    """A command that a rank has started is named although nothing shows that it is stuck; of several none is."""
+    main = ThreadStack(1, "MainThread", (CallSiteName("Popen.wait", "/usr/lib/python3.11/subprocess.py", 1_264),))
+    waiting = Stacks(1, (main,))
+    with subprocess.Popen(["sleep", "600"]) as upload, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        try:
+            # Until it has become the command, a child is seen as what has started it.
+            until(lambda: all(command_of(child.pid, os.getpid()) is not None for child in (upload, other)))
+            assert ChildWaits(identify(0, 0, 1, 64), os.geteuid()).check(waiting, time.monotonic_ns()) is None
+            other.kill()
+            other.wait()
+            found = ChildWaits(identify(0, 0, 1, 64), os.geteuid()).check(waiting, time.monotonic_ns())
+        finally:
+            upload.kill()
+            other.kill()
+    assert found is not None
+    assert describe_child(found, 12.0) == f"command sleep (pid {upload.pid}), which has been running for 12.0 s"
+    assert found.since_ns <= time.monotonic_ns()
