@@ -63,7 +63,7 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
     circular = verdict_at(VerdictKind.CIRCULAR, first, ranks, circle=circle)
     if any(hop.remote is not None or hop.tie is Tie.THROUGH or not hop.waits_in.record.is_blocking for hop in hops):
         return circular
-    return _left_out(hops) or _unmatched(hops) or circular
+    return _left_out(hops) or _unmatched(hops, ranks, circle) or circular
 
 
 def _may_wait(hop: Hop) -> bool:
@@ -87,15 +87,17 @@ def _left_out(hops: Sequence[Hop]) -> Verdict | None:
     return other_call(creation, elsewhere, rank)
 
 
-def _unmatched(hops: Sequence[Hop]) -> Verdict | None:
+def _unmatched(hops: Sequence[Hop], ranks: tuple[int, ...], circle: tuple[Link, ...]) -> Verdict | None:
     """The oldest send or receive whose other side does not seem to exist.
 
     Its peer waits for that very rank in something else: in a collective, or in a send or receive with another tag. A
     peer that waits for a third rank may still come. Where all ranks of a circle send to or receive from the next one,
-    they have only chosen the wrong order.
+    they have only chosen the wrong order. Of two tags that differ, nothing shows which is the wrong one.
     """
     channels = [hop.roll.operation_id.channel for hop in hops]
     ends = {(channel.source, channel.destination) for channel in channels}
+    if len(hops) > 1 and len(ends) == 1 and channels[0].is_point_to_point:
+        return verdict_at(VerdictKind.UNMATCHED, min((hop.roll for hop in hops), key=_age), ranks, circle=circle)
     if all(channel.is_point_to_point for channel in channels) and len(ends) > 1:
         return None
     opposed = [

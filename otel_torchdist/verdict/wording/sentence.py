@@ -102,7 +102,8 @@ def _node(verdict: Verdict) -> list[str]:
 
 def _crowd(verdict: Verdict) -> list[str]:
     """How many ranks wait, and whether some have left the operation."""
-    if verdict.kind is VerdictKind.CIRCULAR or has_own_words(verdict):
+    has_all = verdict.kind is VerdictKind.UNMATCHED and verdict.circle
+    if verdict.kind is VerdictKind.CIRCULAR or has_all or has_own_words(verdict):
         return []  # all do, each in its own operation, or the cause says who waits
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
@@ -367,6 +368,11 @@ def describe_link(link: Link) -> str:
 
 def _unmatched(verdict: Verdict, age: str) -> str:
     ranks = verdict.ranks
+    if verdict.circle:
+        tags = {link.operation_id.channel.tag for link in verdict.circle}
+        what = "tags" if len(tags) > 1 else "groups"
+        each_other = f"{name_ranks(ranks)} have waited for each other for {age}"
+        return f"{each_other}, and their {what} differ: {_describe_circle(verdict)}"
     side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
     missing = f"{name_ranks(ranks)} {have(ranks)} no matching {side}"
     return f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}"

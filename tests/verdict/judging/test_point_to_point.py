@@ -24,12 +24,17 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
     world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
     verdict = Judge(world.snapshot(15.0), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
     assert verdict is not None
-    # Rank 3 waits with another tag for rank 0, which waits for rank 3.
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (3,))
+    # Rank 3 waits with another tag for rank 0, which waits for rank 3: either tag may be the wrong one.
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (0, 3))
+    ends = "from rank 3 to rank 0" if waiting == "recv" else "from rank 0 to rank 3"
+    assert sentence(verdict, 14) == (
+        "ranks 0,3 have waited for each other for 14.0 s, and their tags differ: "
+        f"rank 0 waits for rank 3 in {waiting} ({ends}, tag 5, sequence 1, default_pg) at train, train.py:42; "
+        f"rank 3 waits for rank 0 in {missing} ({ends}, tag 6, sequence 1, default_pg) at train, train.py:42"
+    )
     world.ranks[3].end(1, 3.0)
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks, verdict.members) == (VerdictKind.ABSENT, (3,), 2)
-    ends = "from rank 3 to rank 0" if waiting == "recv" else "from rank 0 to rank 3"
     assert sentence(verdict, 14).startswith(
         f"rank 3 has not entered {missing} ({ends}, tag 5, sequence 1, default_pg) for 14.0 s; "
         f"it was last in {missing}, called in train at train.py:42; 1 of 2 ranks waits in train at train.py:42"
