@@ -211,7 +211,9 @@ class RankView:
         """Whether it is gone and did not end cleanly."""
         if self.alive or self.has_given_up:
             return False
-        return self.exited_in_error if self.state is TapeState.FINISHED else not self.has_left
+        if self.state is TapeState.FINISHED:
+            return self.exited_in_error or self.crashed_at_exit
+        return not self.has_left
 
     @property
     def exit_code(self) -> int | None:
@@ -222,6 +224,11 @@ class RankView:
     def exited_in_error(self) -> bool:
         """Whether its program ended by `sys.exit` with an error code, as programs do that handle all exceptions."""
         return self.state is TapeState.FINISHED and self.death is not None and self.death.exited_in_error
+
+    @property
+    def crashed_at_exit(self) -> bool:
+        """Whether it crashed after the end of its script, as libraries were unloaded: a launcher then ends the others."""
+        return self.state is TapeState.FINISHED and self.death is not None and self.death.crashed_at_exit
 
     @property
     def has_given_up(self) -> bool:
@@ -321,6 +328,8 @@ def life_in(view: RankView) -> RankLife:
     """Whether a rank in a snapshot is running, finished, failed or dead."""
     if view.state is TapeState.FAILED or view.exited_in_error:
         return RankLife.FAILED
+    if view.crashed_at_exit:
+        return RankLife.DEAD
     if view.state is TapeState.FINISHED or view.has_left:
         return RankLife.FINISHED
     return RankLife.RUNNING if view.alive else RankLife.DEAD

@@ -178,3 +178,20 @@ def test_verdict_waits_for_the_launcher(status: int | None, kind: VerdictKind) -
     ((at_s, event),) = watching.verdicts
     assert (event.verdict.kind, event.verdict.ranks) == (kind, (2,))
     assert at_s <= 9.5
+@pytest.mark.parametrize(("is_asked", "ranks"), [(False, [(2,)]), (True, [])])
+def test_crash_at_exit(is_asked: bool, ranks: list[tuple[int, ...]]) -> None:
+    """A rank that crashes as its libraries are unloaded is named though its script was done, unless it handles SIGTERM.
+
+    It may then have left because it was asked to, as all others.
+    """
+    world, numbers = busy(5.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 5.1)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].is_seen_to_die(6.1, ABORT, TapeState.FINISHED)
+    world.ranks[2].death = dataclasses.replace(world.ranks[2].death, outlives_request=is_asked)  # type: ignore[type-var]
+    for rank in (0, 1, 3):
+        world.ranks[rank].is_seen_to_die(6.3, TERM)
+    watching.until(9.0)
+    assert [given.verdict.ranks for _, given in watching.verdicts if given.verdict.kind is VerdictKind.DEAD] == ranks

@@ -23,6 +23,10 @@ _STATES: Final = ("", "T", "t", "D")
 _OOM: Final = ("", BY_CGROUP, BY_NODE)
 
 
+CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Signals that a process raises itself when it crashes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """The end of a rank's process.
@@ -81,6 +85,14 @@ class Death:
     def exited_in_error(self) -> bool:
         """Whether it exited with an error code; codes from 128 on state a signal, which the program has handled."""
         return self.exit_code is not None and 0 < self.exit_code < 128
+
+    @property
+    def crashed_at_exit(self) -> bool:
+        """Of a rank whose script was done: whether it crashed while its libraries were unloaded.
+
+        A program that handles SIGTERM may have been asked to end before.
+        """
+        return self.signal in CRASHES and not self.outlives_request
 
 
 def name_signal(number: int) -> str:

@@ -63,6 +63,8 @@ def life_after_exit(death: Death | None) -> RankLife:
     Args:
         death: How its process ended; None if that was not seen, or not yet.
     """
+    if death is not None and death.crashed_at_exit:
+        return RankLife.DEAD
     return RankLife.FAILED if death is not None and death.exited_in_error else RankLife.FINISHED
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
+from otel_torchdist.job.runs.deaths import CRASHES
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Sharing
@@ -15,8 +14,6 @@ from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.shared_groups import SharedGroup, blocked_pairs, shared_by
 from otel_torchdist.world.threads import ThreadStand, stand_of
-
-_CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 def sharing_at(world: WorldSnapshot, roll: RollCall, mismatch: Mismatch | None) -> Sharing | None:
@@ -58,7 +55,7 @@ def crashed_in_shared(world: WorldSnapshot, roll: RollCall, first: FirstDeath) -
     if channel.is_point_to_point or channel.kind is not RecordKind.OPERATION:
         return None
     died = [first.deaths.get(rank) for rank in first.ranks]
-    if not all(death is not None and death.signal in _CRASHES for death in died):
+    if not all(death is not None and death.signal in CRASHES for death in died):
         return None
     return _blocked_at_once([world.ranks[rank] for rank in first.ranks], channel)
 
