@@ -227,7 +227,7 @@ class RankView:
 
     @property
     def crashed_at_exit(self) -> bool:
-        """Whether it crashed after the end of its script, as libraries were unloaded: a launcher then ends the others."""
+        """Whether it crashed after the end of its script: a launcher then ends the others."""
         return self.state is TapeState.FINISHED and self.death is not None and self.death.crashed_at_exit
 
     @property

@@ -21,6 +21,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.call_sites import site_of
+from otel_torchdist.capture.requests.coroutines import with_coroutines
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.files.kept import high_descriptor, identity_of, refers_to
 from otel_torchdist.job.requests.fault_handler import SignalOffer, offer_path
@@ -68,7 +69,7 @@ def _stack_of(thread: threading.Thread | None, ident: int) -> ThreadStack:
     return ThreadStack(
         thread=native_id,
         name=thread.name if thread else f"thread {ident}",
-        frames=tuple(site_of(code, line) for code, line in frames_of(ident)),
+        frames=tuple(site_of(code, line) for code, line in with_coroutines(ident, frames_of(ident))[:MAX_FRAMES]),
         is_locked=waits_for_lock(native_id) if native_id else None,
     )
 
