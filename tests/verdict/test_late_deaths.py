@@ -178,6 +178,8 @@ def test_verdict_waits_for_the_launcher(status: int | None, kind: VerdictKind) -
     ((at_s, event),) = watching.verdicts
     assert (event.verdict.kind, event.verdict.ranks) == (kind, (2,))
     assert at_s <= 9.5
+
+
 @pytest.mark.parametrize(("is_asked", "ranks"), [(False, [(2,)]), (True, [])])
 def test_crash_at_exit(is_asked: bool, ranks: list[tuple[int, ...]]) -> None:
     """A rank that crashes as its libraries are unloaded is named though its script was done, unless it handles SIGTERM.

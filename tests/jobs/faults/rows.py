@@ -324,6 +324,8 @@ FINDING_ROWS: Final = (
         {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000", "OTEL_PYTHON_TORCHDIST_IDLE_AFTER": "1"},
     ),
     FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
-    FindingRow("slow_data", "slow data on one rank", "straggler", "2", "rank 2 is a straggler because it waits for data"),
+    FindingRow(
+        "slow_data", "slow data on one rank", "straggler", "2", "rank 2 is a straggler because it waits for data"
+    ),
 )
 """Faults without a stall."""
