@@ -1,4 +1,4 @@
-"""The native library for benchmarks and tests: built once for its sources and a torch, and kept in the user's cache.
+"""The native library for benchmarks and tests: built once for its sources and a torch, and kept in the checkout.
 
 It is built in a process of its own, for the one that asks has no torch.
 """
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.native.compiling import SOURCES
-from otel_torchdist.native.library import library_cache, library_name
+from otel_torchdist.native.library import library_name
 
 MISSING: Final = (
     "There is no C++ compiler (g++, clang++, or what CXX names), so there is no native library: what needs it is left "
     "out."
 )
-_BUILT: Final = library_cache().with_name("native-benchmarks")
-"""This user's, also while a test has another cache."""
+BUILT: Final = Path(__file__).parents[1] / ".built"
+"""What benchmarks and tests build. The user's own cache has what programs of the user run with."""
 _BUILD: Final = "import sys; from pathlib import Path; from otel_torchdist.native.build import build; "
 _PROGRAM: Final = _BUILD + "build(Path(sys.argv[1]))"
 
@@ -38,7 +38,7 @@ def native_cache() -> Path | None:
     """
     if not has_compiler():
         return None
-    cache = _BUILT / _digest()
+    cache = BUILT / "native" / _digest()
     folder = library_folder(cache)
     folder.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:

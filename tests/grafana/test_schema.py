@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.native_library import BUILT
 from tests.support.repository import REPOSITORY
 
 pytestmark = pytest.mark.process
@@ -21,15 +22,14 @@ PROJECT = Path(__file__).parent / "schema"
 
 @pytest.fixture(scope="module")
 def modules() -> Path:
-    """The installed packages, in the user's cache: one folder for each content of package.json."""
+    """The installed packages, in the checkout: one folder for each content of package.json."""
     missing = [tool for tool in ("node", "npm") if shutil.which(tool) is None]
     if missing and os.environ.get("CI"):
         pytest.fail(f"no {' and no '.join(missing)} on this machine")
     if missing:
         pytest.skip(f"no {' and no '.join(missing)} on this machine")
     manifest = PROJECT / "package.json"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-torchdist" / "node"
-    home = cache / hashlib.sha256(manifest.read_bytes()).hexdigest()[:16]
+    home = BUILT / "node" / hashlib.sha256(manifest.read_bytes()).hexdigest()[:16]
     if not home.exists():
         _install(manifest, home)
     return home / "node_modules"

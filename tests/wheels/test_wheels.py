@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.native_library import has_compiler
+from benchmarks.native_library import BUILT, has_compiler
 from otel_torchdist.native.compiling import find_compiler
-from otel_torchdist.native.library import library_cache, library_name
+from otel_torchdist.native.library import library_name
 from tests.support.environments import Run, at_hand, make_environment, run_program
 from tests.support.repository import REPOSITORY
 
 COMPILER = Path(__file__).with_name("kept_compiler.py")
-COMPILED = library_cache().with_name("wheel-tests")
+COMPILED = BUILT / "wheels"
 TIMES = 20
 
 

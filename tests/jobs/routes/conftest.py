@@ -8,13 +8,13 @@ from typing import Final
 
 import pytest
 
-from otel_torchdist.native.library import library_cache
+from benchmarks.native_library import BUILT
 from tests.jobs.routes.twins import WORKERS, Alone, Twins
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of
 
-COMPILED: Final = library_cache().with_name("inductor-tests") / version("torch")
+COMPILED: Final = BUILT / "inductor" / version("torch")
 """Where Inductor keeps what it has compiled, under keys of all that goes into it; that takes 10 s of a core."""
 
 

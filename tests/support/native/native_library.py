@@ -13,16 +13,13 @@ import pytest
 import torch
 
 from benchmarks import native_library
-from benchmarks.native_library import has_compiler
+from benchmarks.native_library import BUILT, has_compiler
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
 from otel_torchdist.native.compiling import find_compiler
-from otel_torchdist.native.library import library_cache
 
 _SIMULATED: Final = Path(__file__).parents[2] / "native" / "simulated" / "device.cc"
 
 KERNELS: Final = ("python", "native")
-_BUILT: Final = library_cache().with_name("native-tests")
-"""This user's, also while a test has another cache."""
 
 
 def native_cache() -> Path:
@@ -44,7 +41,7 @@ def simulated_library() -> Path:
     """The library in C++ of tensors and operations, built once for this torch; skips where there is no compiler."""
     compiler = _compiler()
     key = hashlib.sha256(torch.__version__.encode() + _SIMULATED.read_bytes()).hexdigest()[:16]
-    built = _BUILT / f"simulated-{key}.so"
+    built = BUILT / "simulated" / f"simulated-{key}.so"
     if not built.is_file():
         home = Path(torch.__file__).parent
         headers = [f"-isystem{home}/include", f"-isystem{home}/include/torch/csrc/api/include"]

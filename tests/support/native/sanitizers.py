@@ -17,9 +17,10 @@ from typing import Final
 import pytest
 import torch
 
+from benchmarks.native_library import BUILT
 from otel_torchdist.native.build import installed_torch
 from otel_torchdist.native.compiling import SOURCES, TORCH_LIBRARIES, all_sources, include_flags
-from otel_torchdist.native.library import library_cache, library_name
+from otel_torchdist.native.library import library_name
 from tests.support.repository import REPOSITORY
 
 STRESS: Final = REPOSITORY / "tests" / "native" / "stress"
@@ -98,7 +99,7 @@ def _built(compiler: str, options: Sequence[str], sources: Sequence[Path], linke
     known = hashlib.sha256("\0".join([torch.__version__, compiler, *options, *linked]).encode())
     for source in sorted({*SOURCES.iterdir(), *STRESS.iterdir()}):
         known.update(source.read_bytes())
-    cache = library_cache().with_name("sanitizer-tests") / known.hexdigest()[:16]
+    cache = BUILT / "sanitizers" / known.hexdigest()[:16]
     made = cache / name
     made.parent.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=cache) as scratch:
