@@ -98,7 +98,7 @@ wheels: $(STAMP)  ## the wheels of a release, in dist
 	$(BIN)/python -m wheels $(ARGS)
 
 clean:  ## removes what was made here
-	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .built build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/uv:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from deploy.native.servers import cache_folder
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.this_process.garbage import keeping_what_is_imported
 from tests.support.launch.warm_python import WarmPython
@@ -65,10 +67,23 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    at_end = contextlib.ExitStack()
+    config.add_cleanup(at_end.close)
+    if not hasattr(config, "workerinput"):  # the processes that run tests inherit it
+        os.environ["XDG_CACHE_HOME"] = str(at_end.enter_context(_empty_cache()))
     if config.getoption("numprocesses", None) and WARM_PYTHON not in os.environ:
-        at_end = contextlib.ExitStack()
-        config.add_cleanup(at_end.close)
         os.environ[WARM_PYTHON] = str(at_end.enter_context(memory_directory()))
+
+
+@contextlib.contextmanager
+def _empty_cache() -> Iterator[Path]:
+    """A user's cache that has the servers of `make stack`, if they are there, and nothing else of the user's."""
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-cache-") as folder:
+        stack, ours = cache_folder() / "stack", Path(folder) / "otel-torchdist"
+        ours.mkdir()
+        if stack.is_dir():
+            (ours / "stack").symlink_to(stack)
+        yield Path(folder)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -75,6 +75,7 @@ constexpr int HOW_FAILED = 12;
 constexpr int BLAME_UNKNOWN = 0;
 constexpr int BLAME_TIMEOUT = 1;
 constexpr int BLAME_CONNECTION = 2;
+constexpr int BLAME_TAKEN = 3;
 
 struct Payload {
   uint64_t entered_ns;
