@@ -6,7 +6,8 @@ store waits in it until all have come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.job.runs.lives import RankLife
@@ -82,6 +83,22 @@ def address_in_use(operation: OperationView | None) -> str:
     if operation is None or operation.group is None or operation.record.blame is not Blame.TAKEN:
         return ""
     return operation.group.name.address
+
+
+def sizes_given(roll: RollCall, members: Iterable[RankView]) -> dict[int, int]:
+    """By rank, the world size that it was given, if ranks at one address were given several, and some do not come."""
+    views = list(members)
+    own = {view.rank: view.world_size for view in views}
+    others = {rank: size for view in views for rank, size in view.other_sizes.items()}
+    return others | own if others and (roll.silent or others.keys() & own.keys()) else {}
+
+
+def fewest(sizes: Mapping[int, int]) -> tuple[int, ...]:
+    """The ranks that were given another size than most others, ascending; none if there is no majority."""
+    counts = Counter(sizes.values()).most_common()
+    if not counts or counts[0][1] * 2 <= len(sizes):
+        return ()
+    return tuple(sorted(rank for rank, size in sizes.items() if size != counts[0][0]))
 
 
 def cut_off(roll: RollCall, now_ns: int, threshold_ns: int) -> tuple[int, ...]:

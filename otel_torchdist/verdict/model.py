@@ -195,6 +195,7 @@ class Verdict:
         symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
         behind: Waits that lead to this operation through several worlds of a process; see `waits_behind` and `locate`.
         twins: By rank, the ids of several processes that claim to be that rank.
+        sizes: By rank, the world size that it was given, if ranks that meet at one address were given several.
         in_use: By rank, the address at which it could not host the store of its launch, for it is in use.
         left_over: By rank, the file of its launch that leads to ranks which are not there; see `file_left_over`.
         deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
@@ -218,6 +219,7 @@ class Verdict:
     first: FirstDeath | None = None
     node: str = ""
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
+    sizes: Mapping[int, int] = field(default_factory=dict[int, int])
     in_use: Mapping[int, str] = field(default_factory=dict[int, str])
     left_over: Mapping[int, str] = field(default_factory=dict[int, str])
     deadline: Deadline | None = None

@@ -17,7 +17,7 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
 from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.split_launches import with_other_parts
+from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
 
 
 def worlds(
@@ -44,7 +44,7 @@ def worlds(
     for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
         together = joined({key: ranks for key, ranks in there.items() if key.owner == owner})
         own = [key for key, ranks in together.items() if not _is_of_neighbours(ranks, neighbours)]
-        together = with_other_parts(together)
+        together = with_other_sizes(with_other_parts(together))
         shown_here |= {key: together[key] for key in own}
     return [_world(key, left_alone(ranks), now_ns, looked_ns, found) for key, ranks in shown_here.items()]
 

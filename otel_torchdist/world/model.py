@@ -152,6 +152,7 @@ class RankView:
         pace: How often it calls operations.
         raised: The exception that has ended it, and where it was raised; None if that is not known.
         twins: Process ids of all live processes that claim to be this rank, ascending; empty if it is the only one.
+        other_sizes: By rank, the world size of processes that meet others at its address, in worlds of another size.
         occupations: What its threads are in that may wait for operations without a record of it.
         clock_error_ns: By how much its times may be wrong because another agent read them, on a clock of its own.
         data_wait_ns: For how long its training thread has waited for data so far.
@@ -199,6 +200,7 @@ class RankView:
     world: str = ""
     world_size: int = 0
     places: Mapping[str, int] = field(default_factory=dict[str, int])
+    other_sizes: Mapping[int, int] = field(default_factory=dict[int, int])
     data_wait_ns: int = 0
     occupations: tuple[Occupation, ...] = ()
     clock_error_ns: int = 0

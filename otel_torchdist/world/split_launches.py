@@ -3,12 +3,15 @@
 Started by hand, ranks have their tapes in a directory for each address. Parts are of one launch only if nothing speaks
 against it: each lacks the ranks that the other has, all their ranks wait at the same time, in worlds of one size, and
 have called from the same line. A launch that has all its ranks is never joined with another.
+
+Ranks that were given another world size at the same address are in a world of their own, in the same directory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from otel_torchdist.tape.layout import How, RecordKind
@@ -99,3 +102,35 @@ def _launch_of(view: RankView) -> _Waiting | None:
             until_ns = record.completed_ns if record.completed_ns is not None else seen_ns
             return _Waiting(name.address, operation.call_site, record.entered_ns, until_ns)
     return None
+
+
+def with_other_sizes(runs: Mapping[K, dict[int, RankView]]) -> dict[K, dict[int, RankView]]:
+    """Return the runs, with what each rank's address has been given as the size of other worlds at the same time.
+
+    Args:
+        runs: Each run's ranks; all of one user and node.
+    """
+    sizes = {view.world_size for ranks in runs.values() for view in ranks.values()}
+    if len(sizes) < 2:
+        return dict(runs)
+    views = [view for ranks in runs.values() for view in ranks.values() if not view.world]
+    return {
+        key: {rank: replace(view, other_sizes=_other_sizes(view, views)) for rank, view in ranks.items()}
+        for key, ranks in runs.items()
+    }
+
+
+def _other_sizes(view: RankView, others: Iterable[RankView]) -> dict[int, int]:
+    addresses = _addresses(view) if not view.world else set[str]()
+    return {
+        other.rank: other.world_size
+        for other in others
+        if other.world_size != view.world_size and addresses & _addresses(other) and view.life.overlaps(other.life)
+    }
+
+
+def _addresses(view: RankView) -> set[str]:
+    """Where a rank has met the others of its default group, or waits for them."""
+    groups = [group.name for group in view.groups.values()]
+    groups += [operation.group.name for operation in view.open if operation.group is not None]
+    return {name.address for name in groups if name.address and len(name.ranks) == view.world_size}

@@ -10,7 +10,7 @@ import pytest
 
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.world.model import RankView
-from otel_torchdist.world.split_launches import with_other_parts
+from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
 from tests.support.worlds.fake_world import FakeWorld, group_of
 
 LINE = 42
@@ -121,3 +121,35 @@ def test_launches_one_after_the_other() -> None:
     """A launch that failed before another one began is no part of it."""
     parts = {"before": dataclasses.replace(HERE, end=How.FAILED), "now": Part((2,), 29501, at_s=20.0)}
     assert seen(30.0, parts) == {"before": [0, 1], "now": [2]}
+
+
+def other_sizes(parts: Mapping[str, Part]) -> dict[str, dict[int, int]]:
+    """What each job knows of ranks that were given another size."""
+    found = with_other_sizes({name: part.views(15.0) for name, part in parts.items()})
+    return {
+        name: {rank: size for view in ranks.values() for rank, size in view.other_sizes.items()}
+        for name, ranks in found.items()
+    }
+
+
+def test_another_size_at_the_same_address() -> None:
+    """Ranks that meet at one address and were given several sizes know of each other, also when one has its run."""
+    parts = {"here": dataclasses.replace(HERE, run=4711), "there": Part((2,), 29500, size=4)}
+    assert other_sizes(parts) == {"here": {2: 4}, "there": {0: 3, 1: 3}}
+
+
+@pytest.mark.parametrize("other", [Part((2,), 29501, size=4), Part((2,), 29500, size=3)], ids=["address", "size"])
+def test_no_other_size(other: Part) -> None:
+    """Ranks at another address, or with the same size, have nothing to do with it."""
+    assert other_sizes({"here": HERE, "there": other}) == {"here": {}, "there": {}}
+
+
+def test_size_of_an_earlier_attempt() -> None:
+    """A job that was started again with another size does not differ from itself."""
+    before = {rank: dataclasses.replace(view, alive=False) for rank, view in HERE.views(5.0).items()}
+    now = {
+        rank: dataclasses.replace(view, created_ns=view.heartbeat_ns)
+        for rank, view in Part((0, 1), 29500, size=2, at_s=12.0).views(15.0).items()
+    }
+    found = with_other_sizes({"before": before, "now": now})
+    assert all(not view.other_sizes for ranks in found.values() for view in ranks.values())

@@ -96,7 +96,15 @@ def diagnose(
         return
     chosen = chosen_run(config, wanted.run, wanted.run_dir)
     try:
-        diagnosis = diagnose_run(chosen.run, rules, meets=[*chosen.index.meeting(chosen.run), *other_parts(chosen.run)])
+        diagnosis = diagnose_run(
+            chosen.run,
+            rules,
+            meets=[
+                *chosen.index.meeting(chosen.run),
+                *chosen.index.of_other_sizes(chosen.run),
+                *other_parts(chosen.run),
+            ],
+        )
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
     helpers = tuple(_diagnosed(chosen.index.helpers_of(diagnosis.run), rules))

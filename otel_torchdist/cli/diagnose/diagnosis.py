@@ -39,7 +39,7 @@ from otel_torchdist.world.joining import joined
 from otel_torchdist.world.model import RankView, life_in
 from otel_torchdist.world.places import Place, Source, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks
-from otel_torchdist.world.split_launches import with_other_parts
+from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
 
 BETWEEN_CHECKS_S: Final = 0.1
 """Seconds between two checks of silent ranks: a thread that waits for the GIL wakes up every 5 ms."""
@@ -170,7 +170,7 @@ def diagnose_run(
         rules: What counts as a stall.
         keep: Gets all that is read, for purposes of its own.
         meets: Runs whose processes are in a world with processes of this one: they are judged together, under the
-            largest of them. And what may be other parts of its launch: see `with_other_parts`.
+            largest of them. And what may be other parts of its launch: see `with_other_parts`, `with_other_sizes`.
 
     Raises:
         TapeError: None of its tapes can be read any more.
@@ -187,7 +187,7 @@ def diagnose_run(
     place = next((at for at, ranks in together.items() if own & {view.nonce for view in ranks.values()}), None)
     if place is None:
         raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
-    ranks = with_other_parts(together)[place]
+    ranks = with_other_sizes(with_other_parts(together))[place]
     run, views = runs[place], [view for _, view in sorted(left_alone(ranks).items())]
     written = read_agents_verdict(run.directory, run.run_id)
     found = examine(run.run_id, run.world_size, views, rules, now_ns, written)

@@ -120,6 +120,10 @@ class RunIndex:
         others = [other for other in self.runs if {*other.tapes}.isdisjoint(run.tapes)] if worlds else []
         return [other for other in others if worlds & worlds_beside(tape.path for tape in other.tapes)]
 
+    def of_other_sizes(self, run: Run) -> list[Run]:
+        """Return the runs in the same job directory that have another size, as where a rank was given a wrong one."""
+        return [one for one in self.runs if one.directory == run.directory and one.world_size != run.world_size]
+
     def close(self) -> None:
         """Close all tapes."""
         for run in self.runs:

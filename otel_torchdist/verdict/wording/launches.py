@@ -14,7 +14,9 @@ MAX_TWINS: Final = 3
 
 def has_own_words(verdict: Verdict) -> bool:
     """Whether a verdict is on a launch in which ranks are missing, or look elsewhere than the others."""
-    is_missing = bool(verdict.ranks) and {*verdict.ranks} <= {*verdict.roll.unseen, *verdict.roll.waits}
+    is_missing = (
+        bool(verdict.ranks) and not verdict.sizes and {*verdict.ranks} <= {*verdict.roll.unseen, *verdict.roll.waits}
+    )
     return verdict.kind is VerdictKind.RENDEZVOUS and is_launch(verdict.roll) and is_missing
 
 
@@ -56,6 +58,18 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
     if ranks and has_no_seat(roll, ranks[0]):
         return f"{no_seat(verdict)}: {'it' if len(ranks) == 1 else 'they'} failed in {DEFAULT_GROUP}{named}"
     return ""
+
+
+def describe_sizes(verdict: Verdict) -> str:
+    """Describe which ranks were given which world size; '' if all were given the same."""
+    parties: dict[int, list[int]] = {}
+    for rank, size in sorted(verdict.sizes.items()):
+        parties.setdefault(size, []).append(rank)
+    rarest_first = sorted(parties.items(), key=lambda party: (len(party[1]), party[0]))
+    given = [f"{name_ranks(ranks)} {have(ranks)} WORLD_SIZE={size}" for size, ranks in rarest_first]
+    addresses = {address_of(verdict.roll, rank) for rank in verdict.roll.waits} - {""}
+    place = f", at {addresses.pop()}" if len(addresses) == 1 else ""
+    return f"{' and '.join(given)}{place}" if given else ""
 
 
 def no_seat(verdict: Verdict) -> str:

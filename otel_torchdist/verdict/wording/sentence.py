@@ -37,6 +37,7 @@ from otel_torchdist.verdict.wording.launches import (
     describe_file,
     describe_launch,
     describe_meeting,
+    describe_sizes,
     elsewhere,
     has_own_words,
     several_processes,
@@ -199,7 +200,7 @@ def _adds(place: Place, call_site: CallSiteName | None) -> bool:
 def _coverage(verdict: Verdict) -> list[str]:
     if verdict.reporting == verdict.members or has_own_words(verdict):
         return []
-    unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen})
+    unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen} - {*verdict.sizes})
     adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
     parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if adds else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]
@@ -379,6 +380,9 @@ def _unmatched(verdict: Verdict, age: str) -> str:
 
 
 def _rendezvous(verdict: Verdict, age: str) -> str:
+    sizes = describe_sizes(verdict)
+    if sizes:
+        return f"{sizes}: {_operation_id(verdict)} has been blocked for {age}"
     if has_own_words(verdict):
         sites = Counter(operation.call_site for operation in verdict.roll.waits.values())
         site = sites.most_common(1)[0][0]

@@ -169,6 +169,17 @@ def test_world_that_is_too_small(launch: Launch) -> None:
     assert launch.diagnosed().startswith(expected)
 
 
+def test_rank_with_another_size(launch: Launch) -> None:
+    """Where a rank was given another size than the others, both are said, and no rank is said to be missing."""
+    for rank, size in enumerate((3, 3, 4)):
+        launch.start(rank, size)
+    launch.wait()
+    expected = f"rank 2 has WORLD_SIZE=4 and ranks 0-1 have WORLD_SIZE=3, at 127.0.0.1:{launch.port}: "
+    said = launch.said()
+    assert [sentence[: len(expected)] for sentence in said] == [expected] * len(said)
+    assert launch.diagnosed().startswith(expected)
+
+
 def test_port_that_is_taken(launch: Launch) -> None:
     """The rank that could not host the store is named, with the address; so it is where it is the only one."""
     with socket.create_server(("127.0.0.1", launch.port)):

@@ -190,6 +190,33 @@ def test_rank_that_fails_in_a_world_that_is_too_small() -> None:
     )
 
 
+def test_another_world_size() -> None:
+    """Where ranks at one address were given several sizes, that is said; the fewer are named, and not as missing."""
+    world = FakeWorld(4)
+    launch(world, {0: at(HERE, 3), 1: at(HERE, 3, has_store=True)})
+    seen = world.snapshot(15.0, only=(0, 1))
+    ranks = {rank: dataclasses.replace(view, world_size=3, other_sizes={2: 4}) for rank, view in seen.ranks.items()}
+    verdict = the_verdict(dataclasses.replace(seen, ranks=ranks))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
+    said = sentence(verdict, 14)
+    assert said.startswith(
+        "rank 2 has WORLD_SIZE=4 and ranks 0-1 have WORLD_SIZE=3, at 127.0.0.1:29500: init_process_group (default_pg) "
+        "has been blocked for 14.0 s"
+    )
+    assert "not been seen" not in said
+
+
+def test_world_sizes_without_a_majority() -> None:
+    """Where as many ranks have one size as the other, none is named."""
+    world = FakeWorld(3)
+    launch(world, {0: at(HERE, 2)})
+    seen = world.snapshot(15.0, only=(0,))
+    ranks = {0: dataclasses.replace(seen.ranks[0], world_size=2, other_sizes={1: 3})}
+    verdict = the_verdict(dataclasses.replace(seen, ranks=ranks))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, ())
+    assert sentence(verdict, 14).startswith("rank 0 has WORLD_SIZE=2 and rank 1 has WORLD_SIZE=3, at 127.0.0.1:29500: ")
+
+
 FILE = "/scratch/job/store"
 
 
