@@ -65,7 +65,7 @@ class Neighbours:
                 if own & worlds_beside(there, owner):
                     self._take_up(directory, owner, "its ranks are in a world with processes of another job")
                 elif any(launch.may_be_completed_by(there, owner) for launch in lacking):
-                    self._take_up(directory, owner, "its launch lacks ranks that wait elsewhere")
+                    self._take_up(directory, owner, "its launch lacks ranks that may wait elsewhere")
         for known in self._tapes.values():
             self._follow(known, reader)
 

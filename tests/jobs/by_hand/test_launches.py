@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,7 +48,9 @@ class Launch:
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
             self.port, self.other_port = one.getsockname()[1], other.getsockname()[1]
 
-    def start(self, rank: int, size: int, port: int = 0, recorded: bool = True, **environ: str) -> None:
+    def start(
+        self, rank: int, size: int, port: int = 0, recorded: bool = True, environ: Mapping[str, str] | None = None
+    ) -> None:
         """Start a rank."""
         added = {
             "RANK": str(rank),
@@ -67,7 +69,7 @@ class Launch:
         with self._stderr.open("ab") as stderr:
             process = subprocess.Popen(
                 [sys.executable, TRAIN],
-                env={**os.environ, **added, **environ},
+                env={**os.environ, **added, **(environ or {})},
                 stdin=subprocess.PIPE,
                 stderr=stderr,
             )
@@ -159,7 +161,7 @@ def test_two_jobs_that_lack_a_rank(launch: Launch) -> None:
 
 def test_world_that_is_too_small(launch: Launch) -> None:
     """The rank that the world has no place for is named, whether it waits or fails, and none of those that train."""
-    launch.start(0, 2, LAUNCH_GATE="true")
+    launch.start(0, 2, environ={"LAUNCH_GATE": "true"})
     launch.start(1, 2)
     launch.wait_for_tapes(2)
     launch.start(2, 2)
@@ -193,12 +195,12 @@ def test_file_of_an_earlier_launch(launch: Launch, tmp_path: Path) -> None:
     """A file that an earlier launch has left is said to be the cause, and no rank is blamed."""
     environ = {"LAUNCH_FILE": str(tmp_path / "store")}
     for rank in range(3):
-        launch.start(rank, 3, recorded=False, LAUNCH_CRASHES="true", **environ)
+        launch.start(rank, 3, recorded=False, environ={**environ, "LAUNCH_CRASHES": "true"})
     launch.wait()
     for rank in (1, 2):
-        launch.start(rank, 3, **environ)
+        launch.start(rank, 3, environ=environ)
     launch.wait_for_tapes(2)
-    launch.start(0, 3, **environ)
+    launch.start(0, 3, environ=environ)
     file = re.escape(str(tmp_path / "store"))
     said = re.compile(
         rf"(the file {file} leads ranks? [0-2,-]+ to |all 3 ranks have entered ).* left from an earlier launch"
