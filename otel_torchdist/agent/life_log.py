@@ -10,7 +10,7 @@ from typing import Final
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.deaths import read_death
-from otel_torchdist.job.runs.lives import RankLife, run_of
+from otel_torchdist.job.runs.lives import RankLife, is_helper, run_of
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -49,22 +49,22 @@ class LifeLog:
                 failure = tape.names.text(tape.status().failure) or ""
             except TapeError:
                 continue  # the reader warns of it
-            before, is_helper = self._lives.get(tape.identity.nonce), bool(tape.identity.parent)
+            before, helps = self._lives.get(tape.identity.nonce), is_helper(tape, self._reader.tapes)
             if before is None:
                 found.append(tape)
-                if not is_helper:
+                if not helps:
                     self._remember(tape.identity)
             if life not in (before, RankLife.RUNNING):
                 if life is RankLife.FAILED and not failure:
                     failure = _exit_code(tape)
-                ended.setdefault((life, failure, is_helper, tape.path.parent), []).append(tape.identity.rank)
+                ended.setdefault((life, failure, helps, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
-        _log_found(found)
+        _log_found(found, self._reader.tapes)
         is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
-        for (life, failure, is_helper, directory), ranks in ended.items():
+        for (life, failure, helps, directory), ranks in ended.items():
             several = len(set(ranks)) > 1
             reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
-            _logger.info("%s %s%s%s", _named(ranks, is_helper), _ENDINGS[life][several], reason, where)
+            _logger.info("%s %s%s%s", _named(ranks, helps), _ENDINGS[life][several], reason, where)
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)
@@ -77,19 +77,19 @@ def _exit_code(tape: TapeReader) -> str:
     return f"exit code {death.exit_code}" if death is not None and death.exited_in_error else ""
 
 
-def _log_found(tapes: list[TapeReader]) -> None:
+def _log_found(found: list[TapeReader], tapes: list[TapeReader]) -> None:
     runs: dict[tuple[str, int, str, bool, Path], set[int]] = {}
-    for tape in tapes:
-        identity = tape.identity
-        of = run_label(run_of(tape)), identity.world_size, identity.host, bool(identity.parent), tape.path.parent
+    for tape in found:
+        identity, helps = tape.identity, is_helper(tape, tapes)
+        of = run_label(run_of(tape)), identity.world_size, identity.host, helps, tape.path.parent
         runs.setdefault(of, set()).add(identity.rank)
-    for (run, world_size, host, is_helper, _), ranks in runs.items():
+    for (run, world_size, host, helps, _), ranks in runs.items():
         of_run = f" in run {run}" if run else ""
-        _logger.info("found %s of %d%s on %s", _named(ranks, is_helper), world_size, of_run, host)
+        _logger.info("found %s of %d%s on %s", _named(ranks, helps), world_size, of_run, host)
 
 
-def _named(ranks: Collection[int], is_helper: bool) -> str:
+def _named(ranks: Collection[int], helps: bool) -> str:
     named = name_ranks(sorted(set(ranks)))
-    if not is_helper:
+    if not helps:
         return named
     return f"the helper process{'es' * (len(set(ranks)) > 1)} of {named}"

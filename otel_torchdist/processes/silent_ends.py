@@ -11,7 +11,15 @@ from collections.abc import Collection
 from typing import Final
 
 from otel_torchdist.job.runs.deaths import Death, read_death
-from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_left, life_after_exit, life_of, waits
+from otel_torchdist.job.runs.lives import (
+    RankLife,
+    has_ended_with_parent,
+    has_left,
+    is_helper,
+    life_after_exit,
+    life_of,
+    waits,
+)
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.tape.reading.reader import TapeReader
 
@@ -58,10 +66,11 @@ class SilentEnds:
             return RankLife.DEAD
         if self.has_left(tape) or has_ended_with_parent(tape, tapes):
             return RankLife.FINISHED
-        if not tape.identity.parent and self._has_died(tape):
+        helps = is_helper(tape, tapes)
+        if not helps and self._has_died(tape):
             return RankLife.DEAD
         gone_since = self._gone_since.setdefault(tape.identity.nonce, time.monotonic())
-        deadline_s = TOGETHER_S if tape.identity.parent else REAPED_S
+        deadline_s = TOGETHER_S if helps else REAPED_S
         return RankLife.RUNNING if time.monotonic() - gone_since < deadline_s else RankLife.DEAD
 
     def has_left(self, tape: TapeReader) -> bool:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, sort_into_runs
+from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, is_peer, sort_into_runs
 from otel_torchdist.naming import MemberRank, run_id_of_claim
 from otel_torchdist.tape.identity import TapeIdentity, process_began_ns
 from otel_torchdist.tape.layout import TapeState
@@ -161,8 +161,13 @@ def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
         return [view for _, view in seen]
     running = [identity for identity, view in seen if view.alive and view.state is TapeState.RUNNING]
     known = [identity for identity, _ in seen]
+    runs = {identity.nonce: view.run for identity, view in seen}
     return [
-        as_finished(view) if view.is_dead and has_outlived_parent(identity, known, running) else view
+        as_finished(view)
+        if view.is_dead
+        and not is_peer(view.run, runs.get(identity.parent))
+        and has_outlived_parent(identity, known, running)
+        else view
         for identity, view in seen
     ]
 

@@ -153,7 +153,7 @@ def directory_of(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> Path 
 
 
 def _is_of_helpers(world: WorldSnapshot, tapes: Mapping[int, TapeReader]) -> bool:
-    return any(tapes[view.nonce].identity.parent for view in world.ranks.values() if view.nonce in tapes)
+    return all(tapes[view.nonce].identity.parent for view in world.ranks.values() if view.nonce in tapes)
 
 
 def is_gone(world: WorldSnapshot) -> bool:

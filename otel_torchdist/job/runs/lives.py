@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.deaths import Death, read_death
-from otel_torchdist.job.runs.membership import has_outlived_parent
+from otel_torchdist.job.runs.membership import has_outlived_parent, is_peer
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 
@@ -76,6 +76,19 @@ def run_of(tape: TapeReader) -> int:
         return 0
 
 
+def is_helper(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
+    """Whether a rank has started the process that writes a tape, for purposes of its own.
+
+    Args:
+        tape: The tape.
+        tapes: All known tapes.
+    """
+    parent = tape.identity.parent
+    if not parent:
+        return False
+    return not any(is_peer(run_of(tape), run_of(other)) for other in tapes if other.identity.nonce == parent)
+
+
 def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
     """Whether a helper that is gone lived at least as long as the rank that started it.
 
@@ -83,6 +96,8 @@ def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bo
         tape: The helper's tape.
         tapes: All known tapes.
     """
+    if not is_helper(tape, tapes):
+        return False
     running = [other.identity for other in tapes if _runs(other)]
     return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
 

@@ -194,6 +194,16 @@ def _helped_by(place: int, runs: Sequence[Kin]) -> int | None:
     return None  # a cycle, which only forged tapes can show
 
 
+def is_peer(run: int, parents_run: int | None) -> bool:
+    """Whether a process that a rank has started is a rank of the same run, as rank 0 of Lightning starts the others.
+
+    Args:
+        run: The run of its tape; 0 if that is not known.
+        parents_run: The run of its parent's tape; None without such a tape.
+    """
+    return run != 0 and run == parents_run
+
+
 def has_outlived_parent(helper: TapeIdentity, known: Iterable[TapeIdentity], running: Iterable[TapeIdentity]) -> bool:
     """Whether a tape belongs to a helper whose parent has ended, even if nothing of the parent is left.
 
