@@ -44,7 +44,7 @@ class Place:
     Attributes:
         source: How the place was determined.
         frame: The line of its code; None if there is none.
-        operation: The operation that `frame` called; '' when the frame comes from a stack.
+        operation: The operation that `frame` called, or the type of the exception; '' where the frame is of a stack.
         stacktrace: Its whole stack as text, or ''.
         message: What the exception says that ended it; '' for nothing.
         frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
@@ -101,7 +101,7 @@ def in_checkpoint(place: Place, view: RankView, checkpoint: CheckpointView | Non
 def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chosen: ThreadStack | None) -> Place:
     inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
     if view.state is TapeState.FAILED and view.raised is not None and view.raised.site is not None:
-        return Place(Source.EXCEPTION, view.raised.site, message=view.raised.message)
+        return Place(Source.EXCEPTION, view.raised.site, view.raised.type, message=view.raised.message)
     silence_ns = now_ns - view.heartbeat_ns
     frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
     if view.alive and view.stacks is not None and view.stacks.threads:

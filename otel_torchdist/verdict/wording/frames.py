@@ -40,8 +40,7 @@ def describe_line(frame: CallSiteName) -> str:
     return f"{name}:{frame.line}"
 
 
-def describe_raised(line: str, message: str, subject: str) -> str:
-    """`the exception was raised in load_batch at train.py:57: "loss is nan"`."""
-    whose = "the exception" if subject == "it" else f"the exception of {subject}"
+def describe_raised(subject: str, exception: str, line: str, message: str) -> str:
+    """`it raised ValueError in load_batch at train.py:57: "loss is nan"`."""
     says = f': "{message}"' if message else ""
-    return f"{whose} was raised in {line}{says}"
+    return f"{subject} raised {exception} in {line}{says}"

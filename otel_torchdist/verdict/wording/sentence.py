@@ -152,9 +152,13 @@ def _endings(verdict: Verdict) -> list[str]:
         elif standing is Standing.ENDED:
             is_said = is_about_failure(verdict) or (verdict.kind is VerdictKind.ABSENT and names_departed(verdict))
             parts += [] if is_said else [describe_exit(verdict, rank)]
-        elif failure and not cause_states_death(verdict):
+        elif failure and not cause_states_death(verdict) and not _says_what_it_raised(verdict, rank):
             parts.append(f"rank {rank} raised {failure}")
     return [*parts, *describe_circumstances(verdict)]
+
+
+def _says_what_it_raised(verdict: Verdict, rank: int) -> bool:
+    return rank in verdict.places and verdict.places[rank].source is Source.EXCEPTION
 
 
 def _places(verdict: Verdict) -> list[str]:
@@ -452,7 +456,7 @@ def describe_place(place: Place, subject: str) -> str:
     clauses = {
         Source.STACK: f"{subject} is in {line}" if line else "",
         Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
-        Source.EXCEPTION: describe_raised(line, place.message, subject),
+        Source.EXCEPTION: describe_raised(subject, place.operation, line, place.message),
         Source.OPEN_OPERATION: f"{subject} is in {place.operation}{called_in(place.frame)}",
         Source.LAST_OPERATION: f"{subject} was last in {place.operation}{called_in(place.frame)}",
         Source.NOTHING: "",

@@ -21,7 +21,8 @@ def describe_ways(mismatch: Mismatch) -> str:
         return ""
     has_labels = len({side.label for side in ways.sides}) > 1
     sides = zip(ways.sides, mismatch.parties, strict=True)
-    usual, *others = [_describe(side if has_labels else replace(side, label=""), ranks) for side, (_, ranks) in sides]
+    shown = _describe_in_library if _share_a_line(ways) else _describe
+    usual, *others = [shown(side if has_labels else replace(side, label=""), ranks) for side, (_, ranks) in sides]
     if not mismatch.has_majority:
         return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}"
     ranks = mismatch.ranks
@@ -61,7 +62,9 @@ def describe_values(mismatch: Mismatch) -> list[str]:
 
 def describe_libraries(ways: Ways | None) -> list[str]:
     """`in evaluate it is called by torchmetrics' gather_all_tensors`, for lines that do not call torch themselves."""
-    sites = [side.site for side in ways.sides if side.site is not None] if ways is not None else []
+    if ways is None or _share_a_line(ways):
+        return []  # the cause says it
+    sites = [side.site for side in ways.sides if side.site is not None]
     found = {site.function: describe_through(site) for site in sites}
     return [f"in {function} it is called by {through}" for function, through in found.items() if through]
 
@@ -72,6 +75,18 @@ def common_line(ways: Ways | None) -> str:
         return ""
     sites = {side.site for side in ways.sides}
     return at_line(sites.pop()) if len(sites) == 1 else ""
+
+
+def _share_a_line(ways: Ways) -> bool:
+    """Whether libraries that one line of the program calls, as a trainer's, tell all parties apart, and that alone."""
+    sites = [side.site for side in ways.sides if side.site is not None]
+    lines = {replace(site, through="") for site in sites}
+    return len(lines) == 1 < len(set(sites)) and len(sites) == len(ways.sides)
+
+
+def _describe_in_library(side: CallSide, ranks: tuple[int, ...]) -> str:
+    through = describe_through(side.site)
+    return _describe(side, ranks) + (f", in {through}" if through else "")
 
 
 def _describe(side: CallSide, ranks: tuple[int, ...]) -> str:

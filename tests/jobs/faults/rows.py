@@ -73,7 +73,7 @@ ROWS: Final = (
         "Python exception on one rank",
         "dead",
         "2",
-        f'raised in exception at faulty.py:{_line_number("a broken batch")}: "a broken batch"',
+        f'it raised ValueError in exception at faulty.py:{_line_number("a broken batch")}: "a broken batch"',
     ),
     Row(
         # Blocked, so that the rank does not take one of the cores from the agent. A heartbeat is late after 3 s; with a

@@ -112,7 +112,7 @@ def test_dead_rank() -> None:
     world.ranks[2].die(15.0, TapeState.FAILED, "ValueError")
     assert sentence(the_verdict(world.snapshot(16.0)), 6) == (
         "rank 2 ended with ValueError, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; "
-        'the exception was raised in step at train.py:57: "loss is nan". 3 of 4 ranks wait in train at train.py:42'
+        'it raised ValueError in step at train.py:57: "loss is nan"; 3 of 4 ranks wait in train at train.py:42'
     )
     world.ranks[2].raised = None
     assert sentence(the_verdict(world.snapshot(16.0)), 6) == (

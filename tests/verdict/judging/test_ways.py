@@ -139,6 +139,19 @@ def test_early_return_below_a_trainer() -> None:
     assert "in <module> it is called by trainer's flag" in sentence(verdict, 10)
 
 
+def test_functions_of_libraries_in_one_line() -> None:
+    """Of a trainer's ranks only one line is the program's: the functions that it has called tell them apart."""
+    fit = at("main:29")
+    throughs = "accelerate.Accelerator.backward", "transformers.distributed_broadcast_scalars"
+    usual, odd = (tuple(dataclasses.replace(frame, through=through) for frame in fit) for through in throughs)
+    verdict = verdict_of([usual, usual], [usual, odd])
+    assert lead_of(verdict) == (
+        "rank 2 is in all_reduce at main, train.py:29, in transformers' distributed_broadcast_scalars, where ranks 0-1 "
+        "are in all_reduce at main, train.py:29, in accelerate's Accelerator.backward; 3 of 3 ranks wait"
+    )
+    assert "it is called by" not in sentence(verdict, 10)
+
+
 def test_same_line() -> None:
     """If all make the call from the same line, the values differ there."""
     verdict = verdict_of([at("main:70"), EVALUATE[0]], [at("main:70"), EVALUATE[0]])
