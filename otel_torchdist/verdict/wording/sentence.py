@@ -349,7 +349,15 @@ def _describe_party(ranks: tuple[int, ...], what: str) -> str:
 
 
 def _circular(verdict: Verdict, age: str) -> str:
-    return f"{name_ranks(verdict.ranks)} have waited for each other for {age}: {_describe_circle(verdict)}"
+    each_other = f"{name_ranks(verdict.ranks)} have waited for each other for {age}"
+    alike = {(link.operation, link.call_site, link.remote) for link in verdict.circle}
+    are_messages = all(link.operation_id.channel.is_point_to_point for link in verdict.circle)
+    if len(alike) != 1 or not are_messages:
+        return f"{each_other}: {_describe_circle(verdict)}"
+    [(operation, site, _)] = alike  # a ring: whom each waits for is all that differs
+    links = [f"rank {link.rank} for rank {link.missing}" for link in verdict.circle[:MAX_PARTIES]]
+    more = len(verdict.circle) - MAX_PARTIES
+    return f"{each_other} in {operation}{at_line(site)}: {', '.join(links)}{f' and {more} more' if more > 0 else ''}"
 
 
 def _describe_circle(verdict: Verdict) -> str:

@@ -110,6 +110,10 @@ def test_two_receives_from_each_other() -> None:
         world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
+    assert sentence(verdict, 14) == (
+        "ranks 0-1 have waited for each other for 14.0 s in recv at train, train.py:42: "
+        "rank 0 for rank 1, rank 1 for rank 0"
+    )
 
 
 def test_message_of_another_size() -> None:
