@@ -11,6 +11,7 @@ from tests.jobs.faults.faulty_job import THRESHOLD_S, WORKER
 
 DUE_S: Final = THRESHOLD_S + 2.0
 THREADS: Final = WORKER.with_name("threads.py")
+MESSAGES: Final = WORKER.with_name("messages.py")
 
 
 def _line_number(piece: str, worker: Path = WORKER) -> int:
@@ -134,6 +135,32 @@ ROWS: Final = (
     ),
     Row("shared", "two threads in one group", "shared_group", "", "two threads of ranks 0-2 share", worker=THREADS),
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),
+    Row(
+        "peer",
+        "a message awaited from another rank than before",
+        "unmatched",
+        "2",
+        "rank 2 has no matching recv for send (from rank 0 to rank 2",
+        "# receives",
+        worker=MESSAGES,
+    ),
+    Row(
+        "message",
+        "a message larger than expected",
+        "mismatched",
+        "1-2",
+        "rank 1 sends 8 elements to rank 2, which expects 4, in send (from rank 1 to rank 2",
+        worker=MESSAGES,
+    ),
+    Row(
+        "coroutine",
+        "a coroutine that awaits what does not come",
+        "absent",
+        "2",
+        "it is in step at messages.py:",
+        "# awaits",
+        worker=MESSAGES,
+    ),
     Row(
         "rendezvous",
         # The agent starts only now, and on a busy machine that takes seconds.

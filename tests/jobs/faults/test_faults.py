@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe
-from tests.jobs.faults.rows import ROWS, THREADS, Row
+from tests.jobs.faults.rows import MESSAGES, ROWS, THREADS, Row
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.title for row in ROWS])
@@ -19,7 +19,7 @@ def test_fault(row: Row, start: Callable[..., FaultyJob]) -> None:
     assert outcome.problems == (), outcome.sentence
 
 
-@pytest.mark.parametrize(("worker", "ranks"), [(WORKER, 3), (WORKER, 4), (THREADS, 3)])
+@pytest.mark.parametrize(("worker", "ranks"), [(WORKER, 3), (WORKER, 4), (THREADS, 3), (MESSAGES, 3)])
 def test_healthy_run_of_the_same_script(start: Callable[..., FaultyJob], worker: Path, ranks: int) -> None:
     """Each of these steps as it should have been written: the job ends well, and nothing is reported."""
     job = start("all", "healthy", worker=worker, ranks=ranks)
