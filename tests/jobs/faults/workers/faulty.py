@@ -479,8 +479,8 @@ FAULTS: dict[str, Callable[[], None]] = {
     for step in (
         late, engine, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
         circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
-        overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_data, slow_line,
-        cut, splits, silent_splits, gathered, helper, lock_file,
+        overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_data,
+        slow_line, cut, splits, silent_splits, gathered, helper, lock_file,
     )
 }  # fmt: skip
 
