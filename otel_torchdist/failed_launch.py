@@ -34,6 +34,8 @@ START_S: Final = 3.0
 """How long to wait for an agent that is only starting: it takes a second or two, and the ranks had none until then."""
 _STARTS_NS: Final = 10_000_000_000
 _PAUSE_S: Final = 0.02
+_STARTING_NS: Final = 10_000_000_000
+"""How long it may take to start the processes of a context, which is made when the last one has been started."""
 _GRACE_NS: Final = 30_000_000_000
 _WHERE: Final = "the end of a launch"
 
@@ -81,7 +83,7 @@ class _Launch:
         self._codes: Callable[[], _Codes] = dict
         self._since_ns = 0
         self._failed_s = 0.0
-        self._is_armed = False
+        self._wait: Callable[[], object] | None = None
 
     def begin(self, context: Any, codes_of: Callable[[Any], _Codes]) -> None:
         """Note that ranks are being started.
@@ -92,7 +94,7 @@ class _Launch:
         """
         kept = weakref.ref(context)
         self._codes = lambda: codes_of(found) if (found := kept()) is not None else {}
-        self._since_ns = time.monotonic_ns()
+        self._since_ns = time.monotonic_ns() - _STARTING_NS
 
     def fail(self) -> None:
         """Write down how the ranks ended, and have the end of this process wait for what is said of it."""
@@ -107,28 +109,18 @@ class _Launch:
             return
         directory, created_ns = next(iter(found)).parent, max(one.monotonic_ns for one in found.values())
         _record_ends(found, codes, self._since_ns)
-        ProcessEnd(lambda: self._end(directory, created_ns, config)).arm()
+        if self._wait is None:
+            ProcessEnd(self._end).arm()
+        self._wait = functools.partial(_wait, directory, created_ns, self._failed_s, config)
 
-    def _end(self, directory: Path, created_ns: int, config: Config) -> None:
-        if time.monotonic() - self._failed_s > WAIT_S:  # the program has handled it
+    def _end(self) -> None:
+        if self._wait is None or time.monotonic() - self._failed_s > WAIT_S:  # the program has handled it
             return
         try:
             with guard.guarded(_WHERE):
-                self._wait(directory, created_ns, config)
+                self._wait()
         except KeyboardInterrupt:
             return
-
-    def _wait(self, directory: Path, created_ns: int, config: Config) -> None:
-        from otel_torchdist.job.concluded import concluded_ns
-
-        patience_s = _patience_s(directory, config)
-        if not patience_s:
-            _judge(directory, created_ns, config)
-            return
-        due_s = self._failed_s + patience_s
-        while not _say(directory) and concluded_ns(directory) < created_ns and time.monotonic() < due_s:
-            time.sleep(_PAUSE_S)
-        _say(directory)
 
 
 _LAUNCH: Final = _Launch()
@@ -175,6 +167,26 @@ def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: _Codes, since_ns: in
         outlives_request = now_ns - since_ns > _GRACE_NS
         with contextlib.suppress(OSError):  # no space
             write_death(tape, Death(now_ns, now_ns - since_ns, status, outlives_request=outlives_request))
+
+
+def _wait(directory: Path, created_ns: int, failed_s: float, config: Config) -> None:
+    """Wait for what an agent says of an attempt, and write what it cannot write itself.
+
+    Args:
+        directory: The job directory.
+        created_ns: When the newest tape of the attempt was created.
+        failed_s: When its failure was reported to this process, by the monotonic clock.
+        config: The settings.
+    """
+    from otel_torchdist.job.concluded import concluded_ns
+
+    patience_s = _patience_s(directory, config)
+    if not patience_s:
+        _judge(directory, created_ns, config)
+        return
+    while not _say(directory) and concluded_ns(directory) < created_ns and time.monotonic() < failed_s + patience_s:
+        time.sleep(_PAUSE_S)
+    _say(directory)
 
 
 def _patience_s(directory: Path, config: Config) -> float:
