@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.wording.frames import at_line, describe_through
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.ways import CallSide, Ways
@@ -21,12 +22,14 @@ def describe_ways(mismatch: Mismatch) -> str:
         return ""
     has_labels = len({side.label for side in ways.sides}) > 1
     sides = zip(ways.sides, mismatch.parties, strict=True)
-    shown = _describe_in_library if _share_a_line(ways) else _describe
+    line = _shared_line(ways)
+    shown = _describe if line is None else _describe_in_library
+    at = "" if line is None else f", all called{at_line(line)}"
     usual, *others = [shown(side if has_labels else replace(side, label=""), ranks) for side, (_, ranks) in sides]
     if not mismatch.has_majority:
-        return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}"
+        return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}{at}"
     ranks = mismatch.ranks
-    return f"{', '.join(others[:MAX_SIDES])}, where {usual}{_left_out(ways, ranks)}"
+    return f"{', '.join(others[:MAX_SIDES])}, where {usual}{_left_out(ways, ranks)}{at}"
 
 
 def _should_meet(mismatch: Mismatch) -> bool:
@@ -62,7 +65,7 @@ def describe_values(mismatch: Mismatch) -> list[str]:
 
 def describe_libraries(ways: Ways | None) -> list[str]:
     """`in evaluate it is called by torchmetrics' gather_all_tensors`, for lines that do not call torch themselves."""
-    if ways is None or _share_a_line(ways):
+    if ways is None or _shared_line(ways) is not None:
         return []  # the cause says it
     sites = [side.site for side in ways.sides if side.site is not None]
     found = {site.function: describe_through(site) for site in sites}
@@ -77,16 +80,17 @@ def common_line(ways: Ways | None) -> str:
     return at_line(sites.pop()) if len(sites) == 1 else ""
 
 
-def _share_a_line(ways: Ways) -> bool:
-    """Whether libraries that one line of the program calls, as a trainer's, tell all parties apart, and that alone."""
+def _shared_line(ways: Ways) -> CallSiteName | None:
+    """The only line of the program, as that which runs a trainer, whose functions of libraries differ; else None."""
     sites = [side.site for side in ways.sides if side.site is not None]
     lines = {replace(site, through="") for site in sites}
-    return len(lines) == 1 < len(set(sites)) and len(sites) == len(ways.sides)
+    is_shared = len(lines) == 1 < len(set(sites)) and len(sites) == len(ways.sides)
+    return lines.pop() if is_shared else None
 
 
 def _describe_in_library(side: CallSide, ranks: tuple[int, ...]) -> str:
     through = describe_through(side.site)
-    return _describe(side, ranks) + (f", in {through}" if through else "")
+    return _describe(replace(side, site=None), ranks) + (f" of {through}" if through else "")
 
 
 def _describe(side: CallSide, ranks: tuple[int, ...]) -> str:

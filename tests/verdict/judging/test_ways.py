@@ -146,8 +146,8 @@ def test_functions_of_libraries_in_one_line() -> None:
     usual, odd = (tuple(dataclasses.replace(frame, through=through) for frame in fit) for through in throughs)
     verdict = verdict_of([usual, usual], [usual, odd])
     assert lead_of(verdict) == (
-        "rank 2 is in all_reduce at main, train.py:29, in transformers' distributed_broadcast_scalars, where ranks 0-1 "
-        "are in all_reduce at main, train.py:29, in accelerate's Accelerator.backward; 3 of 3 ranks wait"
+        "rank 2 is in all_reduce of transformers' distributed_broadcast_scalars, where ranks 0-1 are in all_reduce of "
+        "accelerate's Accelerator.backward, all called at main, train.py:29; 3 of 3 ranks wait"
     )
     assert "it is called by" not in sentence(verdict, 10)
 
