@@ -116,7 +116,8 @@ def _add(table: Table, title: str, outcome: Outcome) -> None:
 
 
 def _run(python: WarmPython, row: Row | FindingRow, two: Nodes | None = None) -> Outcome:
-    usual = Row(row.name, row.title, row.verdict, row.ranks, row.said) if isinstance(row, FindingRow) else row
+    is_finding = isinstance(row, FindingRow)
+    usual = Row(row.name, row.title, row.verdict, row.ranks, row.said, size=row.size) if is_finding else row
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryDirectory(prefix="otel-torchdist-faults-", dir="/dev/shm") as base,
@@ -131,6 +132,7 @@ def _run(python: WarmPython, row: Row | FindingRow, two: Nodes | None = None) ->
             ranks=usual.size if two is None else 4,
             environ=NO_STALL | row.environ if isinstance(row, FindingRow) else row.environ,
             of_rank=usual.of_rank,
+            worker=usual.worker,
             nodes=two,
         )
         try:

@@ -285,12 +285,21 @@ class FindingRow:
     ranks: str
     said: str
     environ: dict[str, str] = field(default_factory=dict[str, str])
+    size: int = 3
 
 
 NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
 """For jobs in which nothing stalls: on a loaded machine a rank may get no core for longer than the usual threshold."""
 ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
 FINDING_ROWS: Final = (
+    FindingRow(
+        "silent_order",
+        "groups created in another order",
+        "mismatched",
+        "3",
+        "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3",
+        size=4,
+    ),
     FindingRow(
         "silent_dtype",
         "different dtype, of the same length",

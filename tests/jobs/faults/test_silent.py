@@ -27,13 +27,13 @@ def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
     """In a job that goes on, the fault is reported once, in time, with its ranks, and no stall is reported."""
     if why_not_here(row.name):
         pytest.skip(why_not_here(row.name))
-    job = start(row.name, environ=NO_STALL | row.environ)
+    job = start(row.name, ranks=row.size, environ=NO_STALL | row.environ)
     job.wait_until_watched()
     began = time.monotonic()
     outcome = observe_finding(row, job)
     assert time.monotonic() - began <= GOOD_STEPS_S + DUE_S
     job.open_gate()
-    assert [done.code for done in job.join()] == [0, 0, 0]
+    assert [done.code for done in job.join()] == [0] * row.size
     assert outcome.problems == (), outcome.sentence
     assert len(job.findings()) == 1
     assert job.roots() == []

@@ -282,6 +282,14 @@ def lock_file() -> None:
     dist.all_reduce(gradient)
 
 
+def silent_order() -> None:
+    """The last of four ranks creates two of the groups first: those of a number meet, whatever their members are."""
+    pairs = [[0, 2], [1, 3], [0, 1], [2, 3]]
+    for pair in [*pairs[2:], *pairs[:2]] if is_faulty else pairs:
+        dist.new_group(pair)
+    go_on()
+
+
 def silent_dtype() -> None:
     """The last rank reduces elements of another type, of the same length: gloo does not complain."""
     dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
@@ -481,6 +489,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
         overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_data,
         slow_line, cut, splits, silent_splits, gathered, helper, lock_file,
+        silent_order,
     )
 }  # fmt: skip
 
@@ -519,7 +528,7 @@ def main() -> None:
         meet_engine()
     take_good_steps()
     for name in FAULTS if fault == "all" else [fault]:
-        if name != "two" or size == 4:
+        if name not in ("two", "silent_order") or size == 4:
             gate.with_name(f"reached {rank}").touch()
             FAULTS[name]()
         dist.barrier()
