@@ -109,7 +109,8 @@ _MAX_PAIRS: Final = 10_000
 
 
 def _is_counted(name: GroupName) -> bool:
-    return name.name.isdigit() and not name.world and name.description != _DEFAULT and name.epoch == -1
+    is_counted = name.name.isdigit() and name.description != _DEFAULT
+    return is_counted and name.aligned and not name.world and name.epoch == -1
 
 
 def _defaults(view: RankView) -> int:
