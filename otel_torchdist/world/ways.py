@@ -85,7 +85,7 @@ def _left_out(history: Sequence[Mapping[int, Arrival]], usual: int, other: int) 
         place -= 1
     pair = known[place]
     assert pair is not None
-    if not _has_passed(pair[1], pair[0], [here for here, _ in ways[:place]]):
+    if not _has_passed(pair[1], pair[0], [before[0] for before in known[:place] if before is not None]):
         return None
     return _side(pair[0], _part(pair[0].frames, pair[1].frames)[0])
 
@@ -110,19 +110,20 @@ def _part(one: Frames, other: Frames) -> tuple[CallSiteName | None, CallSiteName
     return next(iter(one), None), next(iter(other), None)
 
 
-def _has_passed(other: Arrival, usual: Arrival, before: Sequence[_Way]) -> bool:
+def _has_passed(other: Arrival, usual: Arrival, before: Sequence[Arrival]) -> bool:
     """Whether a rank has gone by the call in which the others are: by the order of lines, or of earlier rounds."""
     if not other.frames or not usual.frames:
         return False
     depth = _shared_depth(other.frames, usual.frames)
     here, there = _frame_at(other.frames, depth), _frame_at(usual.frames, depth)
     if here is not None and there is not None and _is_same_function(here, there):
-        last = before[-1][0] if before else ()
+        last = before[-1].frames if before else ()
         from_line = _line_in(last, here, depth, _shared_depth(last, other.frames))
         if here.line != from_line or here == other.frames[0]:
             return _order(there.line, from_line) < _order(here.line, from_line)
         # What is called in that line may call more than once, and need not have returned.
-    return _skips(before, _way(usual), _way(other))
+    calls = [(call.frames, call.label) for call in (*before, usual, other)]
+    return _skips(calls[:-2], *calls[-2:])
 
 
 def _skips(before: Sequence[_Way], usual: _Way, other: _Way) -> bool:
@@ -158,7 +159,7 @@ def _frame_at(frames: Frames, depth: int) -> CallSiteName | None:
 
 
 def _way(arrival: Arrival) -> _Way:
-    return arrival.frames, arrival.label
+    return _lines(arrival.frames), arrival.label
 
 
 def _lines(frames: Frames) -> Frames:

@@ -50,9 +50,14 @@ def _left_out(ways: Ways, ranks: tuple[int, ...]) -> str:
     if ways.left_out is None:
         return ""
     have_left_out = f"{name_ranks(ranks)} {have(ranks)} left out"
-    if ways.left_out == ways.sides[0]:
+    if _line_alone(ways.left_out) == _line_alone(ways.sides[0]):
         return f", which {have_left_out}"
     return f": {have_left_out} {ways.left_out.operation}{_label(ways.left_out)}{at_line(ways.left_out.site)}"
+
+
+def _line_alone(side: CallSide) -> CallSide:
+    """A side without the function that its line calls: a library makes several calls from one line."""
+    return side if side.site is None else replace(side, site=replace(side.site, through=""))
 
 
 def describe_values(mismatch: Mismatch) -> list[str]:

@@ -69,6 +69,17 @@ def test_several_calls_from_one_line() -> None:
     assert "where ranks 0-1 are in all_reduce at evaluate, train.py:59, which rank 2 has left out" in lead_of(verdict)
 
 
+def test_several_functions_of_a_library_from_one_line() -> None:
+    """A metric of a library that gathers sizes and values by functions of its own: the way parts at the first."""
+    parts = [
+        tuple(dataclasses.replace(frame, through=through) for frame in frames)
+        for frames in (at("evaluate:60"), at("evaluate:61"))
+        for through in ("torchmetrics.gather_sizes", "torchmetrics.gather_values")
+    ]
+    verdict = verdict_of([at("main:70"), *parts[:2]], [at("main:70"), *parts[2:]])
+    assert "where ranks 0-1 are in all_reduce at evaluate, train.py:60, which rank 2 has left out" in lead_of(verdict)
+
+
 def test_calls_that_follow_are_the_same_ones_shifted() -> None:
     """The call that was left out may be some calls back: the later ones matched those before them by chance."""
     lines = [at(f"step:{line}", "main:9") for line in (10, 11, 12, 13, 14)]
