@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.tape.layout import Blame, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
@@ -198,6 +199,7 @@ class Verdict:
         sizes: By rank, the world size that it was given, if ranks that meet at one address were given several.
         in_use: By rank, the address at which it could not host the store of its launch, for it is in use.
         left_over: By rank, the file of its launch that leads to ranks which are not there; see `file_left_over`.
+        cut_off: Ranks that have lost a connection, or found nobody, as they created the group.
         deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
     """
 
@@ -225,6 +227,7 @@ class Verdict:
     deadline: Deadline | None = None
     behind: tuple[WaitBehind, ...] = ()
     twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    cut_off: tuple[int, ...] = ()
     sharing: Sharing | None = None
 
     @property
@@ -321,6 +324,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         deadline=first_deadline(world, verdict.roll.waits),
         behind=waits_behind(world, verdict.roll, verdict.ranks),
         twins={rank: view.twins for rank, view in members.items() if view.twins},
+        cut_off=tuple(rank for rank, view in members.items() if _was_cut_off(view, verdict.operation_id)),
         circle=tuple(_located(world, link) for link in verdict.circle),
     )
 
@@ -356,6 +360,11 @@ def _missing_at(verdict: Verdict) -> dict[int, OperationId]:
         }
         found[verdict.circle[0].rank] = verdict.circle[-1].operation_id
     return found
+
+
+def _was_cut_off(view: RankView, operation_id: OperationId) -> bool:
+    last = view.last if operation_id.channel.kind is RecordKind.RENDEZVOUS else None
+    return last is not None and last.operation_id == operation_id and last.record.blame is Blame.CONNECTION
 
 
 def _failure(view: RankView, operation_id: OperationId) -> str:

@@ -104,6 +104,12 @@ def describe_meeting(verdict: Verdict) -> str:
     return f" at {addresses.pop()}" if len(addresses) == 1 else ""
 
 
+def unanswered(verdict: Verdict) -> list[str]:
+    """Why ranks failed first in a launch, though no other had ended: what they know of the others is out of date."""
+    is_alone = verdict.kind is VerdictKind.DEAD and is_launch(verdict.roll) and {*verdict.ranks} <= {*verdict.cut_off}
+    return ["nobody answers at an address in the store, which may be left from an earlier start"] if is_alone else []
+
+
 def several_processes(verdict: Verdict) -> list[str]:
     """Ranks of which there are several processes."""
     return [

@@ -41,6 +41,7 @@ from otel_torchdist.verdict.wording.launches import (
     elsewhere,
     has_own_words,
     several_processes,
+    unanswered,
 )
 from otel_torchdist.verdict.wording.machine import describe_machine
 from otel_torchdist.verdict.wording.misfits import describe_misfit
@@ -84,6 +85,7 @@ def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
         *_creation(verdict),
         *elsewhere(verdict),
         *several_processes(verdict),
+        *unanswered(verdict),
         *_endings(verdict),
         *describe_machine(verdict),
         *places[1:],

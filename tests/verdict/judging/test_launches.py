@@ -15,6 +15,7 @@ from tests.support.tapes.fake_tape import SECOND
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import verdicts
 from tests.support.worlds.sentences import the_verdict
+from tests.support.worlds.watched_world import Watching
 
 HERE = "127.0.0.1:29500"
 THERE = "127.0.0.1:29501"
@@ -253,3 +254,19 @@ def test_file_in_which_all_have_come() -> None:
         verdict = verdict_of(world)
         assert verdict.kind is VerdictKind.TRANSPORT
         assert ("/scratch/job/store may be left from an earlier launch" in sentence(verdict, 14)) is is_said
+
+
+def test_address_of_a_process_that_is_gone() -> None:
+    """A rank that fails first, as nobody answers where the store says, is not left to look like the cause."""
+    world = FakeWorld(3)
+    numbers = launch(world, {rank: at("localhost:29500", size=3, has_store=True) for rank in range(3)})
+    watching = Watching(world)
+    watching.until(1.05)
+    world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError", Blame.CONNECTION)
+    world.ranks[2].is_seen_to_die(1.2, 1 << 8, TapeState.FAILED, "RuntimeError")
+    for rank in (0, 1):
+        world.ranks[rank].is_seen_to_die(1.4, signal.SIGTERM)
+    watching.until(4.0)
+    [verdict] = [given.verdict for _, given in watching.verdicts]
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert "obody answers at an address in the store, which may be left from an earlier start" in sentence(verdict, 0.1)
