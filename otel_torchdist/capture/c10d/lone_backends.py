@@ -7,6 +7,7 @@ which its world is known: one that had it would keep it, and its connections, al
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +17,11 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collective_schemas
-from otel_torchdist.capture.torch_api import Patches, known_groups
+from otel_torchdist.capture.torch_api import Patches
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from otel_torchdist.capture.c10d.calls.call import Call
     from otel_torchdist.capture.c10d.hot_path import HotPath
 
@@ -47,7 +50,7 @@ _NO_TENSOR: Final = torch.empty(1)
 
 
 class LoneBackends:
-    """The backends of this process that no group of torch's has."""
+    """The backends of this process that torch has not made, for a group or for remote procedure calls."""
 
     def __init__(self, hot_path: HotPath) -> None:
         """Know none yet.
@@ -57,7 +60,7 @@ class LoneBackends:
         """
         self._hot_path = hot_path
         self._stores: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._groups: weakref.WeakKeyDictionary[Any, ProcessGroup | None] = weakref.WeakKeyDictionary()
+        self._groups: weakref.WeakKeyDictionary[Any, ProcessGroup] = weakref.WeakKeyDictionary()
 
     def hook(self, patches: Patches) -> None:
         """Patch the creation of backends and their methods; does nothing in a torch without gloo."""
@@ -74,18 +77,18 @@ class LoneBackends:
         def init(backend: Any, *args: Any, **kwargs: Any) -> None:
             original(backend, *args, **kwargs)
             with guard.guarded("a backend's creation"):
-                self._stores[backend] = kwargs["store"] if "store" in kwargs else args[0]
+                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
+                if not _is_made_by_torch(caller):
+                    self._stores[backend] = kwargs["store"] if "store" in kwargs else args[0]
 
         return init
 
     def group_of(self, backend: Any) -> ProcessGroup | None:
-        """What stands for the world of a backend; None for one that a group of torch's has."""
-        if backend not in self._groups:
-            store: Any = self._stores.get(backend)
-            self._groups[backend] = None
-            if store is not None and not any(_has(group, backend) for group in known_groups()):
-                self._groups[backend] = ProcessGroup(store, backend.rank(), backend.size())
-        return self._groups[backend]
+        """What stands for the world of a backend; None for one that torch has made."""
+        store: Any = self._stores.get(backend)
+        if store is not None and backend not in self._groups:
+            self._groups[backend] = ProcessGroup(store, backend.rank(), backend.size())
+        return self._groups.get(backend)
 
 
 class _Method:
@@ -168,12 +171,8 @@ def _reduce_op(options: Any, rest: list[Any]) -> Any:
     return ReduceOp(given) if options is None else options.reduceOp
 
 
-def _has(group: Any, backend: Any) -> bool:
-    try:
-        return any(group._get_backend(device) is backend for device in group._device_types)
-    except RuntimeError as error:  # it has none, or one that is not created yet
-        guard.pass_on(error)
-        return False
+def _is_made_by_torch(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("torch.")
 
 
 def _is_on_cpu(argument: Any) -> bool:
