@@ -59,6 +59,7 @@ _FOREIGN_VARIABLES: Final = frozenset(
             "NCCL_HOSTID",
             "NCCL_SOCKET_IFNAME",
             "TORCHCOMM_FR_DUMP_TEMP_FILE",
+            "WORLD_SIZE",
         ),
         *("TORCHELASTIC_RESTART_COUNT", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
         *(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.processes.children import command_of, look_at
-from otel_torchdist.tape.identity import identify
+from otel_torchdist.processes.children import Command, children_of, command_of, look_at
+from otel_torchdist.processes.state import process_state
+from otel_torchdist.tape.identity import TapeIdentity, identify
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.world.following.child_waits import PAUSE_NS, ChildWaits
@@ -95,22 +98,35 @@ def test_children_that_were_forked_while_a_lock_was_held() -> None:
             child.join()
 
 
+def identity_of(pid: int) -> TapeIdentity:
+    """The identity of the tape that a process would write."""
+    state = process_state(pid)
+    assert state is not None
+    return replace(identify(0, 0, 1, 64), pid=pid, pid_start_ticks=state[1])
+
+
+def commands_of(pid: int) -> list[Command]:
+    """The commands that a process has started and that run."""
+    return [one for child in children_of(pid) if (one := command_of(child, pid)) is not None]
+
+
 @pytest.mark.process
 def test_command_that_a_rank_waits_for() -> None:
     """A command that a rank has started is named although nothing shows that it is stuck; of several none is."""
     main = ThreadStack(1, "MainThread", (CallSiteName("Popen.wait", "/usr/lib/python3.11/subprocess.py", 1_264),))
     waiting = Stacks(1, (main,))
-    with subprocess.Popen(["sleep", "600"]) as upload, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+    # A shell is the rank: this process has other children.
+    with subprocess.Popen(["sh", "-c", "sleep 600 & sleep 601 & wait"], start_new_session=True) as rank:
         try:
             # Until it has become the command, a child is seen as what has started it.
-            until(lambda: all(command_of(child.pid, os.getpid()) is not None for child in (upload, other)))
-            assert ChildWaits(identify(0, 0, 1, 64), os.geteuid()).check(waiting, time.monotonic_ns()) is None
-            other.kill()
-            other.wait()
-            found = ChildWaits(identify(0, 0, 1, 64), os.geteuid()).check(waiting, time.monotonic_ns())
+            until(lambda: [one.name for one in commands_of(rank.pid)] == ["sleep", "sleep"])
+            upload, other = commands_of(rank.pid)
+            assert ChildWaits(identity_of(rank.pid), os.geteuid()).check(waiting, time.monotonic_ns()) is None
+            os.kill(other.pid, signal.SIGKILL)
+            until(lambda: len(commands_of(rank.pid)) == 1)
+            found = ChildWaits(identity_of(rank.pid), os.geteuid()).check(waiting, time.monotonic_ns())
         finally:
-            upload.kill()
-            other.kill()
+            os.killpg(rank.pid, signal.SIGKILL)
     assert found is not None
     assert describe_child(found, 12.0) == f"command sleep (pid {upload.pid}), which has been running for 12.0 s"
     assert found.since_ns <= time.monotonic_ns()
