@@ -73,19 +73,17 @@ def _calls(conditions: Conditions) -> dict[str, Collective]:
 
 
 def _runs_python(call: Call, calls: int) -> bool:
-    """Whether a call that has been made before runs Python code of ours."""
-    _make(call, calls - 1)
+    """Whether a call that has been made before, from the same line, runs Python code of ours."""
     found = False
 
     def look(frame: FrameType, event: str, _: object) -> None:
         nonlocal found
         found |= event == "call" and frame.f_code.co_filename == hot_path.__file__
 
-    sys.setprofile(look)
-    try:
+    for left in reversed(range(calls)):
+        sys.setprofile(look if not left else None)
         call()
-    finally:
-        sys.setprofile(None)
+    sys.setprofile(None)
     return found
 
 
