@@ -2,7 +2,7 @@
 
 Trainers that send weights to inference engines do that. Such calls do not pass torch's dispatcher, where all others are
 recorded, so the methods of the backend are patched. For each backend there is a process group without a backend, by
-which its world is known: one that had it would keep it, and its connections, alive.
+which its world is known: a group that has the backend would keep it, and its connections, alive.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LoneBackends:
         return init
 
     def group_of(self, backend: Any) -> ProcessGroup | None:
-        """What stands for the world of a backend; None for one that torch has made."""
+        """The group that stands for the world of a backend; None for one that torch has made."""
         store: Any = self._stores.get(backend)
         if store is not None and backend not in self._groups:
             self._groups[backend] = ProcessGroup(store, backend.rank(), backend.size())
