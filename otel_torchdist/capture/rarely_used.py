@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from otel_torchdist import guard
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from otel_torchdist.capture.c10d.devices import DeviceOperations, Devices
     from otel_torchdist.capture.c10d.groups.groups import GroupState
+    from otel_torchdist.capture.c10d.hot_path import HotPath
+    from otel_torchdist.capture.c10d.lone_backends import LoneBackends
     from otel_torchdist.capture.c10d.native_kernels import NativeKernels
     from otel_torchdist.capture.observers.choice import Observing
     from otel_torchdist.capture.observers.observed import ObservedCalls
@@ -32,6 +39,33 @@ def cuda_operations(native: NativeKernels | None) -> DeviceOperations | None:
     from otel_torchdist.capture.cuda.operations import cuda_operations
 
     return cuda_operations(native)
+
+
+def follow_lone_backends(patches: Patches, hot_path: HotPath) -> None:
+    """Record the calls of backends that the program makes itself; torch makes others, for groups and remote calls."""
+    found: list[LoneBackends] = []
+
+    def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(backend: Any, *args: Any, **kwargs: Any) -> None:
+            original(backend, *args, **kwargs)
+            with guard.guarded("a backend's creation"):
+                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
+                if not str(caller.f_globals.get("__name__")).startswith("torch."):
+                    lone_backends().add(backend, kwargs["store"] if "store" in kwargs else args[0])
+
+        return init
+
+    def lone_backends() -> LoneBackends:
+        if not found:
+            from otel_torchdist.capture.c10d.lone_backends import LoneBackends
+
+            found.append(LoneBackends(hot_path))
+            found[0].hook(patches)
+        return found[0]
+
+    made_class = getattr(torch.distributed, "ProcessGroupGloo", None)  # there are builds without gloo
+    if made_class is not None:
+        patches.replace(made_class, "__init__", make_init)
 
 
 def observed_calls(

@@ -24,13 +24,12 @@ from otel_torchdist.capture.c10d.groups.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.groups.reconfigure import Reconfigurations
 from otel_torchdist.capture.c10d.groups.worlds import PlaceInWorld, world_of
 from otel_torchdist.capture.c10d.hot_path import HotPath
-from otel_torchdist.capture.c10d.lone_backends import LoneBackends
 from otel_torchdist.capture.c10d.timeouts import follow_timeouts
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.raised import describe_raised
 from otel_torchdist.capture.rank_thread import RankThread
-from otel_torchdist.capture.rarely_used import cuda_operations, native_kernels, observed_calls
+from otel_torchdist.capture.rarely_used import cuda_operations, follow_lone_backends, native_kernels, observed_calls
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.requests.abort import AbortHooks
 from otel_torchdist.capture.requests.answers import RequestAnswers
@@ -132,7 +131,7 @@ class Capture:
         self._groups.born_before_us(existing)
         self._launch = follow_creation(self._patches, self)
         follow_timeouts(self._patches, self._groups.renew_timeouts)
-        LoneBackends(self._hot_path).hook(self._patches)
+        follow_lone_backends(self._patches, self._hot_path)
         Coalescing(self._groups, self._hot_path, self._meet).hook(self._patches)
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._loop.hook()

@@ -24,6 +24,7 @@ FOREIGN = ("faulthandler", "resource", "sysconfig", "_sysconfigdata_")
 """What is imported that is not ours, where torch has not imported it itself."""
 ON_DEMAND = (
     "otel_torchdist.capture.agreement.peer_discovery",
+    "otel_torchdist.capture.c10d.lone_backends",
     "otel_torchdist.capture.checkpoints.distributed",
     "otel_torchdist.capture.checkpoints.files",
     "otel_torchdist.capture.cuda",

@@ -7,25 +7,21 @@ which its world is known: a group that has the backend would keep it, and its co
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup, ProcessGroupGloo, ReduceOp
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.torch_api import Patches
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from otel_torchdist.capture.c10d.calls.call import Call
     from otel_torchdist.capture.c10d.hot_path import HotPath
 
-_CLASS: Final[Any] = getattr(torch.distributed, "ProcessGroupGloo", None)
 _OPERATIONS: Final = {
     "allgather": "allgather_",
     "_allgather_base": "_allgather_base_",
@@ -63,25 +59,16 @@ class LoneBackends:
         self._groups: weakref.WeakKeyDictionary[Any, ProcessGroup] = weakref.WeakKeyDictionary()
 
     def hook(self, patches: Patches) -> None:
-        """Patch the creation of backends and their methods; does nothing in a torch without gloo."""
-        if _CLASS is None:
-            return
-        patches.replace(_CLASS, "__init__", self._make_init)
+        """Patch the methods of backends, when the first of them has been made."""
         schemas = {schema.overload._schema.name.partition("::")[2]: schema for schema in collective_schemas()}
         for name, operation in _OPERATIONS.items():
             if operation in schemas:
                 made = _Method(self, self._hot_path, schemas[operation])
-                patches.replace(_CLASS, name, made.make)
+                patches.replace(ProcessGroupGloo, name, made.make)
 
-    def _make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(backend: Any, *args: Any, **kwargs: Any) -> None:
-            original(backend, *args, **kwargs)
-            with guard.guarded("a backend's creation"):
-                caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
-                if not _is_made_by_torch(caller):
-                    self._stores[backend] = kwargs["store"] if "store" in kwargs else args[0]
-
-        return init
+    def add(self, backend: Any, store: Any) -> None:
+        """Follow a backend that was made with a store."""
+        self._stores[backend] = store
 
     def group_of(self, backend: Any) -> ProcessGroup | None:
         """The group that stands for the world of a backend; None for one that torch has made."""
@@ -169,10 +156,6 @@ class _Method:
 def _reduce_op(options: Any, rest: list[Any]) -> Any:
     given: Any = next((one for one in rest if isinstance(one, ReduceOp | ReduceOp.RedOpType)), ReduceOp.SUM)
     return ReduceOp(given) if options is None else options.reduceOp
-
-
-def _is_made_by_torch(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("torch.")
 
 
 def _is_on_cpu(argument: Any) -> bool:
