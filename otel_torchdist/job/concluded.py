@@ -1,6 +1,6 @@
 """The newest attempt of a job that its agent has concluded: everything on it has been said, and written down.
 
-A launcher whose ranks have failed waits a moment for that; see `failed_launch`.
+A launcher whose ranks have failed waits a moment for that; see `launch_end`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.call_sites import site_of
-from otel_torchdist.capture.requests.coroutines import with_coroutines
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.files.kept import high_descriptor, identity_of, refers_to
 from otel_torchdist.job.requests.fault_handler import SignalOffer, offer_path
@@ -65,11 +64,15 @@ def running_threads() -> list[int]:
 
 
 def _stack_of(thread: threading.Thread | None, ident: int) -> ThreadStack:
-    native_id = native_id_of(thread) if thread else 0
+    native_id, frames = native_id_of(thread) if thread else 0, frames_of(ident)
+    if "asyncio.tasks" in sys.modules:
+        from otel_torchdist.capture.requests.coroutines import with_coroutines
+
+        frames = with_coroutines(ident, frames)
     return ThreadStack(
         thread=native_id,
         name=thread.name if thread else f"thread {ident}",
-        frames=tuple(site_of(code, line) for code, line in with_coroutines(ident, frames_of(ident))[:MAX_FRAMES]),
+        frames=tuple(site_of(code, line) for code, line in frames[:MAX_FRAMES]),
         is_locked=waits_for_lock(native_id) if native_id else None,
     )
 
