@@ -173,6 +173,7 @@ class RunWatch:
         self._sight.note(world.taken_ns)
         waits, incident = waits_of(world), self._incident
         self._ages.observe(world, waits)
+        world = self._ages.with_announcements(world)
         events += self._report_given_up(world)
         standing = incident.standing
         is_ended = standing is not None and is_being_ended(world, standing)

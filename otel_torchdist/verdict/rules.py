@@ -13,7 +13,7 @@ aborting a healthy job is worse than reporting nothing when native code hangs in
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
@@ -132,6 +132,7 @@ class Standstill:
     def __init__(self) -> None:
         self._sign_ns = 0
         self._lost_ns: dict[tuple[int, int], int] = {}
+        self._extended: dict[tuple[int, int], int] = {}
 
     def observe(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
         """Process a snapshot and the waits in it."""
@@ -147,6 +148,26 @@ class Standstill:
                 lost_ns += max(self._sign_ns - max(stood_from_ns, wait.since_ns), 0)
             lost[wait.key] = lost_ns
         self._lost_ns = lost
+        stood_ns = self._sign_ns - stood_from_ns if before_ns else 0
+        self._extended = {
+            (view.nonce, view.expects_until_ns): self._extension(view, stood_from_ns, max(stood_ns, 0))
+            for view in world.ranks.values()
+            if view.expects_until_ns
+        }
+
+    def _extension(self, view: RankView, stood_from_ns: int, stood_ns: int) -> int:
+        extension_ns = self._extended.get((view.nonce, view.expects_until_ns), 0)
+        was_announced = view.expects_until_ns + extension_ns > stood_from_ns
+        return extension_ns + stood_ns if was_announced else extension_ns
+
+    def with_announcements(self, world: WorldSnapshot) -> WorldSnapshot:
+        """Extend what ranks have announced by the time for which the run stood still meanwhile."""
+        extended = {
+            rank: replace(view, expects_until_ns=view.expects_until_ns + extension_ns)
+            for rank, view in world.ranks.items()
+            if (extension_ns := self._extended.get((view.nonce, view.expects_until_ns), 0))
+        }
+        return replace(world, ranks={**world.ranks, **extended}) if extended else world
 
     def is_on(self, now_ns: int) -> bool:
         """Whether the run stands still now."""

@@ -25,6 +25,10 @@ class WaitAges:
         """Process a snapshot and the waits in it."""
         self._standstill.observe(world, waits)
 
+    def with_announcements(self, world: WorldSnapshot) -> WorldSnapshot:
+        """The snapshot, with announcements that do not expire while the run stands still."""
+        return self._standstill.with_announcements(world)
+
     def forget_all_but(self, waits: Iterable[Wait]) -> None:
         """Forget all other waits."""
         self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}

@@ -155,3 +155,11 @@ def test_pause_that_is_documented() -> None:
     tally = Tally(routine.name)
     tally.count(seed, dataclasses.replace(routine, reported=0), watch_job(seed, routine, STEPS).events)
     assert (tally.once, len(tally.stalls)) == (0, 1)
+
+
+def test_announcement_in_a_suspended_job() -> None:
+    """Time for which a job was suspended does not use up what rank 0 has announced: it needs the rest afterwards."""
+    [routine] = [one for one in LARGER_ROUTINES if one.name == "suspension and announced evaluation"]
+    tally = run_job(509, routine=routine)
+    assert tally.seconds > 7_200
+    assert tally.stalls == []
