@@ -57,7 +57,7 @@ def _codes_of_processes(context: Any) -> Codes:
     return {one.pid: one.exitcode for one in context.processes}
 
 
-class _Launch:
+class _StartedRanks:
     """The ranks that this process has started last."""
 
     def __init__(self) -> None:
@@ -85,4 +85,4 @@ class _Launch:
         self._end.hold({**self._codes()}, self._since_ns)
 
 
-_LAUNCH: Final = _Launch()
+_LAUNCH: Final = _StartedRanks()

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.tape.layout import Blame, How, RecordKind
+from otel_torchdist.tape.names.model import INIT_PROCESS_GROUP
 from otel_torchdist.verdict.roll_call import HOST, RollCall, Standing, since_of
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import RankView, life_in
 
-DEFAULT_GROUP: Final = "init_process_group"
-
 
 def is_launch(roll: RollCall) -> bool:
     """Whether an operation is the creation of the default group."""
-    return roll.operation_id.channel.kind is RecordKind.RENDEZVOUS and roll.operation == DEFAULT_GROUP
+    return roll.operation_id.channel.kind is RecordKind.RENDEZVOUS and roll.operation == INIT_PROCESS_GROUP
 
 
 def address_of(roll: RollCall, rank: int) -> str:

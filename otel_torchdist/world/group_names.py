@@ -13,14 +13,11 @@ from typing import Final
 
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, GroupName
+from otel_torchdist.tape.names.model import DEFAULT_DESCRIPTION, NEW_GROUP, CallSiteName, GroupName
 from otel_torchdist.world.calls import Channel, GroupView, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.model import RankView
 from otel_torchdist.world.ways import CallSide, Ways
-
-CREATION: Final = "new_group"
-_DEFAULT: Final = "default_pg"
 
 
 class CreatedGroups:
@@ -55,7 +52,7 @@ class CreatedGroups:
         odd = self._odd_rank()
         parties = self._parties(name) if odd is None else self._against(odd, name)
         channel = Channel(RecordKind.RENDEZVOUS, group.key)
-        ways = Ways(tuple(CallSide(CREATION, "", self._site(name, ranks)) for _, ranks in parties))
+        ways = Ways(tuple(CallSide(NEW_GROUP, "", self._site(name, ranks)) for _, ranks in parties))
         return Mismatch(OperationId(channel, group.name.nth + 1), Field.MEMBERS, name, parties, ways=ways)
 
     def _with(self, group: GroupView) -> list[RankView]:
@@ -109,9 +106,11 @@ _MAX_PAIRS: Final = 10_000
 
 
 def _is_counted(name: GroupName) -> bool:
-    is_counted = name.name.isdigit() and name.description != _DEFAULT
+    is_counted = name.name.isdigit() and name.description != DEFAULT_DESCRIPTION
     return is_counted and name.aligned and not name.world and name.epoch == -1
 
 
 def _defaults(view: RankView) -> int:
-    return sum(group.name.description == _DEFAULT and not group.name.device for group in view.groups.values())
+    return sum(
+        group.name.description == DEFAULT_DESCRIPTION and not group.name.device for group in view.groups.values()
+    )

@@ -15,12 +15,11 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.names.model import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.world.model import RankView
 
 K = TypeVar("K", bound=Hashable)
 
-LAUNCH: Final = "init_process_group"
 TOGETHER_NS: Final = 1_000_000_000
 """Shortest time for which all ranks of both parts wait: launches that make progress are over by then."""
 
@@ -83,7 +82,7 @@ def _part_of(ranks: Mapping[int, RankView]) -> _Part | None:
     return _Part(ranks, size, first.address, first.call_site, since_ns, until_ns)
 
 
-class _Waiting(NamedTuple):
+class _LaunchWait(NamedTuple):
     """The wait of one rank in its launch."""
 
     address: str
@@ -92,15 +91,15 @@ class _Waiting(NamedTuple):
     until_ns: int
 
 
-def _launch_of(view: RankView) -> _Waiting | None:
+def _launch_of(view: RankView) -> _LaunchWait | None:
     """The launch that a rank waits in, or that has failed; None if it has none, or knows its run."""
     for operation in (*view.open, *((view.last,) if view.last is not None else ())):
         record, name = operation.record, operation.group.name if operation.group is not None else None
-        is_launch = record.kind is RecordKind.RENDEZVOUS and operation.name == LAUNCH
+        is_launch = record.kind is RecordKind.RENDEZVOUS and operation.name == INIT_PROCESS_GROUP
         if is_launch and name is not None and name.address and not view.run and record.how in (None, How.FAILED):
             seen_ns = max(view.heartbeat_ns, view.seen_alive_ns)
             until_ns = record.completed_ns if record.completed_ns is not None else seen_ns
-            return _Waiting(name.address, operation.call_site, record.entered_ns, until_ns)
+            return _LaunchWait(name.address, operation.call_site, record.entered_ns, until_ns)
     return None
 
 

@@ -227,6 +227,11 @@ class RaisedName:
 Name: TypeAlias = (
     GroupName | SignatureName | CallSiteName | CallPathName | CallerName | LabelName | ParameterNames | RaisedName | str
 )
+INIT_PROCESS_GROUP: Final = "init_process_group"
+NEW_GROUP: Final = "new_group"
+"""Names of the operations in which ranks create the default group, and others."""
+DEFAULT_DESCRIPTION: Final = "default_pg"
+"""How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""
 MAX_NAMES: Final = 8192

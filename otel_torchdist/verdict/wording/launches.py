@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.verdict.launches import DEFAULT_GROUP, address_of, has_no_seat, is_launch, is_path
+from otel_torchdist.tape.names.model import INIT_PROCESS_GROUP
+from otel_torchdist.verdict.launches import address_of, has_no_seat, is_launch, is_path
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import HOST, Standing
 
@@ -28,7 +29,7 @@ def describe_launch(verdict: Verdict, age: str, line: str) -> str:
         age: How long the first rank has waited.
         line: Where the ranks that wait have called it; '' if that is not known.
     """
-    called = f"in {DEFAULT_GROUP}" + (f", called in {line}" if line else "")
+    called = f"in {INIT_PROCESS_GROUP}" + (f", called in {line}" if line else "")
     if has_no_seat(verdict.roll, verdict.ranks[0]):
         address = address_of(verdict.roll, verdict.ranks[0])
         wait = f"{have(verdict.ranks)} waited {f'at {address} ' if address else ''}for {age}"
@@ -48,7 +49,7 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
     roll, ranks, address = verdict.roll, verdict.ranks, next(iter(verdict.in_use.values()), "")
     failure = verdict.failures.get(ranks[0], "") if ranks else ""
     named = f" ({failure})" if failure else ""
-    blocked = f", and {DEFAULT_GROUP} has been blocked for {age}" if roll.ranks(Standing.WAITING) else ""
+    blocked = f", and {INIT_PROCESS_GROUP} has been blocked for {age}" if roll.ranks(Standing.WAITING) else ""
     if address:
         return f"{name_ranks(ranks)} could not host the store: {address} is in use{named}{blocked}"
     file = next(iter(verdict.left_over.values()), "")
@@ -56,7 +57,7 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
         leads = f"the file {file} leads {name_ranks(ranks)} to ranks that are not there{named}"
         return f"{leads}: it is left from an earlier launch, as it seems{blocked}"
     if ranks and has_no_seat(roll, ranks[0]):
-        return f"{no_seat(verdict)}: {'it' if len(ranks) == 1 else 'they'} failed in {DEFAULT_GROUP}{named}"
+        return f"{no_seat(verdict)}: {'it' if len(ranks) == 1 else 'they'} failed in {INIT_PROCESS_GROUP}{named}"
     return ""
 
 
@@ -84,11 +85,11 @@ def _cut_off(verdict: Verdict, age: str) -> str:
     named, address, hosted = name_ranks(ranks), address_of(roll, ranks[0]), address_of(roll, HOST)
     if address == hosted:
         store = f"the store at {address}, where rank {HOST} waits, for {age}"
-        return f"{named} {have(ranks)} not reached {store}, in {DEFAULT_GROUP}"
+        return f"{named} {have(ranks)} not reached {store}, in {INIT_PROCESS_GROUP}"
     looks = f"{named} {'looks' if len(ranks) == 1 else 'look'} for the store at {address}"
     others = [rank for rank in sorted(roll.waits) if address_of(roll, rank) == hosted]
     wait = f"{name_ranks(others)} {'waits' if len(others) == 1 else 'wait'} at {hosted}"
-    return f"{looks}, but {wait}: {DEFAULT_GROUP} has been blocked for {age}"
+    return f"{looks}, but {wait}: {INIT_PROCESS_GROUP} has been blocked for {age}"
 
 
 def describe_file(verdict: Verdict) -> list[str]:

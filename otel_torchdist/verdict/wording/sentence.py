@@ -9,11 +9,10 @@ from typing import Final
 from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.ends import RAISED
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.tape.names.model import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
-from otel_torchdist.verdict.launches import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.across import describe_waits_behind
@@ -135,7 +134,9 @@ def _creation(verdict: Verdict) -> list[str]:
     """Where the ranks that have come create the group: that is the line that the others have skipped."""
     call_sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
     frame = next((call_site for call_site in call_sites if call_site is not None), None)
-    is_new_group = verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
+    is_new_group = (
+        verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != INIT_PROCESS_GROUP
+    )
     if not is_new_group or frame is None or verdict.circle:  # which has the lines of all
         return []
     return [f"the group is created in {describe_frame(frame)}"]

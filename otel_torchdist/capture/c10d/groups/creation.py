@@ -11,24 +11,21 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.groups.launch import Launch, follow_rendezvous
 from otel_torchdist.capture.c10d.groups.meeting import address_of
-from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, GroupEvents, Rendezvous, recorded
+from otel_torchdist.capture.c10d.groups.rendezvous import GroupEvents, Rendezvous, recorded
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, world_by_hand
 from otel_torchdist.capture.c10d.timeouts import milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
+from otel_torchdist.tape.names.model import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP, NEW_GROUP
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches
-
-
-DEFAULT_DESCRIPTION: Final = "default_pg"
-"""How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
 
 
 def follow_creation(patches: Patches, events: GroupEvents) -> Launch:
@@ -72,7 +69,7 @@ def _helper(original: Callable[..., Any], events: GroupEvents, launch: Launch) -
             return
         rendezvous.enter(
             recorder,
-            DEFAULT_GROUP if is_world else "new_group",
+            INIT_PROCESS_GROUP if is_world else NEW_GROUP,
             tuple(range(size)) if is_world else tuple(int(rank) for rank in members),
             name,
             description,

@@ -15,9 +15,10 @@ from typing import Any
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.groups.meeting import MeetingPlace, meeting_of
-from otel_torchdist.capture.c10d.groups.rendezvous import DEFAULT_GROUP, NOT_COUNTED, GroupEvents, Rendezvous
+from otel_torchdist.capture.c10d.groups.rendezvous import NOT_COUNTED, GroupEvents, Rendezvous
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.torch_api import c10d
+from otel_torchdist.tape.names.model import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP
 
 
 class Launch:
@@ -46,7 +47,9 @@ class Launch:
         if recorder is not None:
             self._newest = rendezvous
             ranks, address = tuple(range(meeting.world_size)), meeting.address
-            rendezvous.enter(recorder, DEFAULT_GROUP, ranks, "", "default_pg", "", meeting.timeout_ms, address=address)
+            rendezvous.enter(
+                recorder, INIT_PROCESS_GROUP, ranks, "", DEFAULT_DESCRIPTION, "", meeting.timeout_ms, address=address
+            )
 
     def take(self) -> Rendezvous | None:
         """Return the one of this thread that goes on now; None if there is none."""
@@ -69,7 +72,7 @@ def _is_inside(frame: FrameType | None) -> bool:
 
     Libraries that make worlds of their own have functions of this name, which ask for a store in the same way.
     """
-    while frame is not None and not (frame.f_code.co_name == DEFAULT_GROUP and frame.f_globals is vars(c10d)):
+    while frame is not None and not (frame.f_code.co_name == INIT_PROCESS_GROUP and frame.f_globals is vars(c10d)):
         frame = frame.f_back
     return frame is not None
 

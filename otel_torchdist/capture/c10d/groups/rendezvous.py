@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.recorder import Recorder
 
-DEFAULT_GROUP: Final = "init_process_group"
-
 NOT_COUNTED: Final = -1
 
 
