@@ -16,7 +16,7 @@ WORKERS ?= 3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast install lint bench faults docs dashboards kubernetes-rules browser stack up down pictures wheels clean constraints
+.PHONY: help demo test test-all install lint bench faults docs dashboards kubernetes-rules browser stack up down pictures wheels clean constraints
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -26,16 +26,17 @@ demo: $(STAMP)  ## a stall, and its diagnosis; ARGS="--fault kill" and others
 
 # Compiled before: each of the suite's hundreds of processes would compile it where PYTHONDONTWRITEBYTECODE is set.
 COMPILE = $(BIN)/python -m compileall -q otel_torchdist tests deploy
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 # Pytest keeps the tests as it has rewritten them, which takes each process 8 seconds of a core.
-test test-fast: export PYTHONDONTWRITEBYTECODE =
-test: $(STAMP)  ## the whole suite; ARGS="-k guard", TORCH=2.8.0, WORKERS=0
+test test-all: export PYTHONDONTWRITEBYTECODE =
+test: $(STAMP)  ## what tells a right change from a wrong one; ARGS="-k guard", TORCH=2.8.0, WORKERS=0
 	$(COMPILE)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m "not thorough" $(ARGS)
 
-test-fast: $(STAMP)  ## what starts no processes and is not large, in a minute
+test-all: $(STAMP)  ## the whole suite; ARGS="-m thorough" for what `make test` leaves out
 	$(COMPILE)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m "not process and not servers and not large" $(ARGS)
+	$(PYTEST) $(ARGS)
 
 # Into the environment of PYTHON, and not into the one here: an active venv's or conda environment's, or the one named.
 EXTRAS ?= cli

@@ -19,7 +19,6 @@ from deploy.native.servers import cache_folder
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.this_process.garbage import keeping_what_is_imported
 from tests.support.launch.warm_python import WarmPython
-from tests.support.repository import REPOSITORY
 from tests.support.tapes.memory import memory_directory
 
 WITH_PROCESSES: Final = (
@@ -46,11 +45,6 @@ WARM_PYTHON: Final = "TEST_WARM_PYTHON"
 """Environment variable: the folder of the interpreter that all processes share that run tests."""
 
 
-def is_fast(config: pytest.Config) -> bool:
-    """Whether only the tests of `make test-fast` run."""
-    return "not process" in config.option.markexpr
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Clean the environment before anything is collected; the processes that tests start inherit it."""
     for name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
@@ -59,9 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more about the machine's load than about our code.
-    hypothesis.settings.register_profile("whole", deadline=None, max_examples=50)
-    hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
-    hypothesis.settings.load_profile("fast" if is_fast(config) else "whole")
+    hypothesis.settings.register_profile("ours", deadline=None, max_examples=50)
+    hypothesis.settings.load_profile("ours")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
     # As torchrun sets it for its ranks: where they have more threads than cores, these wait for each other by spinning.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -84,12 +77,6 @@ def _empty_cache() -> Iterator[Path]:
         if stack.is_dir():
             (ours / "stack").symlink_to(stack)
         yield Path(folder)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave folders alone whose tests are all deselected: some of them import torch, which takes seconds."""
-    folders = collection_path.relative_to(REPOSITORY / "tests").parts if REPOSITORY in collection_path.parents else ()
-    return True if is_fast(config) and {*folders[:1]} & {*WITH_PROCESSES} else None
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:

@@ -87,7 +87,7 @@ def test_progress_bar_without_line_feeds(tmp_path: Path) -> None:
     assert [(one.rank, one.source.line) for one in found.statements] == [(1, 1)]
 
 
-@pytest.mark.large
+@pytest.mark.thorough
 def test_memory_is_bounded() -> None:
     """A log takes the memory of a few blocks, however long it is."""
 

@@ -279,7 +279,7 @@ def test_chosen_ranks(text: str, ranks: tuple[int, ...]) -> None:
     assert chosen_lanes(text) == ranks
 
 
-@pytest.mark.large
+@pytest.mark.thorough
 def test_more_ranks_than_are_listed() -> None:
     """Beyond 4,096 ranks rows are cut; the crowds and the banner still cover all of them."""
     seen = seen_in(stalled_world(MAX_RANKS + 10, (MAX_RANKS + 5,), 14))

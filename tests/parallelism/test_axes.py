@@ -81,7 +81,7 @@ def test_any_mesh(sizes: list[int], seed: int | None, has_names: bool, data: st.
     assert len({*found.coordinates}) == world.world_size
 
 
-@pytest.mark.large
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [None, 7])
 def test_thousands_of_ranks(seed: int | None) -> None:
     """A large world takes seconds, not minutes."""

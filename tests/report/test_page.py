@@ -255,7 +255,7 @@ def test_dumps_without_times(browser: Browser, tmp_path: Path) -> None:
         assert _quiet(seen)
 
 
-@pytest.mark.large
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_thousands_of_ranks(browser: Browser, written: Callable[..., Path]) -> None:
     """2,048 ranks fit in a few megabytes, and each of them can be found."""

@@ -294,7 +294,7 @@ def test_tags_do_not_grow_without_bound(ranks: list[FollowedTape], monkeypatch: 
     assert ranks[0].view().forgotten
 
 
-@pytest.mark.large
+@pytest.mark.thorough
 def test_checks_are_cheap_with_thousands_of_groups(tmp_path: Path) -> None:
     """With eight ranks of 2,000 groups each, a poll takes a small part of the quarter second between two polls."""
     written = [FollowedTape(tmp_path, rank, capacity=4096) for rank in range(8)]

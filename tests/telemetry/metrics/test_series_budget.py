@@ -75,7 +75,7 @@ def test_operations_beyond_the_bound_are_folded(node: Node) -> None:
     assert operations[RUN, "0", WORLD.key, "other"] == 10
 
 
-@pytest.mark.large
+@pytest.mark.thorough
 def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
     """4,096 ranks on 512 nodes, each in 4 groups with 6 operations of two sizes, with steps, in flight, and a stall.
 
@@ -104,7 +104,7 @@ def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
     assert world <= BUDGET_OF_THE_WORLD
 
 
-@pytest.mark.large
+@pytest.mark.thorough
 def test_explosion_of_labels_stays_in_the_budget(tmp_path: Path) -> None:
     """With 10,000 groups and 40 operations a node keeps to its bounds, and still counts every operation."""
     rank = FakeTape(tmp_path, capacity=32_768)
