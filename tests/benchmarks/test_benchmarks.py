@@ -54,6 +54,7 @@ def test_programs_explain_their_arguments(
     assert capsys.readouterr().out.startswith(command)
 
 
+@pytest.mark.thorough
 def test_goals_are_judged(results: Results) -> None:
     """Each goal is printed with its verdict, which matches the figure in the file; noise is not a verdict."""
     judged = {key: section["goals"] for key, section in results.written.items() if key != "machine"}
@@ -65,6 +66,7 @@ def test_goals_are_judged(results: Results) -> None:
         assert results.printed.count(f": {verdict}\n") == sum(goal["met"] is met for goal in goals)
 
 
+@pytest.mark.thorough
 def test_the_machine_is_described(results: Results) -> None:
     """The machine that the figures were measured on is described."""
     assert {"cpu", "cores", "python", "torch"} <= set(results.written["machine"])

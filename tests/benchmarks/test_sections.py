@@ -16,6 +16,7 @@ VARIANTS = {"bare", "empty kernel", *KERNELS, "record_function", "naive, no expo
 SWITCHES = {"off", *KERNELS, "off again"}
 
 
+@pytest.mark.thorough
 def test_every_variant_is_timed(results: Results) -> None:
     """Each call is timed in each variant and takes time; the clocks may spoil rounds on a busy machine."""
     collectives = results.written["per_call"]["collectives"]
@@ -34,6 +35,7 @@ def test_every_variant_is_timed(results: Results) -> None:
         assert all(max(variant["rounds"]) > 0 for variant in collective["variants"].values())
 
 
+@pytest.mark.thorough
 def test_calls_after_a_layer_are_timed(results: Results) -> None:
     """Two calls have figures for every variant; a step's share counts what we add to the first."""
     section = results.written["cold"]
@@ -46,6 +48,7 @@ def test_calls_after_a_layer_are_timed(results: Results) -> None:
     assert {kernel: us for kernel, us in results.written["step_time"]["call_us"].items() if us} == expected
 
 
+@pytest.mark.thorough
 def test_every_stage_of_reading_is_timed(results: Results) -> None:
     """A stage of the reader has a figure for each round."""
     reading = results.written["reading"]
@@ -53,6 +56,7 @@ def test_every_stage_of_reading_is_timed(results: Results) -> None:
     assert all(len(stage["rounds"]) == reading["count"] for stage in reading["stages"].values())
 
 
+@pytest.mark.thorough
 def test_calls_of_all_sizes_are_timed(results: Results) -> None:
     """Worlds and lists of tensors of every size have figures for every variant."""
     growth = results.written["growth"]
@@ -67,6 +71,7 @@ def test_calls_of_all_sizes_are_timed(results: Results) -> None:
         assert all(max(rounds) > 0 for rounds in size["rounds"].values())
 
 
+@pytest.mark.thorough
 def test_models_are_trained_with_and_without(results: Results) -> None:
     """Each model has blocks of all kinds in every round, and steps that communicate."""
     section = results.written["step_time"]
@@ -77,6 +82,7 @@ def test_models_are_trained_with_and_without(results: Results) -> None:
         assert model["collectives_per_step"] >= 5
 
 
+@pytest.mark.thorough
 def test_backward_is_timed_with_the_flight_recorder_off_and_on(results: Results) -> None:
     """Each state of torch's flight recorder has rounds of every kind; the ranks check it, and the number of buckets."""
     recorders = results.written["ddp"]["recorders"]
@@ -86,6 +92,7 @@ def test_backward_is_timed_with_the_flight_recorder_off_and_on(results: Results)
         assert all(set(one) == SWITCHES and min(one.values()) > 0 for one in recorder["rounds"])
 
 
+@pytest.mark.thorough
 def test_programs_are_run_in_every_way(results: Results) -> None:
     """The program of small collectives runs with each kernel, exported and not; an agent that exports takes time."""
     ways = results.written["small_collectives"]["ways"]
@@ -97,6 +104,7 @@ def test_programs_are_run_in_every_way(results: Results) -> None:
         assert all((run["spans"] > 0) == (name in exported) for run in way["runs"])
 
 
+@pytest.mark.thorough
 def test_own_threads_are_distinguished(results: Results) -> None:
     """With an external reader all that runs inside is capture's own thread; with a reader inside there is one."""
     section = results.written["own_threads"]
@@ -110,6 +118,7 @@ def test_own_threads_are_distinguished(results: Results) -> None:
         assert rank["export"]["median"] > 0
 
 
+@pytest.mark.thorough
 def test_memory_is_compared_at_every_sample(results: Results) -> None:
     """There are figures for all processes after each number of operations; shared memory includes the tape."""
     section = results.written["memory"]

@@ -95,6 +95,7 @@ def test_capabilities_suffice(base: Path, ranks: Ranks, watch: Callable[[list[st
     until(lambda: up_in(page_of(base)).get("1") == 0)
 
 
+@pytest.mark.thorough
 def test_no_access_without_override(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
     """Without DAC_OVERRIDE the agent reads no tape."""
     watch([name for name in GRANTED if name != "DAC_OVERRIDE"])
@@ -103,6 +104,7 @@ def test_no_access_without_override(base: Path, ranks: Ranks, watch: Callable[[l
     ranks.meet(1)
 
 
+@pytest.mark.thorough
 def test_files_of_root_without_chown(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
     """Without CHOWN the user finds files of root's, which their own agent could not use."""
     watch([name for name in GRANTED if name != "CHOWN"])

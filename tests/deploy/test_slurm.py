@@ -139,6 +139,7 @@ def test_job_that_succeeds(submitted: SlurmJob) -> None:
     assert submitted.tapes() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("submitted", ["1000000"], indirect=True)
 def test_job_whose_time_is_over(submitted: SlurmJob) -> None:
     """After SIGTERM to all its processes each node reports what its rank was doing, and its agent has seen the end."""
@@ -155,6 +156,7 @@ def test_job_whose_time_is_over(submitted: SlurmJob) -> None:
     assert submitted.tapes() == []
 
 
+@pytest.mark.thorough
 def test_restart(tmp_path: Path) -> None:
     """The agent follows ranks that torchrun restarts, and ends with torchrun; another step's tapes are left alone."""
     gate = tmp_path / "gate"

@@ -55,6 +55,7 @@ def started(python: Path) -> str:
     return f"otel_torchdist {version('otel-torchdist')} is installed for {python}"
 
 
+@pytest.mark.thorough
 def test_native(packages: Path, tmp_path: Path) -> None:
     """With a compiler a library records that is a part of the package; repeating it is harmless, pip removes all."""
     environment, home = tmp_path / "venv", tmp_path / "home"
@@ -94,6 +95,7 @@ def test_no_compiler_and_no_pip(packages: Path, tmp_path: Path) -> None:
     assert "error" not in errors.lower()
 
 
+@pytest.mark.thorough
 def test_neither_pip_nor_uv(packages: Path, tmp_path: Path) -> None:
     """A pip of our own installs where there is none; an environment without torch is told so, and gets none."""
     environment = tmp_path / "venv"

@@ -168,6 +168,7 @@ def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
         return dict(zip(names, pool.map(run, names), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PLAIN)
 def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
     """One warning names the endpoint and the probable fault, and how many spans are lost by it at the end."""
@@ -178,6 +179,7 @@ def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
     assert "spans could not be exported" in said[name]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SECURE)
 def test_tls_and_token(name: str, said: dict[str, str]) -> None:
     """Without the right certificate and token nothing passes, and the log names which; with them everything does."""
@@ -186,6 +188,7 @@ def test_tls_and_token(name: str, said: dict[str, str]) -> None:
     assert hint in said[name]
 
 
+@pytest.mark.thorough
 def test_pushed_metrics_are_scraped_over_tls(
     secure: Secure, binaries: Path, stack: Stack, warm_python: WarmPython, own_tapes: Path, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_dashboard_is_valid(dashboard: Path, grafatui: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_dashboard_opens(dashboard: Path, grafatui: Path, stack: Stack, story: Story) -> None:
     """A dashboard shows the job's data in a terminal, and all queries are answered; what is over has no data."""

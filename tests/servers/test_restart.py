@@ -20,6 +20,7 @@ AWAY_S = 4.0
 DEADLINE_S = 40.0
 
 
+@pytest.mark.thorough
 def test_jaeger_killed_in_the_middle_loses_nothing(
     warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path: Path
 ) -> None:

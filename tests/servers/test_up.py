@@ -33,6 +33,7 @@ def environment(binaries: Path, tmp_path: Path, memory: Path) -> dict[str, str]:
     return {**os.environ, **own, **free_ports().environment}
 
 
+@pytest.mark.thorough
 def test_up_shows_stall_and_alert_and_down_ends_all(environment: dict[str, str]) -> None:
     """Within a minute the stall is in Jaeger and the alert fires; a second `up` is refused; `down` leaves nothing."""
     began = time.monotonic()

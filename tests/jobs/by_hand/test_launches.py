@@ -131,6 +131,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     started.close()
 
 
+@pytest.mark.thorough
 def test_rank_with_another_port(launch: Launch) -> None:
     """Who waits where is said by both sides alike, with no word on ranks that are there, and also afterwards."""
     for rank, port in enumerate((launch.port, launch.port, launch.other_port)):
@@ -148,6 +149,7 @@ def test_rank_with_another_port(launch: Launch) -> None:
         assert launch.diagnosed(directory).startswith(expected)
 
 
+@pytest.mark.thorough
 def test_two_jobs_that_lack_a_rank(launch: Launch) -> None:
     """Two jobs of one program that both wait for their rank 1 have nothing to do with each other."""
     launch.start(0, 2)
@@ -171,6 +173,7 @@ def test_world_that_is_too_small(launch: Launch) -> None:
     assert launch.diagnosed().startswith(expected)
 
 
+@pytest.mark.thorough
 def test_rank_with_another_size(launch: Launch) -> None:
     """Where a rank was given another size than the others, both are said, and no rank is said to be missing."""
     for rank, size in enumerate((3, 3, 4)):
@@ -191,6 +194,7 @@ def test_port_that_is_taken(launch: Launch) -> None:
     assert launch.diagnosed().startswith(expected)
 
 
+@pytest.mark.thorough
 def test_file_of_an_earlier_launch(launch: Launch, tmp_path: Path) -> None:
     """A file that an earlier launch has left is said to be the cause, and no rank is blamed."""
     environ = {"LAUNCH_FILE": str(tmp_path / "store")}

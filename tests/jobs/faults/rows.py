@@ -56,18 +56,9 @@ class Row:
         return _line_number(self.line, self.worker)
 
 
-ROWS: Final = (
+VERDICTS: Final = (
     Row("late", "late rank", "absent", "2", "rank 2 has not entered all_reduce", "# late"),
     Row("kill", "SIGKILL", "dead", "2", "rank 2 was killed by SIGKILL"),
-    Row(
-        "kill_with_child",
-        "SIGKILL, and a child has the sockets: markers before the threshold of 20 s",
-        "dead",
-        "2",
-        "rank 2 was killed by SIGKILL",
-        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "20000"},
-        marked=(0, 1),
-    ),
     Row("stop", "SIGSTOP", "frozen", "2", "rank 2 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row(
         "exception",
@@ -88,8 +79,42 @@ ROWS: Final = (
         environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000"},
         due_s=6.0,
     ),
-    Row("operation", "different operation", "mismatched", "2", "rank 2 is in barrier at operation, faulty.py:"),
     Row("shape", "different shape", "mismatched", "2", "rank 2 has shape 1,000 elements where ranks 0-1 have 4 elem"),
+    Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
+    Row("shared", "two threads in one group", "shared_group", "", "two threads of ranks 0-2 share", worker=THREADS),
+    Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),
+    Row(
+        "rendezvous",
+        # The agent starts only now, and on a busy machine that takes seconds.
+        "rank never at rendezvous, threshold of 5 s",
+        "rendezvous",
+        "2",
+        "rank 2 has not come to ",
+        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "5000"},
+        due_s=7.0,
+    ),
+    Row("loader", "stuck DataLoader worker", "absent", "2", "which has been in read() of ", "in DataLoader("),
+    Row(
+        "late",
+        "one rank not instrumented",
+        "unknown",
+        "",
+        "all ranks that report have entered it",
+        of_rank={2: {"OTEL_PYTHON_TORCHDIST_ENABLED": "false"}},
+    ),
+)
+"""One of each verdict, and of each way to it."""
+VARIANTS: Final = (
+    Row(
+        "kill_with_child",
+        "SIGKILL, and a child has the sockets: markers before the threshold of 20 s",
+        "dead",
+        "2",
+        "rank 2 was killed by SIGKILL",
+        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "20000"},
+        marked=(0, 1),
+    ),
+    Row("operation", "different operation", "mismatched", "2", "rank 2 is in barrier at operation, faulty.py:"),
     Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
     Row("root", "different root", "mismatched", "2", "rank 2 has root rank 2 where ranks 0-1 have rank 0 in broadcast"),
     Row(
@@ -115,7 +140,6 @@ ROWS: Final = (
         f"rank 2 is in all_reduce at helper, faulty.py:{_line_number('# the second caller')}, where ranks 0-1 are in "
         f"all_reduce at helper, faulty.py:{_line_number('# the first caller')}, which rank 2 has left out",
     ),
-    Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
     Row(
         "bucket",
         "DDP and another group in circular order",
@@ -133,8 +157,6 @@ ROWS: Final = (
         "# a file system",
         worker=THREADS,
     ),
-    Row("shared", "two threads in one group", "shared_group", "", "two threads of ranks 0-2 share", worker=THREADS),
-    Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),
     Row(
         "peer",
         "a message awaited from another rank than before",
@@ -162,16 +184,6 @@ ROWS: Final = (
         worker=MESSAGES,
     ),
     Row(
-        "rendezvous",
-        # The agent starts only now, and on a busy machine that takes seconds.
-        "rank never at rendezvous, threshold of 5 s",
-        "rendezvous",
-        "2",
-        "rank 2 has not come to ",
-        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "5000"},
-        due_s=7.0,
-    ),
-    Row(
         "elsewhere",
         "a rank with a wrong address, threshold of 3 s",
         "rendezvous",
@@ -197,7 +209,6 @@ ROWS: Final = (
         "which was held when they were forked, as it seems, by its thread in hold at faulty.py:",
         "in DataLoader(Locked",
     ),
-    Row("loader", "stuck DataLoader worker", "absent", "2", "which has been in read() of ", "in DataLoader("),
     Row(
         "engine",
         "engine in a world made by hand never takes the weights",
@@ -205,14 +216,6 @@ ROWS: Final = (
         "3",
         "rank 1 of transfer has not entered broadcast (sequence 1, transfer)",
         "# generates",
-    ),
-    Row(
-        "late",
-        "one rank not instrumented",
-        "unknown",
-        "",
-        "all ranks that report have entered it",
-        of_rank={2: {"OTEL_PYTHON_TORCHDIST_ENABLED": "false"}},
     ),
     Row(
         "two",
@@ -232,6 +235,8 @@ ROWS: Final = (
         environ={"LATE_S": str(2 * THRESHOLD_S)},
     ),
 )
+"""Further cases of the same verdicts."""
+ROWS: Final = (*VERDICTS, *VARIANTS)
 
 SPINNING: Final = Row(
     "gil",
@@ -245,8 +250,8 @@ SPINNING: Final = Row(
 )
 """It takes one of the cores, too, so it is tested when no other test runs."""
 _FIRST: Final = {"FAULTY_RANK": "0"}
-NODE_ROWS: Final = (
-    Row("late", "late rank", "absent", "3", "rank 3 has not entered all_reduce", "# late"),
+ON_NODES: Final = (Row("late", "late rank", "absent", "3", "rank 3 has not entered all_reduce", "# late"),)
+NODE_VARIANTS: Final = (
     Row("kill", "SIGKILL", "dead", "3", "rank 3 was killed by SIGKILL"),
     Row("stop", "SIGSTOP", "frozen", "3", "rank 3 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row("exception", "Python exception on one rank", "dead", "3", "rank 3 ended with ValueError"),
@@ -266,6 +271,7 @@ NODE_ROWS: Final = (
     Row("kill", "host of the store killed", "dead", "0", "rank 0 was killed by SIGKILL", environ=_FIRST),
     Row("stop", "host of the store frozen", "frozen", "0", "rank 0 is frozen (stopped by a signal)", environ=_FIRST),
 )
+NODE_ROWS: Final = (*ON_NODES, *NODE_VARIANTS)
 """Faults between two nodes with two ranks each."""
 
 
@@ -291,7 +297,34 @@ class FindingRow:
 NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
 """For jobs in which nothing stalls: on a loaded machine a rank may get no core for longer than the usual threshold."""
 ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
-FINDING_ROWS: Final = (
+FINDINGS: Final = (
+    FindingRow(
+        "silent_dtype",
+        "different dtype, of the same length",
+        "mismatched",
+        "2",
+        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
+    ),
+    FindingRow(
+        "nan",
+        "a value that is not a number",
+        "non_finite",
+        "2",
+        "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce",
+        ALL_VALUES,
+    ),
+    FindingRow(
+        "overwritten",
+        "result overwritten before the wait",
+        "diverged",
+        "2",
+        "rank 2 has another result of all_reduce",
+        ALL_VALUES,
+    ),
+    FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
+)
+"""One of each, without a stall."""
+FINDING_VARIANTS: Final = (
     FindingRow(
         "silent_order",
         "groups created in another order",
@@ -299,13 +332,6 @@ FINDING_ROWS: Final = (
         "3",
         "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3",
         size=4,
-    ),
-    FindingRow(
-        "silent_dtype",
-        "different dtype, of the same length",
-        "mismatched",
-        "2",
-        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
     ),
     FindingRow(
         "silent_reduce_op",
@@ -336,22 +362,6 @@ FINDING_ROWS: Final = (
         "rank 2 has dimensions 8x4 where ranks 0-1 have 4x8 in all_reduce",
     ),
     FindingRow(
-        "nan",
-        "a value that is not a number",
-        "non_finite",
-        "2",
-        "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce",
-        ALL_VALUES,
-    ),
-    FindingRow(
-        "overwritten",
-        "result overwritten before the wait",
-        "diverged",
-        "2",
-        "rank 2 has another result of all_reduce",
-        ALL_VALUES,
-    ),
-    FindingRow(
         "lock_file",
         "all ranks wait for a lock file",
         "idle",
@@ -359,9 +369,9 @@ FINDING_ROWS: Final = (
         f"ranks 0-2 are in lock_file at faulty.py:{_line_number('# a lock file')}: no rank is in an operation",
         {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000", "OTEL_PYTHON_TORCHDIST_IDLE_AFTER": "1"},
     ),
-    FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
     FindingRow(
         "slow_data", "slow data on one rank", "straggler", "2", "rank 2 is a straggler because it waits for data"
     ),
 )
-"""Faults without a stall."""
+"""Further cases of the same findings."""
+FINDING_ROWS: Final = (*FINDINGS, *FINDING_VARIANTS)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.support.waiting import until
@@ -52,6 +54,7 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> 
     )
 
 
+@pytest.mark.thorough
 def test_killed_in_write_data(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
     """The verdict on a death says in which stage the process was, and its stage does not stay open for ever."""
     job = start("killed", worker=WORKER, ranks=2)
@@ -64,6 +67,7 @@ def test_killed_in_write_data(start: Callable[..., FaultyJob], tmp_path: Path) -
     until(lambda: [span for span in job.receiver.spans() if span.error == named], 30)
 
 
+@pytest.mark.thorough
 def test_two_threads_in_one_group(start: Callable[..., FaultyJob]) -> None:
     """Two threads of a rank whose blocking collectives of one gloo group overlap are reported, once."""
     job = start("two_threads", worker=WORKER, ranks=2)

@@ -34,6 +34,7 @@ def test_all_ranks_wait_for_a_lock(start: Callable[..., FaultyJob]) -> None:
     assert job.roots() == []
 
 
+@pytest.mark.thorough
 def test_job_that_is_ended_while_it_stands(start: Callable[..., FaultyJob]) -> None:
     """`diagnose` says once where the ranks stood, although their agent has seen that come to an end."""
     job = start("locked", worker=WORKER, environ=EARLY)
@@ -46,7 +47,7 @@ def test_job_that_is_ended_while_it_stands(start: Callable[..., FaultyJob]) -> N
     assert f"ranks 0-2 were in locked at standing.py:{LOCKED}" in asked.out
 
 
-@pytest.mark.parametrize("case", ["evaluates", "builds"])
+@pytest.mark.parametrize("case", [pytest.param("evaluates", marks=pytest.mark.thorough), "builds"])
 def test_ranks_that_work(start: Callable[..., FaultyJob], case: str) -> None:
     """Ranks that compute, or wait for a child that does, are not reported, however long they call nothing."""
     job = start(case, worker=WORKER, environ=EARLY, ranks=2)

@@ -14,7 +14,8 @@ import pytest
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob
 from tests.jobs.faults.outcome import observe, observe_finding
-from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_ROWS, FindingRow, Row, why_not_here
+from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_VARIANTS, ON_NODES, FindingRow, Row, why_not_here
+from tests.jobs.faults.tiers import params_of
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.nodes import Nodes, nodes, why_not
 from tests.support.launch.warm_python import WarmPython
@@ -49,13 +50,14 @@ def start(warm_python: WarmPython, two: Nodes, tmp_path: Path) -> Iterator[Calla
         yield start
 
 
-@pytest.mark.parametrize("row", NODE_ROWS, ids=[row.title for row in NODE_ROWS])
+@pytest.mark.parametrize("row", params_of(ON_NODES, NODE_VARIANTS))
 def test_fault_on_the_other_node(row: Row, start: Callable[..., FaultyJob]) -> None:
     """The first report to the Collector names kind, ranks and line, whichever agent has seen them."""
     outcome = observe(row, start(row.name, environ=row.environ))
     assert outcome.problems == (), outcome.sentence
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not_here("silent_reduce_op")), reason=why_not_here("silent_reduce_op"))
 def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> None:
     """One odd call among hundreds, on the other node, is reported once, with the field and the rank."""
@@ -68,6 +70,7 @@ def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> N
     assert len(job.findings()) == 1
 
 
+@pytest.mark.thorough
 def test_value_that_is_not_a_number(start: Callable[..., FaultyJob]) -> None:
     """It is brought by a rank of the other node, whose values are compared with those of all others."""
     said = "rank 3 is the first with values that are not numbers (NaN) in the inputs of all_reduce"
@@ -81,6 +84,7 @@ def test_value_that_is_not_a_number(start: Callable[..., FaultyJob]) -> None:
     assert len(job.findings()) == 1
 
 
+@pytest.mark.thorough
 def test_slow_line_on_the_other_node(start: Callable[..., FaultyJob]) -> None:
     """The agent that judges finds the line that makes all wait, though the rank runs on the other node."""
     job = start("slow_line", environ=NO_STALL, timeout_s=200)
@@ -102,6 +106,7 @@ def test_slow_line_on_the_other_node(start: Callable[..., FaultyJob]) -> None:
     assert job.roots() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("linger_ms", ["0", "60000"])
 def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], linger_ms: str) -> None:
     """An odd call on the other node, among the last of all, is compared before the agents leave, and only once."""
@@ -114,6 +119,7 @@ def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], li
     assert found.attributes[semconv.VERDICT_RANKS] == "3", found.error
 
 
+@pytest.mark.thorough
 def test_healthy_run(start: Callable[..., FaultyJob]) -> None:
     """If all steps are written as they should be, nothing is reported."""
     job = start("all", "healthy")
@@ -122,6 +128,7 @@ def test_healthy_run(start: Callable[..., FaultyJob]) -> None:
     assert [span.name for span in spans if "stall" in span.name or "in progress" in span.name] == []
 
 
+@pytest.mark.thorough
 def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
     """No collective has ended yet that would prove the run's id; the agents have met, and one judges for all."""
     threshold_s = 8.0  # agents start and meet within it, as they do within the default of 10 s
@@ -162,6 +169,7 @@ def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes, tmp_p
     assert max(Counter(span.span_id for span in job.receiver.spans()).values()) == 1
 
 
+@pytest.mark.thorough
 def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
     """The other agent continues in the same trace, names the same rank, and no span id comes twice."""
     job = start("late")

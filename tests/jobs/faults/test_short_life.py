@@ -57,6 +57,7 @@ def test_rank_that_dies_as_soon_as_it_has_joined(tapes: Path) -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (1,))
 
 
+@pytest.mark.thorough
 def test_agent_that_comes_too_late(tapes: Path) -> None:
     """Where all have ended before there is an agent, it still reports who died first; the next one does not again."""
     [directory] = tapes.glob("job-*")

@@ -11,7 +11,8 @@ import pytest
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob
 from tests.jobs.faults.outcome import observe_finding
-from tests.jobs.faults.rows import ALL_VALUES, FINDING_ROWS, NO_STALL, FindingRow, why_not_here
+from tests.jobs.faults.rows import ALL_VALUES, FINDING_VARIANTS, FINDINGS, NO_STALL, FindingRow, why_not_here
+from tests.jobs.faults.tiers import params_of
 from tests.support.commands.running import processes_of
 from tests.support.waiting import until
 
@@ -22,7 +23,7 @@ GOOD_STEPS_S = 5.0
 """They take a second and a half, and more on a loaded machine."""
 
 
-@pytest.mark.parametrize("row", FINDING_ROWS, ids=[row.title for row in FINDING_ROWS])
+@pytest.mark.parametrize("row", params_of(FINDINGS, FINDING_VARIANTS))
 def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
     """In a job that goes on, the fault is reported once, in time, with its ranks, and no stall is reported."""
     if why_not_here(row.name):
@@ -39,6 +40,7 @@ def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
     assert job.roots() == []
 
 
+@pytest.mark.thorough
 def test_actions_on_a_finding(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
     """A command of the user's runs once, with the finding; evidence is written; the training goes on."""
     said, dumps = tmp_path / "said", tmp_path / "dumps"
@@ -58,6 +60,7 @@ def test_actions_on_a_finding(start: Callable[..., FaultyJob], tmp_path: Path) -
     assert len(list(dumps.glob("*.tar.gz"))) == 1
 
 
+@pytest.mark.thorough
 def test_healthy_values(start: Callable[..., FaultyJob]) -> None:
     """Where every operation is looked at and every result is compared, a healthy job has no finding."""
     job = start("nan", "healthy", environ={**ALL_VALUES, "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"})
@@ -66,10 +69,11 @@ def test_healthy_values(start: Callable[..., FaultyJob]) -> None:
     assert (job.findings(), job.roots()) == ([], [])
 
 
+@pytest.mark.thorough
 def test_what_a_straggler_costs(start: Callable[..., FaultyJob]) -> None:
     """A rank that computes for 82 ms where the others take 63 costs them about a fifth of their time."""
     job = start("straggler", environ=NO_STALL)
-    outcome = observe_finding(FINDING_ROWS[-1], job)
+    outcome = observe_finding(FINDINGS[-1], job)
     job.open_gate()
     job.join()
     [found] = job.findings()

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
 from tests.jobs.faults.rows import DUE_S
@@ -28,6 +30,7 @@ def test_resolved_stall_is_reported_with_its_length(start: Callable[..., FaultyJ
     assert abs((last.end_ns - last.start_ns) / 1e9 - LATE_S) < 1.0
 
 
+@pytest.mark.thorough
 def test_second_stall_is_reported_once_the_first_is_over(start: Callable[..., FaultyJob]) -> None:
     """Two pairs of ranks stall for reasons of their own: one incident at a time, and each names its own rank."""
     job = start("two", ranks=4, environ={"LATE_S": str(LATE_S + 1)})
@@ -51,6 +54,7 @@ def test_agent_killed_during_the_stall(start: Callable[..., FaultyJob]) -> None:
     assert max(Counter(span.span_id for span in job.receiver.spans()).values()) == 1
 
 
+@pytest.mark.thorough
 def test_collector_away_during_the_stall(start: Callable[..., FaultyJob]) -> None:
     """Reports made while the receiver was down arrive once it is up, with the age at which they were made."""
     job = start("late")

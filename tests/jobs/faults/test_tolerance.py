@@ -19,9 +19,11 @@ PATIENT = {"LONG_S": str(LONG_S)}
     ("case", "settings"),
     [
         ("evaluation", {}),
-        ("download", {"OTEL_PYTHON_TORCHDIST_STALL_IGNORE": "patient.py:download"}),
-        ("requests", {}),
-        ("debugger", {}),
+        pytest.param(
+            "download", {"OTEL_PYTHON_TORCHDIST_STALL_IGNORE": "patient.py:download"}, marks=pytest.mark.thorough
+        ),
+        pytest.param("requests", {}, marks=pytest.mark.thorough),
+        pytest.param("debugger", {}, marks=pytest.mark.thorough),
     ],
 )
 def test_nothing_is_reported(start: Callable[..., FaultyJob], case: str, settings: dict[str, str]) -> None:
@@ -32,6 +34,7 @@ def test_nothing_is_reported(start: Callable[..., FaultyJob], case: str, setting
     assert [span.name for span in spans if semconv.STALLED in span.attributes] == []
 
 
+@pytest.mark.thorough
 def test_repeated_checkpoint_is_reported_once(start: Callable[..., FaultyJob]) -> None:
     """A routine wait is reported only the first time, when it is not known to be routine."""
     job = start("checkpoint", worker=WORKER, environ={"LONG_S": str(LONG_S + THRESHOLD_S)})  # the verdict has its time

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.jobs.side_effects.conftest import Run
 from tests.support.launch.quiet import QUIET
 
@@ -40,6 +42,7 @@ def test_compiled_before_us(run: Run) -> None:
         assert [operation.name for operation in tape.operations] == ["all_reduce"] * 6
 
 
+@pytest.mark.thorough
 def test_beside_a_busy_thread(run: Run) -> None:
     """Beside a thread that computes in Python, DDP's backward waits for the GIL no more than any kernel requires."""
     measured: list[float] = []

@@ -8,6 +8,8 @@ from otel_torchdist.tape.layout import TapeState
 from tests.jobs.thirdparty.twins import TwinRunner, Twins
 from tests.support.commands.running import Running
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def twins(twin_runner: TwinRunner) -> Twins:

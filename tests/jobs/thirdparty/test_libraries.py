@@ -14,9 +14,9 @@ from tests.jobs.thirdparty.twins import TwinRunner
     "worker",
     [
         pytest.param("accelerated", marks=needs("accelerate")),
-        pytest.param("hugging_face", marks=needs("transformers")),
+        pytest.param("hugging_face", marks=[needs("transformers"), pytest.mark.thorough]),
         pytest.param("lightning_ddp", marks=needs("lightning")),
-        pytest.param("lightning_fsdp", marks=needs("lightning")),
+        pytest.param("lightning_fsdp", marks=[needs("lightning"), pytest.mark.thorough]),
     ],
 )
 def test_training(twin_runner: TwinRunner, worker: str) -> None:

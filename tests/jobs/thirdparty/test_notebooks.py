@@ -11,7 +11,7 @@ from tests.jobs.thirdparty.twins import TwinRunner
 @pytest.mark.parametrize(
     "launchers",
     [
-        pytest.param(["fork", "spawn"], id="torch"),
+        pytest.param(["fork", "spawn"], id="torch", marks=pytest.mark.thorough),
         pytest.param(["notebook_launcher"], marks=needs("accelerate"), id="accelerate"),
     ],
 )

@@ -9,7 +9,12 @@ from tests.jobs.thirdparty.twins import TwinRunner
 
 @pytest.mark.parametrize(
     ("worker", "ranks", "arguments"),
-    [("titan", 4, []), ("pipelines", 2, []), ("recommender", 2, []), ("checkpoints", 2, ["thread"])],
+    [
+        pytest.param("titan", 4, [], marks=pytest.mark.thorough),
+        ("pipelines", 2, []),
+        pytest.param("recommender", 2, [], marks=pytest.mark.thorough),
+        ("checkpoints", 2, ["thread"]),
+    ],
 )
 def test_training(twin_runner: TwinRunner, worker: str, ranks: int, arguments: list[str]) -> None:
     """Nothing changes for the training, all of it is recorded, steps are the optimizer's, and nothing is reported."""

@@ -50,6 +50,7 @@ def none_is_left(tmp_path: Path) -> Iterator[None]:
     kill_processes_of(tmp_path / "tapes")
 
 
+@pytest.mark.thorough
 def test_stalled_job_is_started_again(warm_python: WarmPython, tmp_path: Path) -> None:
     """Rank 1 holds the GIL in C and has to be killed; torchrun restarts both, and they train to the end."""
     dumps = tmp_path / "dumps"

@@ -52,6 +52,7 @@ def test_each_attempt_says_how_it_ended(warm_python: WarmPython, tmp_path: Path)
     assert "stall: " not in log  # nothing is said twice
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_log_file_of_a_user(tmp_path: Path, mode: str) -> None:
     """With `2>log` and with `2>>log` all lines of the job are there, and the notice."""
@@ -72,6 +73,7 @@ def test_log_file_of_a_user(tmp_path: Path, mode: str) -> None:
     assert "Root Cause" in text
 
 
+@pytest.mark.thorough
 def test_captured_output(tmp_path: Path) -> None:
     """A program that reads the output of the job to its end gets the end at once, although the agent stays."""
     environ = {**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS}
@@ -82,6 +84,7 @@ def test_captured_output(tmp_path: Path) -> None:
     assert notices(done.stderr) == 2
 
 
+@pytest.mark.thorough
 def test_switched_off(warm_python: WarmPython, tmp_path: Path) -> None:
     """With OTEL_PYTHON_TORCHDIST_ANNOUNCE=false the agent's log alone has the verdict."""
     environ = switched_on(tmp_path / "tapes") | LINGERS | {"OTEL_PYTHON_TORCHDIST_ANNOUNCE": "false"}
@@ -92,7 +95,7 @@ def test_switched_off(warm_python: WarmPython, tmp_path: Path) -> None:
     assert notices(job.log) == 0
 
 
-@pytest.mark.parametrize("reader", ["agent", "thread"])
+@pytest.mark.parametrize("reader", ["agent", pytest.param("thread", marks=pytest.mark.thorough)])
 def test_stall(warm_python: WarmPython, tmp_path: Path, reader: str) -> None:
     """A stall is announced while it lasts, by one process for the whole job, and only at first."""
     gate = tmp_path / "gate"
@@ -112,6 +115,7 @@ def test_stall(warm_python: WarmPython, tmp_path: Path, reader: str) -> None:
         job.close()
 
 
+@pytest.mark.thorough
 def test_rank_logs_for_the_agent(tmp_path: Path) -> None:
     """An agent's lines in a log opened with `2>` would be overwritten: while the job hangs, a rank logs them, once."""
     gate, log = tmp_path / "gate", tmp_path / "log"

@@ -29,7 +29,14 @@ def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
     kill_processes_of(tmp_path / "tapes")
 
 
-@pytest.mark.parametrize(("how", "when"), [("killed", "at once"), ("raises", "at once"), ("killed", "watched")])
+@pytest.mark.parametrize(
+    ("how", "when"),
+    [
+        ("killed", "at once"),
+        pytest.param("raises", "at once", marks=pytest.mark.thorough),
+        pytest.param("killed", "watched", marks=pytest.mark.thorough),
+    ],
+)
 def test_pipe(environ: dict[str, str], how: str, when: str) -> None:
     """A pipe gets the notice beside torchrun's traceback, also if the ranks end before an agent has come."""
     done = subprocess.run([*TORCHRUN, JOB, how, when], env=environ, capture_output=True, text=True, check=False)
@@ -40,6 +47,7 @@ def test_pipe(environ: dict[str, str], how: str, when: str) -> None:
     assert "ChildFailedError" in done.stderr
 
 
+@pytest.mark.thorough
 def test_socket(environ: dict[str, str]) -> None:
     """A socket, as services of systemd have it, cannot be opened again by the agent: the launcher writes for it."""
     ours, theirs = socket.socketpair()
@@ -52,6 +60,7 @@ def test_socket(environ: dict[str, str]) -> None:
     assert notices(text) == 2
 
 
+@pytest.mark.thorough
 def test_parent_that_has_spawned_its_ranks(environ: dict[str, str]) -> None:
     """`torch.multiprocessing.spawn`: the notice comes with the traceback of the program."""
     command = [sys.executable, WORKERS / "spawns.py", "raises", "at once", str(free_port())]
@@ -62,6 +71,7 @@ def test_parent_that_has_spawned_its_ranks(environ: dict[str, str]) -> None:
     assert "ProcessRaisedException" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reader", ["none", "thread"])
 def test_job_without_an_agent(environ: dict[str, str], tmp_path: Path, reader: str) -> None:
     """Where no agent reads, the launcher judges the tapes itself, and starts none; a rank may have said it already."""
@@ -75,6 +85,7 @@ def test_job_without_an_agent(environ: dict[str, str], tmp_path: Path, reader: s
     assert not [*(tmp_path / "tapes").glob("job-*/agent.log")]
 
 
+@pytest.mark.thorough
 def test_rank_that_leaves_quietly(environ: dict[str, str]) -> None:
     """`os._exit(0)` before there is an agent: the launcher has seen the code."""
     done = subprocess.run(
@@ -84,6 +95,7 @@ def test_rank_that_leaves_quietly(environ: dict[str, str]) -> None:
     assert re.search(r"^otel_torchdist: rank 1 has exited with code 0 before all_reduce", done.stderr, re.MULTILINE)
 
 
+@pytest.mark.thorough
 def test_switched_off(environ: dict[str, str]) -> None:
     """With OTEL_PYTHON_TORCHDIST_ANNOUNCE=false the launcher says nothing either."""
     environ |= {"OTEL_PYTHON_TORCHDIST_READER": "none", "OTEL_PYTHON_TORCHDIST_ANNOUNCE": "false"}

@@ -55,7 +55,7 @@ class Job:
         return found
 
 
-@pytest.fixture(params=[GRPC, HTTP])
+@pytest.fixture(params=[GRPC, pytest.param(HTTP, marks=pytest.mark.thorough)])
 def job(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path: Path) -> Iterator[Job]:
     """A job of three ranks under torchrun, switched on by the environment only, with its OTLP receiver."""
     gate = tmp_path / "gate"

@@ -119,7 +119,10 @@ def test_ranks_report_the_same(pair: Pair) -> None:
     assert {function for _, _, _, function, _, _ in stories[0]} == {"main", "train", "reduce_in_python"}
 
 
-@pytest.mark.parametrize(("backend", "environ"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}), ("fake", {})])
+@pytest.mark.parametrize(
+    ("backend", "environ"),
+    [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}), pytest.param("fake", {}, marks=pytest.mark.thorough)],
+)
 def test_restarts(warm_python: WarmPython, tmp_path: Path, backend: str, environ: dict[str, str]) -> None:
     """Each attempt has its own tapes and its own run id, the same on both ranks, whether the store is kept or not."""
     tapes = tmp_path / "tapes"
@@ -142,7 +145,8 @@ def test_restarts(warm_python: WarmPython, tmp_path: Path, backend: str, environ
 
 
 @pytest.mark.parametrize(
-    ("backend", "environ", "failing"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, 3), ("fake", {}, 0)]
+    ("backend", "environ", "failing"),
+    [pytest.param("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, 3, marks=pytest.mark.thorough), ("fake", {}, 0)],
 )
 def test_restart_of_two_nodes(
     warm_python: WarmPython, tmp_path: Path, backend: str, environ: dict[str, str], failing: int

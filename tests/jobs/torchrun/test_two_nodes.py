@@ -73,6 +73,7 @@ def stalls(receiver: OtlpReceiver) -> list[ReceivedSpan]:
     return [root for root in roots if root.attributes[semconv.VERDICT] != "dead"]
 
 
+@pytest.mark.thorough
 def test_stall_after_a_restart(warm_python: WarmPython, tmp_path: Path) -> None:
     """The restarted ranks are one run, and are judged as one, also in their first collective.
 

@@ -46,12 +46,17 @@ class Ending:
 _TERM: Final = {"HANDLES_TERM": "1", "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS": "SIGTERM"}
 _GAVE_UP: Final = ": gloo gave up in ranks 0-1,3 after 5 s"
 _HUNG: Final = "the job was ended while it hung, after "
-ENDINGS: Final = (
+WAYS: Final = (
     Ending("exception under torchrun", "raise", 0, "dead", "rank 2 ended with ValueError"),
+    Ending("`os._exit(0)` on one rank", "leave", 0, "absent", "rank 2 has exited with code 0 before all_reduce"),
+    Ending("SIGTERM to torchrun", "", signal.SIGTERM, "", ""),
+    Ending("late rank, then SIGTERM to torchrun", "late", signal.SIGTERM, "absent", _HUNG),
+)
+"""One of each way: death, early end, cancellation, hang."""
+VARIANTS: Final = (
     Ending("`os._exit` under torchrun", "exit", 0, "dead", "rank 2 exited with code 3"),
     Ending("`os._exit`, and a slow end, under torchrun", "exit", 0, "dead", "rank 2 ", {"SLOW_END": "2"}),
     Ending("end of the script on one rank", "return", 0, "absent", "rank 2 has exited with code 0 before all_reduce"),
-    Ending("`os._exit(0)` on one rank", "leave", 0, "absent", "rank 2 has exited with code 0 before all_reduce"),
     Ending("`sys.exit` on one rank", "quit", 0, "dead", "rank 2 exited with code 3"),
     Ending("exception that all ranks handle", "raise", 0, "dead", "rank 2 exited with code 1", {"HANDLES_ERRORS": "1"}),
     Ending(
@@ -69,11 +74,10 @@ ENDINGS: Final = (
         *("rank 2 has exited with code 0 after SIGTERM before all_reduce", _TERM),
     ),
     Ending("SIGTERM to torchrun, whose ranks exit with 0", "", signal.SIGTERM, "", "", _TERM),
-    Ending("SIGTERM to torchrun", "", signal.SIGTERM, "", ""),
-    Ending("late rank, then SIGTERM to torchrun", "late", signal.SIGTERM, "absent", _HUNG),
     Ending("GIL held, then Ctrl-C", "gil", signal.SIGINT, "absent", _HUNG),
     Ending("SIGSTOP, then SIGKILL to all", "stop", signal.SIGKILL, "frozen", _HUNG),
 )
+ENDINGS: Final = (*WAYS, *VARIANTS)
 
 
 def observe_ending(ending: Ending, python: WarmPython | None) -> Outcome:

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from tests.jobs.faults.ends.endings import ENDINGS, Ending, observe_ending, observe_kill
+from tests.jobs.faults.ends.endings import VARIANTS, WAYS, Ending, observe_ending, observe_kill
 from tests.jobs.faults.ends.kills import ask, blames, launched
+from tests.jobs.faults.tiers import params_of
 from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.warm_python import WarmPython
 
@@ -19,12 +20,14 @@ def test_rank_is_killed(warm_python: WarmPython) -> None:
     assert "was killed by SIGKILL 0." in outcome.sentence
 
 
+@pytest.mark.thorough
 def test_rank_is_killed_under_the_usual_torchrun() -> None:
     """The same holds where nothing in torchrun is changed for the tests."""
     outcome = observe_kill(None)
     assert not outcome.problems, "\n".join(outcome.problems)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_rank_gets_sigterm(warm_python: WarmPython, is_cancelled: bool) -> None:
     """No innocent rank is named, whether one rank got SIGTERM or torchrun did."""
@@ -32,6 +35,7 @@ def test_rank_gets_sigterm(warm_python: WarmPython, is_cancelled: bool) -> None:
     assert blames(None if is_cancelled else victim, said) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_rank_is_killed_on_one_of_two_nodes(warm_python: WarmPython) -> None:
     """The judging agent learns of the death from the other agent, on its own clock."""
@@ -40,6 +44,7 @@ def test_rank_is_killed_on_one_of_two_nodes(warm_python: WarmPython) -> None:
     assert not outcome.problems, "\n".join(outcome.problems)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_rank_leaves_on_one_of_two_nodes(warm_python: WarmPython) -> None:
     """The judging agent, and `diagnose` on both nodes, name the rank whose script ended early on the other node."""
@@ -51,7 +56,7 @@ def test_rank_leaves_on_one_of_two_nodes(warm_python: WarmPython) -> None:
     assert said.disk == [("absent", [2])] * 2
 
 
-@pytest.mark.parametrize("ending", ENDINGS, ids=[ending.title for ending in ENDINGS])
+@pytest.mark.parametrize("ending", params_of(WAYS, VARIANTS))
 def test_ending(warm_python: WarmPython, ending: Ending) -> None:
     """A death names the rank that died first; a cancelled job blames no rank; a verdict on a hang stands."""
     outcome = observe_ending(ending, warm_python)

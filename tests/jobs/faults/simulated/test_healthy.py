@@ -32,6 +32,7 @@ def test_routines(routine: Routine) -> None:
     assert tally.looks > tally.looked > 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("routine", LARGER_ROUTINES, ids=lambda routine: routine.name)
 def test_larger_routines(routine: Routine) -> None:
     """In a larger job nothing false is reported either, from its beginning to what the routine is known for."""
@@ -44,7 +45,14 @@ def test_larger_routines(routine: Routine) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["announced evaluation by rank 0", "long checkpoint by rank 0", "compilation", "suspension"]
+    "name",
+    [
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("announced evaluation by rank 0", "long checkpoint by rank 0", "suspension")
+        ),
+        "compilation",
+    ],
 )
 def test_checks_that_are_left_out(name: str) -> None:
     """A watch that polls four times a second reports exactly the same, at the same time."""
