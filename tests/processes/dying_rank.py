@@ -1,4 +1,4 @@
-"""A rank as a process that has a tape and obeys commands.
+"""A rank as a process that has a tape and obeys commands; arguments are its directory, rank and world size (4).
 
 `exit <code>`, `finish <code>` (its script, then it exits), `give-up` (as a backend does that waited for too long),
 `eat` (memory, without end), `join <process group>`, `handle` (SIGTERM, from now on), `ignore` (SIGTERM).
@@ -17,8 +17,8 @@ from otel_torchdist.tape.writer import TapeWriter
 
 def main() -> None:
     """Obey the command."""
-    rank = int(sys.argv[2])
-    writer = TapeWriter(Path(sys.argv[1]), identify(rank, rank, 4, 64))
+    rank, world_size = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 4
+    writer = TapeWriter(Path(sys.argv[1]), identify(rank, rank, world_size, 64))
     print(writer.path, flush=True)
     for line in sys.stdin:
         match line.split():

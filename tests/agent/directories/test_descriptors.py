@@ -85,6 +85,7 @@ def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Calla
         other.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_user_with_more_directories_than_descriptors(
     begin: Callable[..., Ranks], start: Callable[..., Running], base: Path

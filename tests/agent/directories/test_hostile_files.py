@@ -146,6 +146,7 @@ def test_beside_a_hostile_user(
     assert "Traceback" not in service.out + service.err
 
 
+@pytest.mark.thorough
 @only_root
 def test_descriptors_that_others_take(base: Path, start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
     """A user with more tapes than there are descriptors is read in part, with a warning; other users' jobs are kept."""

@@ -87,6 +87,7 @@ def test_the_largest_job_is_left_out(begin_tapes: Begin, agent: Agent, caplog: p
     assert (large / "agent.checkpoint").exists(), "it is read on from where it was left"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_new_directories_are_no_new_warnings(
     begin_tapes: Begin, agent: Agent, caplog: pytest.LogCaptureFixture
@@ -147,6 +148,7 @@ def test_honest_jobs_are_far_from_it(begin_tapes: Begin) -> None:
         reader.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(2, 600, 3), (2, 100, 512)], ids=["many groups", "large groups"])
 def test_the_estimate_is_near(begin_tapes: Begin, size: tuple[int, int, int]) -> None:
     """The estimate is between half and twice what this process allocates."""

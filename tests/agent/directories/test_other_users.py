@@ -86,6 +86,7 @@ def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], start: Call
     until(lambda: owners(base) == {NOBODY})
 
 
+@pytest.mark.thorough
 def test_links_of_a_user_are_not_followed(
     begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def start_agent(training: Training, *options: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.thorough
 def test_killed_again_and_again(train: Callable[..., Training]) -> None:
     """Five agents in a row are killed: no operation is missing in the metrics, and no span is duplicated."""
     training = train(environ=NOBODY, pause_s=0.01)
@@ -114,6 +115,7 @@ def test_group_that_is_killed(train: Callable[..., Training]) -> None:
         assert recorded(spans, "all_reduce")[tape.identity.rank] - len(ended) in (0, 1), "one may have been cut off"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not NAMESPACES, reason="this user cannot make PID namespaces")
 def test_pid_namespace(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
     """In a container whose first process is the training, the agent ends with it, and the tapes stay readable."""
@@ -143,6 +145,7 @@ def test_pid_namespace(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> No
     assert "dead" not in done.stdout
 
 
+@pytest.mark.thorough
 def test_service_of_the_node(train: Callable[..., Training], base: Path, receiver: OtlpReceiver) -> None:
     """An agent that watches the node starts reading each new run, and stops reading those that are over."""
     command = [str(SCRIPT), "agent", "--watch", "--keep", "1"]

@@ -19,6 +19,7 @@ AN_HOUR_MS = 3_600_000
 FIRST_PROCESS = ["sh", "-c", '"$@"; sleep 2', "sh", sys.executable, "-m", "torch.distributed.run"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not NAMESPACES, reason="this user cannot make PID namespaces")
 def test_verdict_leaves_a_container(base: Path, receiver: OtlpReceiver) -> None:
     """The agent is killed with the first process of the container, an hour before the next interval."""

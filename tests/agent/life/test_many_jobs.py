@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands.running import processes_of
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
@@ -15,6 +17,7 @@ KEPT = 3
 WORKER = Path(__file__).parents[1] / "workers" / "short.py"
 
 
+@pytest.mark.thorough
 def test_many_jobs_leave_nothing(warm_python: WarmPython, memory: Path) -> None:
     """Eight jobs, each with its own agent, leave no process, no port and no more files than should be kept."""
     tapes, temporary = memory / "tapes", memory / "tmp"

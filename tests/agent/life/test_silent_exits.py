@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,45 +16,53 @@ from tests.support.commands.running import Running
 from tests.support.waiting import until
 
 RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
-
-
-@pytest.mark.parametrize(
-    ("command", "fate"),
-    [
-        ("exit 0", "has ended"),
-        ("exit 3", "is dead: its process is gone"),
-        ("finish 0", "has ended"),
-        ("finish 3", "has failed with exit code 3"),
-        ("give-up", "is dead: its process is gone with BackendGaveUp"),
-    ],
+FATES = (
+    ("exit 0", "has ended"),
+    ("exit 3", "is dead: its process is gone"),
+    ("finish 0", "has ended"),
+    ("finish 3", "has failed with exit code 3"),
+    ("give-up", "is dead: its process is gone with BackendGaveUp"),
 )
-def test_exit_code(base: Path, agent: Callable[..., Running], command: str, fate: str) -> None:
-    """By `os._exit`, or at the end of its script: only with code 0 does no series and no line report a failure."""
-    directory = base / JOB
+"""How each rank ends, and what is said of it."""
+
+
+@pytest.fixture
+def ranks(base: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """A rank for each fate, and one that stays."""
+    directory, size = base / JOB, len(FATES) + 1
     directory.mkdir(mode=0o700, parents=True)
     processes = [
         subprocess.Popen(
-            [sys.executable, RANK, directory, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, RANK, directory, str(rank), str(size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        for rank in range(2)
+        for rank in range(size)
     ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.readline()
-        running = agent(OTEL_METRICS_EXPORTER="prometheus")
-        until(lambda: page_of(base).count("} 1.0\n") >= 2)
-        stdin = processes[1].stdin
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_exit_codes(base: Path, agent: Callable[..., Running], ranks: list[subprocess.Popen[str]]) -> None:
+    """By `os._exit`, or at the end of its script: only with code 0 does no series and no line report a failure."""
+    running = agent(OTEL_METRICS_EXPORTER="prometheus", OTEL_TRACES_EXPORTER="none")
+    until(lambda: page_of(base).count("} 1.0\n") >= len(ranks))
+    failed: set[int] = set()
+    for rank, (command, fate) in enumerate(FATES):
+        deaths = running.out.count("is dead")
+        stdin = ranks[rank].stdin
         assert stdin is not None
         stdin.write(f"{command}\n")
         stdin.flush()
-        until(lambda: f"rank 1 {fate}\n" in running.out)
+        running.wait_for(rf"rank {rank} {fate}$")
         # The line may come a turn before the page shows the same.
-        lines = until(lambda: lines if (lines := up_on(page_of(base))).count("} 1.0") == 1 else "")
-        up = [line for line in lines.splitlines() if 'rank="1"' in line]
-        assert [line.endswith(" 0.0") for line in up] == ([] if command.endswith("0") else [True])
-        assert ("is dead" in running.out) == fate.startswith("is dead")
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        up = until(lambda left=len(FATES) - rank: up if (up := up_on(page_of(base))).count("} 1.0") == left else "")
+        failed |= set() if command.endswith("0") else {rank}
+        assert {int(line.partition('rank="')[2][0]) for line in up.splitlines() if line.endswith(" 0.0")} == failed
+        assert (running.out.count("is dead") > deaths) == fate.startswith("is dead")

@@ -51,6 +51,7 @@ def test_agent_of_the_next_run(
     first.exit()
     second = begin(1, run=2 << 112)
     second.meet(2)
+    second.send(0, "step 2")  # spans of a step that goes on are held back for half a minute
     running = agent()
     until(lambda: bool(receiver.spans()))
     second.exit()

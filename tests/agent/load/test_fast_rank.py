@@ -160,6 +160,7 @@ def test_an_open_operation_is_never_passed_over(burst: Burst, monkeypatch: pytes
     assert operations.in_flight == 0
 
 
+@pytest.mark.thorough
 def test_a_reader_catches_up(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as the rank is slow enough again, every record is read."""
     monkeypatch.setattr(reader_module, "SLOW_S", 0.0)

@@ -46,6 +46,7 @@ def healthy(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
     return anchors + operations
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_long_outage(
     begin: Callable[..., Ranks], agent: Callable[..., Running], receiver: OtlpReceiver, base: Path

@@ -65,6 +65,7 @@ def busy_cores() -> Iterator[Burners]:
     burners.close()
 
 
+@pytest.mark.thorough
 def test_a_stall_is_reported_in_time(
     begin: Callable[..., Ranks], start: Callable[..., Running], busy_cores: Burners
 ) -> None:

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from otel_torchdist.serving.clients import MAX_CLIENTS
 from tests.agent.life.test_life import count_on
 from tests.agent.training import page_of, target_in
@@ -28,6 +30,7 @@ OWN = 40
 """Maximum threads and descriptors of an agent without clients."""
 
 
+@pytest.mark.thorough
 def test_reading_goes_on(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
     """The agent answers other clients within a second and keeps reading; its threads and descriptors are bounded."""
     ranks = begin(2)

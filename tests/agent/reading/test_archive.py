@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from otel_torchdist.archive.reading import runs_in
 from otel_torchdist.history.tapes import history_of
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -74,6 +76,7 @@ def test_killed_agents_and_ranks(train: Callable[..., Training], tmp_path: Path)
     check_like_tapes(training.base, archive)
 
 
+@pytest.mark.thorough
 def test_both_killed_at_once(train: Callable[..., Training], tmp_path: Path) -> None:
     """If agent and ranks are killed together, everything up to the last segment is there; an agent adds the rest."""
     archive = tmp_path / "archive"

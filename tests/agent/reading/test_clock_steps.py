@@ -64,6 +64,7 @@ def receiver() -> Iterator[OtlpReceiver]:
         yield receiver
 
 
+@pytest.mark.thorough
 def test_clock_is_set(
     begin: Callable[..., Ranks], agent: Callable[..., Running], receiver: OtlpReceiver, tmp_path: Path
 ) -> None:
