@@ -1,8 +1,7 @@
-"""Runs the workers beside a test as the ranks of jobs."""
+"""Runs the workers beside a test as the ranks of jobs, with both kernels; and what tests of agreement need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,17 +9,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from otel_torchdist.capture.agreement import peer_discovery as discovery_module
 from tests.capture.agreement.announcements import HOST
-from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import KERNELS, environ_of
-
-
-@pytest.fixture(scope="module", params=KERNELS)
-def jobs(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Jobs]:
-    """Runs jobs, recorded in Python and natively."""
-    jobs = Jobs(warm_python, request.path.parent / "workers", environ=environ_of(request.param))
-    yield jobs
-    jobs.clean_up()
+from tests.support.native.both_kernels import jobs as jobs
+from tests.support.native.both_kernels import jobs_of as jobs_of
 
 
 @pytest.fixture

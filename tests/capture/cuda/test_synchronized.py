@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.support.launch.jobs import Job, Jobs
-from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import simulated_library
 
 
 @pytest.fixture(scope="module")
-def job(warm_python: WarmPython) -> Iterator[Job]:
+def job(jobs: Jobs) -> Job:
     """A rank on a simulated device."""
-    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
-    yield jobs.run("synchronized", 1, str(simulated_library()))
-    jobs.clean_up()
+    return jobs.run("synchronized", 1, str(simulated_library()))
 
 
 def test_where_devices_are_synchronised(job: Job) -> None:
