@@ -250,12 +250,12 @@ class Works:
                 left += 1
         return left
 
-    def settle(self, limit: int) -> None:
-        """Sweep one last time before a tape ends, for `SETTLE_S` while operations are open that can be polled.
+    def settle(self, limit: int, settle_s: float = SETTLE_S) -> None:
+        """Sweep one last time before a tape ends, for `settle_s` while operations are open that can be polled.
 
         DDP may have got an operation's result before its Work is complete: gloo completes the future first.
         """
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + settle_s
         while self.sweep(limit) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 

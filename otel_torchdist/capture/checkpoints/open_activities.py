@@ -200,12 +200,12 @@ class OpenActivities:
             ended.note(ActivityWord.EXPLANATION, self.texts.id_of(tape, failure.message))
         tape.complete(ended.number, ended.entered_ns, ended.ended_ns or time.monotonic_ns(), how, name)
 
-    def end_left(self) -> None:
+    def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
         """Record as ended what was left without a word; called once a second.
 
         A running thread's stack is not read at one moment, so the thread must have been outside twice.
         """
-        before_ns = time.monotonic_ns() - MIN_AGE_NS
+        before_ns = time.monotonic_ns() - min_age_ns
         known = [(thread, mine, next(iter(mine.open), None)) for thread, mine in list(self._of_threads.items())]
         old = [(thread, mine, first) for thread, mine, first in known if first and first.entered_ns < before_ns]
         frames = next(frames_by_thread()) if old else {}

@@ -104,12 +104,12 @@ class OptimizerSteps:
         """Record that the calling thread's step has ended."""
         self._end(How.CALL)
 
-    def end_left(self) -> None:
+    def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
         """Record as ended what was left with an exception; called once a second.
 
         A running thread's stack is not read at one moment, so the thread must have been outside of a step twice.
         """
-        entered_before_ns = time.monotonic_ns() - MIN_AGE_NS
+        entered_before_ns = time.monotonic_ns() - min_age_ns
         old = [
             (thread, step)
             for thread, step in list(self._of_threads.items())

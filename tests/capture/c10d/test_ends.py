@@ -6,7 +6,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from otel_torchdist.capture.c10d import completion
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.layout import Blame, Flag
@@ -144,9 +143,8 @@ def test_peer_dies(jobs: Jobs) -> None:
     assert operation.raw.blame is Blame.CONNECTION
 
 
-def test_complete_shortly_after_its_result_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_shortly_after_its_result_was_used() -> None:
     """Before a tape ends, a Work that is about to be complete is waited for; one that never is only delays the end."""
-    monkeypatch.setattr(completion, "SETTLE_S", 0.5)
     patches = Patches()
     works, late, stuck = Works(patches, Mock()), Mock(flags=0), Mock(flags=0)
     patches.restore()
@@ -155,6 +153,6 @@ def test_complete_shortly_after_its_result_was_used(monkeypatch: pytest.MonkeyPa
     for call in (late, stuck):
         call.pointers, call.work_id, call.members = (), id(call.work), None
         works.open[call.work_id] = call
-    works.settle(8)
+    works.settle(8, settle_s=0.5)
     assert list(works.open.values()) == [stuck]
     late.tape.complete.assert_called_once()

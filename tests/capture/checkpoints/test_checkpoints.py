@@ -20,7 +20,6 @@ from torch.distributed.checkpoint import state_dict_saver, utils
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from otel_torchdist import semconv
-from otel_torchdist.capture.checkpoints import open_activities
 from otel_torchdist.capture.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES
 from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
@@ -34,13 +33,9 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import environ_of
 from tests.support.receivers.memory_sink import MemorySink
 from tests.support.tapes.own_tape import OwnTape
 from tests.support.tapes.recorded import RecordedTape
-
-WORKERS = Path(__file__).parent / "workers"
 
 QUIET = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:TypedStorage is")
 """What torch warns of where there is no group, and 2.8 whenever it saves."""
@@ -73,12 +68,10 @@ class Saved:
 
 
 @pytest.fixture(scope="module")
-def ranks(warm_python: WarmPython) -> Iterator[list[Saved]]:
+def ranks(jobs: Jobs) -> list[Saved]:
     """Both ranks of the job."""
-    jobs = Jobs(warm_python, WORKERS, environ=environ_of("native"))
     job = jobs.run("checkpoints", 2)
-    yield [Saved(tape, json.loads(done.out.splitlines()[-1])) for tape, done in zip(job.tapes, job.ranks, strict=True)]
-    jobs.clean_up()
+    return [Saved(tape, json.loads(done.out.splitlines()[-1])) for tape, done in zip(job.tapes, job.ranks, strict=True)]
 
 
 def test_stages_of_a_save(ranks: list[Saved]) -> None:
@@ -286,15 +279,14 @@ def test_many_stages(rank: Rank) -> None:
     assert len(rank.ended()) == MAX_STAGES + 1
 
 
-def test_left_without_a_word(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_without_a_word(rank: Rank) -> None:
     """What a thread has left without a word is ended once it is seen outside twice; what it is in is not."""
-    monkeypatch.setattr(open_activities, "MIN_AGE_NS", 0)
     thread = threading.Thread(target=rank.activities.begin, args=(ActivityKind.CHECKPOINT_SAVE, "gone", "key"))
     thread.start()
     thread.join()
-    rank.activities.end_left()
+    rank.activities.end_left(min_age_ns=0)
     assert rank.ended() == []
-    rank.activities.end_left()
+    rank.activities.end_left(min_age_ns=0)
     assert [(name, one.how) for name, one in rank.ended()] == [("gone", How.ABANDONED)]
 
 

@@ -17,7 +17,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataL
 from otel_torchdist import data_wait, mark_step
 from otel_torchdist.capture.training.step_parts import MAX_IN_STEP
 from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.writer import TapeWriter
 from tests.capture.training.rank_here import Rank
+from tests.support.interrupting import interrupted_behind
 
 
 class Batches(Dataset[int]):
@@ -211,16 +213,9 @@ def test_data_wait_of_iterators_of_ones_own(rank: Rank) -> None:
     assert rank.figures.batches == 1
 
 
-def test_interrupted_record_leaves_nothing_open(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_record_leaves_nothing_open(rank: Rank) -> None:
     """An exception of a signal handler between a record and its number: the record ends, and the exception passes."""
-    tape, begin = rank.recorder.tape, rank.recorder.tape.begin_prepared
-
-    def begin_and_raise(*args: Any) -> int:
-        begin(*args)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(tape, "begin_prepared", begin_and_raise)
+    with interrupted_behind(TapeWriter.begin_prepared):
         list(loader(pause(0.002)))
     rank.reader.poll()
     assert rank.reader.open_activities() == []

@@ -1,99 +1,23 @@
-"""The steps of optimizers on a rank's tape: which are recorded, and when each of them ends."""
+"""Steps of optimizers that do not end as usual: when each of them ends on the tape."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist import semconv
-from otel_torchdist.capture.training import optimizer_steps
-from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.capture.training.steps import Steps
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.telemetry.spans.sampling import StepSampler
-from otel_torchdist.telemetry.spans.steps import RankSpans
-from tests.support.launch.jobs import Jobs
-from tests.support.receivers.memory_sink import MemorySink
+from otel_torchdist.tape.writer import TapeWriter
+from tests.support.interrupting import interrupted_behind
 from tests.support.tapes.own_tape import OwnTape
-from tests.support.tapes.recorded import RecordedTape
-
-
-def steps_of(tape: RecordedTape) -> list[tuple[Activity, str]]:
-    """The steps of optimizers on a tape, with their classes."""
-    return [one for one in tape.activities if one[0].kind is ActivityKind.OPTIMIZER_STEP]
-
-
-@pytest.mark.parametrize(
-    ("way", "steps"),
-    [
-        ("one_optimizer", {"SGD": 5}),
-        ("two_optimizers", {"SGD": 3 * 5}),
-        ("zero", {"ZeroRedundancyOptimizer": 5}),
-        ("two_threads", {"SGD": 1 + 4 * 5}),
-        ("container", {"Container": 5}),
-        ("in_backward", {"SGD": 1 + 5 * MAX_IN_STEP}),  # the first optimizer is the one that ends the steps
-        ("forks", {"SGD": 5}),
-        ("scaled", {"SGD": 2}),
-        ("marked", {"SGD": 5}),
-    ],
-)
-def test_which_are_recorded(jobs: Jobs, way: str, steps: dict[str, int]) -> None:
-    """Every outermost step on any thread, up to a bound in each training step, with the optimizer's class."""
-    [tape] = jobs.run("steps", 1, way).tapes
-    found = steps_of(tape)
-    assert Counter(optimizer for _, optimizer in found) == steps
-    assert {activity.how for activity, _ in found} == {How.CALL}
-    assert tape.lost == 0
-
-
-def test_belongs_to_the_step_that_it_ends(jobs: Jobs) -> None:
-    """An optimizer's step begins behind the collectives of its training step, and ends before that does."""
-    [tape] = jobs.run("steps", 1, "one_optimizer").tapes
-    for (activity, _), mark in zip(steps_of(tape), tape.steps, strict=True):
-        last = [operation.raw for operation in tape.operations if operation.raw.step == mark.step][-1]
-        assert activity.completed_ns is not None
-        assert last.entered_ns < activity.entered_ns < activity.completed_ns <= mark.ended_ns
-        assert activity.step == mark.step
-
-
-def test_collectives_within(jobs: Jobs) -> None:
-    """LBFGS calls its closure, with backward and collectives, within its step; these stay operations."""
-    [tape] = jobs.run("steps", 1, "closures").tapes
-    assert [optimizer for _, optimizer in steps_of(tape)] == ["LBFGS"] * 5
-    for number, (activity, _) in enumerate(steps_of(tape)):
-        within = [one.raw for one in tape.operations if one.raw.step == number]
-        assert len(within) == 3
-        assert activity.completed_ns is not None
-        for operation in within:
-            assert activity.entered_ns < operation.entered_ns < activity.completed_ns
-
-
-def test_killed_within(jobs: Jobs) -> None:
-    """A step in which its process is killed stays open on the tape, and its span says so."""
-    [tape] = jobs.run("steps", 1, "killed", codes=[-9]).tapes
-    assert [activity.how for activity, _ in steps_of(tape)] == [How.CALL, None]
-    reader, sink = TapeReader(tape.path), MemorySink()
-    spans = RankSpans(reader, sink, StepSampler(ALWAYS_ON, 1_000, 0, 1))
-    now_ns = time.monotonic_ns()
-    spans.consume(reader.poll(), reader.status(), now_ns)
-    spans.close(now_ns)
-    reader.close()
-    *_, last = [span for span in sink.spans if span.name == "optimizer step"]
-    assert last.error == "optimizer step was still in progress when the process was gone"
-    assert last.attributes[semconv.STEP] == 1
 
 
 class Rank(OwnTape):
@@ -173,9 +97,8 @@ def test_inner_exception_is_the_outer_ones_own(rank: Rank) -> None:
     assert rank.reader.open_activities() == []
 
 
-def test_left_and_nothing_after_it(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_and_nothing_after_it(rank: Rank) -> None:
     """Where no other step follows, our own thread finds that the step was left; while it runs, it stays open."""
-    monkeypatch.setattr(optimizer_steps, "MIN_AGE_NS", 0)
     steps = rank.steps.optimizer_steps
     entered, go_on = threading.Event(), threading.Event()
 
@@ -198,14 +121,14 @@ def test_left_and_nothing_after_it(rank: Rank, monkeypatch: pytest.MonkeyPatch) 
     thread.start()
     assert entered.wait(30)
     for _ in range(5):
-        steps.end_left()
+        steps.end_left(min_age_ns=0)
     rank.poll()
     assert len(rank.reader.open_activities()) == 1
     go_on.set()
     assert finished.wait(30)
-    steps.end_left()
+    steps.end_left(min_age_ns=0)
     assert rank.poll().activities_ended == [], "once could be an accident"
-    steps.end_left()
+    steps.end_left(min_age_ns=0)
     [ended] = rank.poll().activities_ended
     assert ended.how is How.ABANDONED
     may_end.set()
@@ -237,17 +160,10 @@ def test_end_of_the_tape(rank: Rank) -> None:
     assert rank.poll().activities_ended == [], "its tape has ended"
 
 
-def test_interrupted_between_record_and_number(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_between_record_and_number(rank: Rank) -> None:
     """An exception of a signal handler just after the record was written leaves nothing open."""
-    tape, begin = rank.recorder.tape, rank.recorder.tape.begin_prepared
-
-    def begin_and_raise(*args: Any) -> int:
-        begin(*args)
-        raise KeyboardInterrupt
-
     one = optimizer()
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(tape, "begin_prepared", begin_and_raise)
+    with interrupted_behind(TapeWriter.begin_prepared):
         one.step()
     one.step()
     assert [activity.how for activity in rank.poll().activities_ended] == [How.ABANDONED, How.CALL]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import math
 from pathlib import Path
 
 import pytest
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_torchdist import mark_step
-from otel_torchdist.capture.training import throughput
 from otel_torchdist.capture.training.gradient_sync import GradientSync
 from otel_torchdist.tape.figures import FigureWord
 from tests.capture.training.rank_here import Rank
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 
 
+@NATIVE_LATER
 def test_shares_are_those_of_a_run_that_is_timed_by_hand(jobs: Jobs) -> None:
     """Of a DDP job with loader workers: each part within two points, on a rank that waits for data and one not.
 
@@ -37,24 +34,15 @@ def test_shares_are_those_of_a_run_that_is_timed_by_hand(jobs: Jobs) -> None:
         assert sync_ns > 0
 
 
-def test_amounts_given_to_mark_step(
-    rank: Rank, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_amounts_given_to_mark_step(jobs: Jobs) -> None:
     """Numbers are counted, also after an overflow of integers; anything else is left out with one warning per name."""
-    monkeypatch.setattr(throughput, "_warned_of", set[str]())
-    mark_step(samples=8, tokens=8 * 512, flops=1e25)
-    mark_step(samples=0.0, flops=1e25)
-    with caplog.at_level(logging.WARNING, "otel_torchdist"):
-        for bad in (-1, math.nan, math.inf, "8", torch.tensor(8)):
-            mark_step(samples=bad)  # type: ignore[arg-type]  # bad on purpose
-        mark_step(tokens=-2)
-    assert (rank.figures.samples, rank.figures.tokens) == (8, 4096)
-    assert rank.figures.flops == pytest.approx(2e25)
-    assert [record.getMessage() for record in caplog.records] == [
+    job = jobs.run("steps", 1, "amounts")
+    assert job.ranks[0].line() == {"samples": 8, "tokens": 4096, "flops": pytest.approx(2e25)}
+    assert [line for line in job.ranks[0].err.splitlines() if "mark_step" in line] == [
         "mark_step(samples=-1): not a finite number, at least 0: ignored",
         "mark_step(tokens=-2): not a finite number, at least 0: ignored",
     ]
-    assert len(rank.reader.poll().steps) == 8
+    assert len(job.tapes[0].steps) == 8
 
 
 def test_damaged_figures(rank: Rank) -> None:

@@ -1,50 +1,114 @@
-"""Where a training step ends: by `mark_step`, else by one optimizer, else by windows of collectives."""
+"""Training steps on the tapes of jobs: where each ends, and which steps of optimizers are recorded within them."""
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+from collections.abc import Callable
+
 import pytest
 
+from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
+from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.tape.records.activities import Activity
 from tests.support.launch.jobs import Jobs
+from tests.support.tapes.recorded import RecordedTape
 
-SCALES = {
-    "scaled": [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],
-    "scaled_by_fsdp": [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],
-    "scaled_and_wrapped": [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],
-    "scaled_and_fused": [None, 32768.0, 32768.0, 16384.0, 16384.0],
-}
-"""Each other step overflows, beginning with the first. Fused optimizers are called without asking the scaler."""
+USUAL = [3, 6, 9, 12, 15]
+OVERFLOWS = [65536.0, 32768.0, 32768.0, 16384.0, 16384.0]
+"""The scale of the loss where each other step overflows, beginning with the first."""
+TapeOf = Callable[[str], RecordedTape]
+
+
+@pytest.fixture(scope="module")
+def tape_of(jobs: Jobs) -> TapeOf:
+    """The tape of a rank that trains in a way."""
+    return functools.cache(lambda way: jobs.run("steps", 1, way, codes=[-9 * (way == "killed")]).tapes[0])
+
+
+def optimizer_steps(tape: RecordedTape) -> list[tuple[Activity, str]]:
+    """The steps of optimizers on a tape, with their classes."""
+    return [one for one in tape.activities if one[0].kind is ActivityKind.OPTIMIZER_STEP]
 
 
 @pytest.mark.parametrize(
-    ("way", "sequences"),
+    ("way", "sequences", "scales"),
     [
-        ("one_optimizer", [3, 6, 9, 12, 15]),
-        ("two_optimizers", [3, 6, 9, 12, 15]),
-        ("zero", [3, 6, 9, 12, 15]),
-        ("step_raises", [3, 6, 9, 12, 15]),
-        ("begins_anew", [3, 6, 9, 12, 15]),
-        ("phases", [3, 6, 54, 57, 60]),  # the sixteenth step of the second optimizer is the first that counts
-        ("two_threads", [0, *range(3, 33, 3)]),
-        ("in_backward", [3, 6, 9, 12, 15]),
-        ("container", [3, 6, 9, 12, 15]),
-        ("closures", [3, 6, 9, 12, 15]),
-        ("scaled", [3, 6, 9, 12, 15]),
-        ("scaled_by_fsdp", [4, 8, 12, 16, 20]),
-        ("scaled_and_wrapped", [3, 6, 9, 12, 15]),
-        ("scaled_and_fused", [3, 6, 9, 12, 15]),
-        ("scaler_off", [3, 6, 9, 12, 15]),
-        ("marked", [3, 6, 9, 12, 15]),  # the optimizer has ended the step of the first mark
-        ("windows", [64, 128, 192, 256, 320]),
-        ("windows_until_optimizer", [64, 67, 131, 195, 259]),
+        ("one_optimizer", USUAL, None),
+        ("two_optimizers", USUAL, None),
+        ("zero", USUAL, None),
+        ("step_raises", USUAL, None),
+        ("begins_anew", USUAL, None),
+        ("phases", [3, 6, 54, 57, 60], None),  # the sixteenth step of the second optimizer is the first that counts
+        ("two_threads", [0, *range(3, 33, 3)], None),
+        ("in_backward", USUAL, None),
+        ("container", USUAL, None),
+        ("closures", USUAL, None),
+        ("scaled", USUAL, OVERFLOWS),
+        ("scaled_by_fsdp", [4, 8, 12, 16, 20], OVERFLOWS),
+        ("scaled_and_wrapped", USUAL, OVERFLOWS),
+        ("scaled_and_fused", USUAL, [None, *OVERFLOWS[1:]]),  # called without asking the scaler
+        ("scaler_off", USUAL, None),
+        ("marked", USUAL, None),  # the optimizer has ended the step of the first mark
+        ("windows", [64, 128, 192, 256, 320], None),
+        ("windows_until_optimizer", [64, 67, 131, 195, 259], None),
     ],
 )
-def test_steps(jobs: Jobs, way: str, sequences: list[int]) -> None:
+def test_steps(tape_of: TapeOf, way: str, sequences: list[int], scales: list[float | None] | None) -> None:
     """Each way of training gives the expected steps, each with sequence and loss scale at its end."""
-    [tape] = jobs.run("steps", 1, way).tapes
+    tape = tape_of(way)
     assert [(mark.step, mark.sequence) for mark in tape.steps] == list(enumerate(sequences))
     assert tape.status.step == len(sequences)
-    scales = SCALES.get(way, [None] * len(sequences))
-    assert [mark.scale for mark in tape.steps] == scales
+    assert [mark.scale for mark in tape.steps] == (scales or [None] * len(sequences))
     for operation in tape.operations:
         assert operation.raw.step == sum(mark.number < operation.raw.number for mark in tape.steps)
         assert operation.raw.step == sum(mark.sequence < operation.raw.sequence for mark in tape.steps)
+
+
+@pytest.mark.parametrize(
+    ("way", "steps"),
+    [
+        ("one_optimizer", {"SGD": 5}),
+        ("two_optimizers", {"SGD": 3 * 5}),
+        ("zero", {"ZeroRedundancyOptimizer": 5}),
+        ("two_threads", {"SGD": 1 + 4 * 5}),
+        ("container", {"Container": 5}),
+        ("in_backward", {"SGD": 1 + 5 * MAX_IN_STEP}),  # the first optimizer is the one that ends the steps
+        ("forks", {"SGD": 5}),
+        ("scaled", {"SGD": 2}),
+        ("marked", {"SGD": 5}),
+    ],
+)
+def test_steps_of_optimizers(tape_of: TapeOf, way: str, steps: dict[str, int]) -> None:
+    """Every outermost step on any thread is recorded, up to a bound in each training step, with its class."""
+    found = optimizer_steps(tape_of(way))
+    assert Counter(optimizer for _, optimizer in found) == steps
+    assert {activity.how for activity, _ in found} == {How.CALL}
+    assert tape_of(way).lost == 0
+
+
+def test_optimizer_belongs_to_the_step_that_it_ends(tape_of: TapeOf) -> None:
+    """It begins behind the collectives of its training step, and ends before that does."""
+    tape = tape_of("one_optimizer")
+    for (activity, _), mark in zip(optimizer_steps(tape), tape.steps, strict=True):
+        last = [operation.raw for operation in tape.operations if operation.raw.step == mark.step][-1]
+        assert activity.completed_ns is not None
+        assert last.entered_ns < activity.entered_ns < activity.completed_ns <= mark.ended_ns
+        assert activity.step == mark.step
+
+
+def test_collectives_within_an_optimizer(tape_of: TapeOf) -> None:
+    """LBFGS calls its closure, with backward and collectives, within its step; these stay operations."""
+    tape = tape_of("closures")
+    assert [optimizer for _, optimizer in optimizer_steps(tape)] == ["LBFGS"] * 5
+    for number, (activity, _) in enumerate(optimizer_steps(tape)):
+        within = [one.raw for one in tape.operations if one.raw.step == number]
+        assert len(within) == 3
+        assert activity.completed_ns is not None
+        for operation in within:
+            assert activity.entered_ns < operation.entered_ns < activity.completed_ns
+
+
+def test_killed_within_an_optimizer(tape_of: TapeOf) -> None:
+    """A step in which its process is killed stays open on the tape."""
+    assert [activity.how for activity, _ in optimizer_steps(tape_of("killed"))] == [How.CALL, None]

@@ -17,7 +17,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from otel_torchdist import mark_step
 from otel_torchdist.capture.training.steps import TAKES_OVER_AFTER
-from tests.support.ranks.rank import join, start_capture
+from otel_torchdist.tape.figures import read_figures
+from tests.support.ranks.rank import join, own_tape, say, start_capture
 
 STEPS = 5
 
@@ -285,6 +286,17 @@ def windows_until_optimizer() -> None:
     for _ in range(STEPS - 1):
         optimizer.step()
         communicate(64)
+
+
+def amounts() -> None:
+    """Say what a step has processed: numbers, one of them beyond integers of 64 bits in the sum, and what is none."""
+    mark_step(samples=8, tokens=8 * 512, flops=1e25)
+    mark_step(samples=0.0, flops=1e25)
+    for bad in (-1, math.nan, math.inf, "8", torch.tensor(8)):
+        mark_step(samples=bad)  # type: ignore[arg-type]  # bad on purpose
+    mark_step(tokens=-2)
+    figures = read_figures(own_tape(capture).words)
+    say(samples=figures.samples, tokens=figures.tokens, flops=figures.flops)
 
 
 mark_step()  # switched off, it does nothing
