@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.jobs.faults.ends.endings import ENDINGS, observe_ending, observe_kill
-from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
-from tests.jobs.faults.outcome import Outcome, observe, observe_finding
+from tests.jobs.faults.faulty_job import THRESHOLD_S, faulty_job
+from tests.jobs.faults.outcome import Outcome, observe, observe_findings
 from tests.jobs.faults.rows import FINDING_ROWS, NO_STALL, NODE_ROWS, ROWS, SPINNING, FindingRow, Row
 from tests.jobs.faults.simulated.healthy import ALL_ROUTINES, STEPS_OF_A_JOB, run_jobs, show
 from tests.jobs.faults.simulated.worlds import Score
 from tests.support.launch.nodes import Nodes, nodes, why_not
 from tests.support.launch.warm_python import WarmPython
-from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 
 WORLDS: Final = 1_000
 HEALTHY_JOBS: Final = len(ALL_ROUTINES)
@@ -43,10 +40,10 @@ def main() -> int:
         _add(table, row.title, outcome)
     for row in FINDING_ROWS:
         console.print(f"{row.title}, without a stall …")
-        outcome = _run(python, row)
-        wrong += bool(outcome.problems)
-        _add(table, f"{row.title}, without a stall", outcome)
-    rows = len(ROWS) + 1 + len(FINDING_ROWS)
+        for finding, outcome in zip(row.here, _find(python, row), strict=True):
+            wrong += bool(outcome.problems)
+            _add(table, finding.name, outcome)
+    rows = len(ROWS) + 1 + sum(len(row.here) for row in FINDING_ROWS)
     if why_not():
         console.print(f"faults between two nodes are left out: {why_not()}")
     else:
@@ -115,32 +112,26 @@ def _add(table: Table, title: str, outcome: Outcome) -> None:
     table.add_row(title, outcome.verdict, outcome.ranks, age, said)
 
 
-def _run(python: WarmPython, row: Row | FindingRow, two: Nodes | None = None) -> Outcome:
-    is_finding = isinstance(row, FindingRow)
-    usual = Row(row.name, row.title, row.verdict, row.ranks, row.said, size=row.size) if is_finding else row
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryDirectory(prefix="otel-torchdist-faults-", dir="/dev/shm") as base,
-        OtlpReceiver(GRPC, host=two.outside if two is not None else "127.0.0.1") as receiver,
-    ):
-        job = FaultyJob(
-            python,
-            Path(folder),
-            Path(base) / "tapes",
-            receiver,
-            [row.name],
-            ranks=usual.size if two is None else 4,
-            environ=NO_STALL | row.environ if isinstance(row, FindingRow) else row.environ,
-            of_rank=usual.of_rank,
-            worker=usual.worker,
-            nodes=two,
-        )
+def _run(python: WarmPython, row: Row, two: Nodes | None = None) -> Outcome:
+    size = row.size if two is None else 4
+    others = {"environ": row.environ, "of_rank": row.of_rank, "worker": row.worker, "nodes": two}
+    with faulty_job(python, row.name, ranks=size, **others) as job:
         try:
-            return observe_finding(row, job) if isinstance(row, FindingRow) else observe(row, job)
+            return observe(row, job)
         except AssertionError as error:
-            return Outcome("-", "", "", 0.0, 0.0, (str(error),))
-        finally:
-            job.kill()
+            return _missing(error)
+
+
+def _find(python: WarmPython, row: FindingRow) -> list[Outcome]:
+    with faulty_job(python, row.name, ranks=row.size, environ=NO_STALL | row.environ) as job:
+        try:
+            return observe_findings(row, job)
+        except AssertionError as error:
+            return [_missing(error)] * len(row.here)
+
+
+def _missing(error: AssertionError) -> Outcome:
+    return Outcome("-", "", "", 0.0, 0.0, (str(error),))
 
 
 if __name__ == "__main__":

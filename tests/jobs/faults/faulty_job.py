@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import os
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from otel_torchdist import semconv
 from otel_torchdist.job.peers import peers_files, read_peers
@@ -17,8 +19,9 @@ from tests.support.commands.running import is_agent, processes_of
 from tests.support.launch.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import Done, WarmPython
-from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.waiting import until
+from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
+from tests.support.tapes.memory import memory_directory
+from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 
 WORKER = Path(__file__).parent / "workers" / "faulty.py"
 THRESHOLD_S = 2.0
@@ -26,13 +29,14 @@ STARTUP_S = 60.0
 TALKED_S = 2.0
 """How long agents that know each other need until they have asked and answered."""
 
-_ports = itertools.count(20_001)
+_numbers = itertools.count(1)
 
 
 class FaultyJob:
     """Ranks that run the worker script.
 
     Attributes:
+        folder: For files that the ranks need.
         base: Base directory of their tapes.
         receiver: Where spans go.
         done: The ranks, once all have ended.
@@ -56,7 +60,7 @@ class FaultyJob:
         """Start the ranks.
 
         Args:
-            python: Runs nothing else meanwhile.
+            python: From which they are forked.
             folder: For files that the ranks need.
             base: Base directory of their tapes.
             receiver: Where spans go.
@@ -68,8 +72,10 @@ class FaultyJob:
             nodes: Where the ranks run, the same number on each node.
             timeout_s: After which they are killed.
         """
-        self.base, self.receiver = base, receiver
+        self.folder, self.base, self.receiver = folder, base, receiver
         self.done: list[Done] = []
+        self._number = next(_numbers)
+        self._waits: dict[int, dict[str, float]] = {}
         self._gate, self._pids, self._unwatched = folder / "gate", folder / "pids", folder / "unwatched"
         self._gate.touch()
         self._unwatched.touch()
@@ -78,7 +84,7 @@ class FaultyJob:
             **QUIET,
             "GLOO_SOCKET_IFNAME": "lo",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
+            "MASTER_PORT": str(20_000 + self._number),  # names the job; the store is a file
             "STORE": f"file://{folder}/store",
             "UNWATCHED": str(self._unwatched),
             "WORLD_SIZE": str(ranks),
@@ -118,6 +124,7 @@ class FaultyJob:
             if self._agents > 1:
                 until(self.agents_have_met, STARTUP_S)
                 time.sleep(TALKED_S)
+        self._waits = {pid: core_waits_s(pid) for pid in self.agents()}
         self._unwatched.unlink(missing_ok=True)
 
     def agents_have_met(self) -> bool:
@@ -134,7 +141,7 @@ class FaultyJob:
             "LOCAL_RANK": str(rank % here),
             "LOCAL_WORLD_SIZE": str(here),
             "MASTER_ADDR": nodes.addresses[0],
-            "STORE": f"tcp://{nodes.addresses[0]}:29500",  # hosted by rank 0
+            "STORE": f"tcp://{nodes.addresses[0]}:{29_500 + self._number}",  # hosted by rank 0
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(self.base / f"node-{node}"),
         }
 
@@ -177,6 +184,14 @@ class FaultyJob:
         """Process ids of the job's agents."""
         return [pid for pid in processes_of(self.base) if is_agent(pid)]
 
+    def lag_s(self) -> float:
+        """How long its agents were kept from a core since the ranks may go on to the fault."""
+        lags_s = [0.0]
+        for pid in self.agents():
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                lags_s.append(waited_for_a_core_s(pid, self._waits.get(pid)))
+        return max(lags_s)
+
     def open_gate(self) -> None:
         """Release the ranks that are late."""
         self._gate.unlink(missing_ok=True)
@@ -200,3 +215,15 @@ class FaultyJob:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._thread.join()
+
+
+@contextlib.contextmanager
+def faulty_job(python: WarmPython, *arguments: str, nodes: Nodes | None = None, **others: Any) -> Iterator[FaultyJob]:
+    """Run a job with a receiver and directories of its own; nothing of it is left after the block."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        base = stack.enter_context(memory_directory())
+        receiver = stack.enter_context(OtlpReceiver(GRPC, host=nodes.outside if nodes is not None else "127.0.0.1"))
+        job = FaultyJob(python, folder, base / "tapes", receiver, arguments, nodes=nodes, **others)
+        stack.callback(job.kill)
+        yield job

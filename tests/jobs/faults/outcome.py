@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob
-from tests.jobs.faults.rows import FindingRow, Row
+from tests.jobs.faults.rows import Finding, FindingRow, Row
 from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until
 
@@ -50,6 +51,7 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
     sentence, age_s = root.error or "", float(found[semconv.STALL_AGE])
     line = _line_of(row, job, root) if row.line and ranks else 0
     marked = _marked(row, job)
+    due_s = row.due_s + job.lag_s()
     checks = {
         f"the verdict is {verdict}, not {row.verdict}": verdict == row.verdict,
         f"ranks {ranks or 'none'} are named, not {row.ranks or 'none'}": ranks == row.ranks,
@@ -57,32 +59,49 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
         f"it does not say: {row.said}": row.said in sentence,
         f"it does not name line {row.line_number}": not row.line or f"{row.worker.name}:{row.line_number}" in sentence,
         f"the bar shows line {line}, not {row.line_number}": not row.line or line == row.line_number,
-        f"it came {age_s:.1f} s after the beginning": age_s <= row.due_s,
-        f"it arrived {arrived_s:.1f} s after the beginning": arrived_s <= row.due_s + ON_ITS_WAY_S,
+        f"it came {age_s:.1f} s after the beginning": age_s <= due_s,
+        f"it arrived {arrived_s:.1f} s after the beginning": arrived_s <= due_s + ON_ITS_WAY_S,
         "there is more than one incident": len({one.trace_id for one in job.roots()}) == 1,
     }
-    problems = tuple(problem for problem, is_well in checks.items() if not is_well)
-    return Outcome(verdict, ranks, sentence, age_s, arrived_s, problems)
+    return Outcome(verdict, ranks, sentence, age_s, arrived_s, _failed(checks))
 
 
-def observe_finding(row: FindingRow, job: FaultyJob) -> Outcome:
-    """Wait for a finding in a job without a stall, and compare it with what the row asks for.
+def observe_health(row: Row, job: FaultyJob) -> Outcome:
+    """Wait for the end of a job without a fault, about which nothing is reported."""
+    codes = [done.code for done in job.join()]
+    spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
+    shown = [span.name for span in spans if "stall" in span.name or "in progress" in span.name]
+    checks = {f"its ranks end with {codes}": codes == [0] * row.size, f"{shown} is reported": not shown}
+    return Outcome("", "", "", 0.0, 0.0, _failed(checks))
+
+
+def observe_findings(row: FindingRow, job: FaultyJob) -> list[Outcome]:
+    """Wait for the findings in a job without a stall, and compare them with what the row asks for.
 
     Raises:
-        AssertionError: No finding came.
+        AssertionError: Fewer came.
     """
-    until(job.findings, 60)
-    found = job.findings()[0]
+    until(lambda: len(job.findings()) >= len(row.here), 60, lambda: str([found.error for found in job.findings()]))
+    spans = job.findings()
+    return [_compared(finding, spans, len(spans) - len(row.here), job) for finding in row.here]
+
+
+def _compared(finding: Finding, spans: Sequence[ReceivedSpan], more: int, job: FaultyJob) -> Outcome:
+    of_it = [span for span in spans if (span.error or "").startswith(finding.said)]
+    found = (of_it or [*spans])[0]
     verdict, ranks = str(found.attributes[semconv.VERDICT]), str(found.attributes.get(semconv.VERDICT_RANKS, ""))
-    sentence = found.error or ""
     checks = {
-        f"the verdict is {verdict}, not {row.verdict}": verdict == row.verdict,
-        f"ranks {ranks or 'none'} are named, not {row.ranks}": ranks == row.ranks,
-        f"it does not say: {row.said}": sentence.startswith(row.said),
+        f"it is said {len(of_it)} times: {finding.said}": len(of_it) == 1,
+        f"the verdict is {verdict}, not {finding.verdict}": verdict == finding.verdict,
+        f"ranks {ranks or 'none'} are named, not {finding.ranks}": ranks == finding.ranks,
+        f"there are {more} more findings": more == 0,
         "there is a stall": job.roots() == [],
     }
-    problems = tuple(problem for problem, is_well in checks.items() if not is_well)
-    return Outcome(verdict, ranks, sentence, 0.0, 0.0, problems)
+    return Outcome(verdict, ranks, found.error or "", 0.0, 0.0, _failed(checks))
+
+
+def _failed(checks: Mapping[str, bool]) -> tuple[str, ...]:
+    return tuple(problem for problem, is_well in checks.items() if not is_well)
 
 
 def _marked(row: Row, job: FaultyJob) -> tuple[int, ...]:

@@ -282,16 +282,37 @@ def why_not_here(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class FindingRow:
+class Finding:
     """Something wrong that holds up no rank; attributes as in `Row`."""
 
     name: str
-    title: str
     verdict: str
     ranks: str
     said: str
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """A job with faults that hold up no rank; attributes as in `Row`.
+
+    Attributes:
+        findings: What is reported, each once.
+    """
+
+    title: str
+    findings: tuple[Finding, ...]
     environ: dict[str, str] = field(default_factory=dict[str, str])
     size: int = 3
+
+    @property
+    def here(self) -> tuple[Finding, ...]:
+        """The findings that this torch allows."""
+        return tuple(finding for finding in self.findings if not why_not_here(finding.name))
+
+    @property
+    def name(self) -> str:
+        """Names of the faults in the worker."""
+        return ",".join(finding.name for finding in self.here)
 
 
 NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
@@ -299,79 +320,53 @@ NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
 ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
 FINDINGS: Final = (
     FindingRow(
-        "silent_dtype",
-        "different dtype, of the same length",
-        "mismatched",
-        "2",
-        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
+        "calls that differ on one rank",
+        (
+            Finding("silent_dtype", "mismatched", "2", "rank 2 has dtype int32 where ranks 0-1 have float32 in all_r"),
+            Finding("silent_reduce_op", "mismatched", "2", "rank 2 has reduce op max where ranks 0-1 have sum in all_"),
+            Finding("silent_splits", "mismatched", "0,2", "rank 2 sends 2 rows to rank 0, which expects 3, in all_to_"),
+            Finding("transposed", "mismatched", "2", "rank 2 has dimensions 8x4 where ranks 0-1 have 4x8 in all_reduc"),
+        ),
     ),
     FindingRow(
-        "nan",
-        "a value that is not a number",
-        "non_finite",
-        "2",
-        "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce",
+        "a value that is not a number, and a result overwritten before the wait",
+        (
+            Finding("nan", "non_finite", "2", "rank 2 is the first with values that are not numbers (NaN) in the in"),
+            Finding("overwritten", "diverged", "2", "rank 2 has another result of all_reduce"),
+        ),
         ALL_VALUES,
     ),
     FindingRow(
-        "overwritten",
-        "result overwritten before the wait",
-        "diverged",
-        "2",
-        "rank 2 has another result of all_reduce",
-        ALL_VALUES,
+        "straggler of 30 %", (Finding("straggler", "straggler", "2", "rank 2 is a straggler: it came last in "),)
     ),
-    FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
 )
-"""One of each, without a stall."""
+"""One of each."""
+_ORDER: Final = "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3"
+_LOCKED: Final = f"ranks 0-2 are in lock_file at faulty.py:{_line_number('# a lock file')}: no rank is in an operation"
+_SLOW: Final = "rank 2 is a straggler because it waits for data"
 FINDING_VARIANTS: Final = (
+    FindingRow("groups created in another order", (Finding("silent_order", "mismatched", "3", _ORDER),), size=4),
     FindingRow(
-        "silent_order",
-        "groups created in another order",
-        "mismatched",
-        "3",
-        "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3",
-        size=4,
-    ),
-    FindingRow(
-        "silent_reduce_op",
-        "different reduce op",
-        "mismatched",
-        "2",
-        "rank 2 has reduce op max where ranks 0-1 have sum in all_reduce",
-    ),
-    FindingRow(
-        "silent_splits",
-        "split sizes that do not fit, fewer rows than expected",
-        "mismatched",
-        "0,2",
-        "rank 2 sends 2 rows to rank 0, which expects 3, in all_to_all_single",
-    ),
-    FindingRow(
-        "short_dtype",
-        "different dtype in a job that is over at once",
-        "mismatched",
-        "2",
-        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
-    ),
-    FindingRow(
-        "transposed",
-        "tensor transposed on one rank",
-        "mismatched",
-        "2",
-        "rank 2 has dimensions 8x4 where ranks 0-1 have 4x8 in all_reduce",
-    ),
-    FindingRow(
-        "lock_file",
         "all ranks wait for a lock file",
-        "idle",
-        "0-2",
-        f"ranks 0-2 are in lock_file at faulty.py:{_line_number('# a lock file')}: no rank is in an operation",
+        (Finding("lock_file", "idle", "0-2", _LOCKED),),
         {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000", "OTEL_PYTHON_TORCHDIST_IDLE_AFTER": "1"},
     ),
-    FindingRow(
-        "slow_data", "slow data on one rank", "straggler", "2", "rank 2 is a straggler because it waits for data"
-    ),
+    FindingRow("slow data on one rank", (Finding("slow_data", "straggler", "2", _SLOW),)),
 )
 """Further cases of the same findings."""
 FINDING_ROWS: Final = (*FINDINGS, *FINDING_VARIANTS)
+_MAXIMUM: Final = "rank 3 has reduce op max where ranks 0-2 have sum in"
+_NAN: Final = "rank 3 is the first with values that are not numbers (NaN) in the inputs of all_reduce"
+NODE_FINDINGS: Final = (
+    FindingRow(
+        "different reduce op",
+        (Finding("silent_reduce_op", "mismatched", "3", _MAXIMUM),),
+        NO_STALL | {"SILENT_PAUSE_S": "0.02"},
+    ),
+    FindingRow(
+        "a value that is not a number",
+        (Finding("nan", "non_finite", "3", _NAN),),
+        NO_STALL | {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all"},
+    ),
+)
+"""Findings between two nodes with two ranks each."""

@@ -31,7 +31,7 @@ def without_numbers(sentence: str | None, checkpoint: str) -> str:
     return re.sub(r"\d+(\.\d+)? s", "N s", text)
 
 
-def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
+def test_full_disk_and_hang(start: Callable[..., FaultyJob]) -> None:
     """A save that fails is a finding with rank and error; of one that hangs, the verdict says in which stage."""
     job = start("full_then_hangs", worker=WORKER, ranks=2)
     root, _ = job.first_verdict()
@@ -39,7 +39,7 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> 
     job.open_gate()
     assert [done.code for done in job.join()] == [0, 0]
     assert root.attributes[semconv.VERDICT_RANKS] == "1"
-    assert without_numbers(root.error, str(tmp_path / "saved")) == (
+    assert without_numbers(root.error, str(job.folder / "saved")) == (
         "rank 1 is in checkpoint save CKPT, write_data, for N s (50.0 kB), and has not entered all_gather (sequence N, "
         "default_pg) for N s; it is in hang at "
         f"saving.py:{line_of('hangs')}; 1 of 2 ranks waits in stage write of the checkpoint; "
@@ -48,19 +48,19 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob], tmp_path: Path) -> 
     [found] = job.findings()
     assert found.name == "finding: checkpoint save (checkpoint_failed)"
     assert found.attributes[semconv.VERDICT_RANKS] == "1"
-    assert without_numbers(found.error, str(tmp_path / "lost")) == (
+    assert without_numbers(found.error, str(job.folder / "lost")) == (
         "checkpoint save CKPT in step N has failed on rank 1, in write_data: OSError: [Errno 28] No space left on "
         "device; rank 0 received it"
     )
 
 
 @pytest.mark.thorough
-def test_killed_in_write_data(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
+def test_killed_in_write_data(start: Callable[..., FaultyJob]) -> None:
     """The verdict on a death says in which stage the process was, and its stage does not stay open for ever."""
     job = start("killed", worker=WORKER, ranks=2)
     root, _ = job.first_verdict()
     job.join()
-    sentence = without_numbers(root.error, str(tmp_path / "saved"))
+    sentence = without_numbers(root.error, str(job.folder / "saved"))
     assert root.attributes[semconv.VERDICT] == "dead"
     assert "; it was in checkpoint save CKPT, write_data, for N s (50.0 kB); it was last in " in sentence
     named = "write_data was still in progress when the process was gone"

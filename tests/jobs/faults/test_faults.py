@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 
 import pytest
 
-from tests.jobs.faults.faulty_job import WORKER, FaultyJob
-from tests.jobs.faults.outcome import observe
+from tests.jobs.faults.faulty_job import faulty_job
+from tests.jobs.faults.outcome import Outcome, observe, observe_health
 from tests.jobs.faults.rows import MESSAGES, THREADS, VARIANTS, VERDICTS, Row
-from tests.jobs.faults.tiers import params_of
+from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
+from tests.support.launch.warm_python import WarmPython
+
+HEALTHY = Row("all", "all as they should be", "", "", "")
+OTHERS_HEALTHY = (
+    Row("all", "of four ranks", "", "", "", size=4),
+    Row("all", "with threads", "", "", "", worker=THREADS),
+    Row("all", "with messages", "", "", "", worker=MESSAGES),
+)
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Mapping[str, Future[Outcome]]]:
+    """What is reported of each fault, and of jobs without one."""
+
+    def run(row: Row) -> Outcome:
+        arguments = [row.name] if row.verdict else [row.name, "healthy"]
+        others = {"worker": row.worker, "ranks": row.size, "environ": row.environ, "of_rank": row.of_rank}
+        with faulty_job(warm_python, *arguments, **others) as job:
+            return observe(row, job) if row.verdict else observe_health(row, job)
+
+    with side_by_side(run, selected(request, "row")) as outcomes:
+        yield outcomes
 
 
 @pytest.mark.parametrize("row", params_of(VERDICTS, VARIANTS))
-def test_fault(row: Row, start: Callable[..., FaultyJob]) -> None:
+def test_fault(row: Row, outcomes: Mapping[str, Future[Outcome]]) -> None:
     """The first report of a fault to the Collector names its kind, its ranks and their line, in time."""
-    outcome = observe(row, start(row.name, worker=row.worker, ranks=row.size, environ=row.environ, of_rank=row.of_rank))
+    outcome = outcomes[row.title].result()
     assert outcome.problems == (), outcome.sentence
 
 
-@pytest.mark.parametrize(
-    ("worker", "ranks"),
-    [
-        (WORKER, 3),
-        pytest.param(WORKER, 4, marks=pytest.mark.thorough),
-        pytest.param(THREADS, 3, marks=pytest.mark.thorough),
-        pytest.param(MESSAGES, 3, marks=pytest.mark.thorough),
-    ],
-)
-def test_healthy_run_of_the_same_script(start: Callable[..., FaultyJob], worker: Path, ranks: int) -> None:
+@pytest.mark.parametrize("row", params_of([HEALTHY], OTHERS_HEALTHY))
+def test_healthy_run_of_the_same_script(row: Row, outcomes: Mapping[str, Future[Outcome]]) -> None:
     """Each of these steps as it should have been written: the job ends well, and nothing is reported."""
-    job = start("all", "healthy", worker=worker, ranks=ranks)
-    assert [done.code for done in job.join()] == [0] * ranks
-    spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
-    assert [span.name for span in spans if "stall" in span.name or "in progress" in span.name] == []
+    assert outcomes[row.title].result().problems == ()

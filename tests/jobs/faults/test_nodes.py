@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pytest
 
 from otel_torchdist import semconv
-from tests.jobs.faults.faulty_job import WORKER, FaultyJob
-from tests.jobs.faults.outcome import observe, observe_finding
-from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_VARIANTS, ON_NODES, FindingRow, Row, why_not_here
-from tests.jobs.faults.tiers import params_of
+from tests.jobs.faults.faulty_job import WORKER, FaultyJob, faulty_job
+from tests.jobs.faults.outcome import Outcome, observe, observe_findings
+from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_FINDINGS, NODE_VARIANTS, ON_NODES, FindingRow, Row
+from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.nodes import Nodes, nodes, why_not
 from tests.support.launch.warm_python import WarmPython
-from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
-from tests.support.tapes.memory import memory_directory
+from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until
 
 WHY_NOT = why_not()
@@ -34,54 +33,54 @@ def two() -> Iterator[Nodes]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest, warm_python: WarmPython, two: Nodes
+) -> Iterator[Mapping[str, Future[Outcome]]]:
+    """What is reported of each fault, once."""
+
+    def run(row: Row | FindingRow) -> Outcome:
+        with faulty_job(warm_python, row.name, environ=row.environ, ranks=4, nodes=two) as job:
+            if isinstance(row, Row):
+                return observe(row, job)
+            [outcome] = observe_findings(row, job)
+            job.open_gate()
+            assert [done.code for done in job.join()] == [0] * 4
+            assert len(job.findings()) == 1
+            return outcome
+
+    with side_by_side(run, selected(request, "row")) as outcomes:
+        yield outcomes
+
+
 @pytest.fixture
-def start(warm_python: WarmPython, two: Nodes, tmp_path: Path) -> Iterator[Callable[..., FaultyJob]]:
-    """Starts a job on them; see `FaultyJob` for its arguments."""
+def start(
+    outcomes: Mapping[str, Future[Outcome]], warm_python: WarmPython, two: Nodes
+) -> Iterator[Callable[..., FaultyJob]]:
+    """Starts a job on them once all others have ended; see `FaultyJob` for its arguments."""
+    wait(outcomes.values())
     with contextlib.ExitStack() as stack:
-        base = stack.enter_context(memory_directory())
         stack.callback(two.join)
-        receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
 
         def start(*arguments: str, **others: Any) -> FaultyJob:
-            job = FaultyJob(warm_python, tmp_path, base, receiver, arguments, ranks=4, nodes=two, **others)
-            stack.callback(job.kill)
-            return job
+            return stack.enter_context(faulty_job(warm_python, *arguments, ranks=4, nodes=two, **others))
 
         yield start
 
 
 @pytest.mark.parametrize("row", params_of(ON_NODES, NODE_VARIANTS))
-def test_fault_on_the_other_node(row: Row, start: Callable[..., FaultyJob]) -> None:
+def test_fault_on_the_other_node(row: Row, outcomes: Mapping[str, Future[Outcome]]) -> None:
     """The first report to the Collector names kind, ranks and line, whichever agent has seen them."""
-    outcome = observe(row, start(row.name, environ=row.environ))
+    outcome = outcomes[row.title].result()
     assert outcome.problems == (), outcome.sentence
 
 
-@pytest.mark.thorough
-@pytest.mark.skipif(bool(why_not_here("silent_reduce_op")), reason=why_not_here("silent_reduce_op"))
-def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> None:
-    """One odd call among hundreds, on the other node, is reported once, with the field and the rank."""
-    row = FindingRow("silent_reduce_op", "", "mismatched", "3", "rank 3 has reduce op max where ranks 0-2 have sum in")
-    job = start(row.name, environ={**NO_STALL, "SILENT_PAUSE_S": "0.02"})
-    outcome = observe_finding(row, job)
-    job.open_gate()
-    assert [done.code for done in job.join()] == [0] * 4
+@pytest.mark.parametrize("row", params_of([], [row for row in NODE_FINDINGS if row.here]))
+def test_finding_on_the_other_node(row: FindingRow, outcomes: Mapping[str, Future[Outcome]]) -> None:
+    """An odd call among hundreds, and an odd value, are reported once, with the rank, and without a stall."""
+    outcome = outcomes[row.title].result()
     assert outcome.problems == (), outcome.sentence
-    assert len(job.findings()) == 1
-
-
-@pytest.mark.thorough
-def test_value_that_is_not_a_number(start: Callable[..., FaultyJob]) -> None:
-    """It is brought by a rank of the other node, whose values are compared with those of all others."""
-    said = "rank 3 is the first with values that are not numbers (NaN) in the inputs of all_reduce"
-    row = FindingRow("nan", "", "non_finite", "3", said)
-    job = start(row.name, environ={**NO_STALL, "OTEL_PYTHON_TORCHDIST_NUMERICS": "all"})
-    outcome = observe_finding(row, job)
-    job.open_gate()
-    assert [done.code for done in job.join()] == [0] * 4
-    assert outcome.problems == (), outcome.sentence
-    assert "those of ranks 0-2 were finite" in outcome.sentence
-    assert len(job.findings()) == 1
+    assert outcome.verdict != "non_finite" or "those of ranks 0-2 were finite" in outcome.sentence
 
 
 @pytest.mark.thorough
@@ -145,14 +144,14 @@ def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
     assert {(root.trace_id, root.attributes[semconv.VERDICT_RANKS]) for root in job.roots()} == {(root.trace_id, "3")}
 
 
-def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes, tmp_path: Path) -> None:
+def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> None:
     """Each half reports that the other one's agent does not answer, in one trace; both report when it is over."""
     job = start("cut")
     until(job.agents_have_met)
     time.sleep(3)  # long enough for an exchange too, which agents without a stall make every 2 s
-    pause = tmp_path / "pause"
+    pause = job.folder / "pause"
     pause.touch()
-    until(lambda: len(list(tmp_path.glob("paused-*"))) == 4)
+    until(lambda: len(list(job.folder.glob("paused-*"))) == 4)
     two.part()
     pause.unlink()
     root, _ = job.first_verdict()

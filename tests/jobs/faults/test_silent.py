@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 import pytest
 
 from otel_torchdist import semconv
-from tests.jobs.faults.faulty_job import FaultyJob
-from tests.jobs.faults.outcome import observe_finding
-from tests.jobs.faults.rows import ALL_VALUES, FINDING_VARIANTS, FINDINGS, NO_STALL, FindingRow, why_not_here
-from tests.jobs.faults.tiers import params_of
+from tests.jobs.faults.faulty_job import FaultyJob, faulty_job
+from tests.jobs.faults.outcome import Outcome, observe_findings
+from tests.jobs.faults.rows import ALL_VALUES, FINDING_VARIANTS, FINDINGS, NO_STALL, FindingRow
+from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
 from tests.support.commands.running import processes_of
+from tests.support.launch.warm_python import WarmPython
+from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until
 
 DUE_S = 15.0
@@ -23,41 +26,66 @@ GOOD_STEPS_S = 5.0
 """They take a second and a half, and more on a loaded machine."""
 
 
+@dataclass(frozen=True)
+class Found:
+    """What was reported about a job with faults that stall nothing.
+
+    Attributes:
+        outcomes: The reports, each compared with its row.
+        spans: The findings, also those of the job's end.
+        acts: What a command of the user's has printed about findings.
+        dumps: How many bundles of evidence there are.
+    """
+
+    outcomes: list[Outcome]
+    spans: list[ReceivedSpan]
+    acts: list[str]
+    dumps: int
+
+
+@pytest.fixture(scope="module")
+def found(
+    request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Future[Found]]]:
+    """What is reported about each job, which goes on until then; a command and evidence follow each finding."""
+
+    def run(row: FindingRow) -> Found:
+        folder = tmp_path_factory.mktemp("acts")
+        said, dumps = folder / "said", folder / "dumps"
+        command = f"sh -c 'echo $TORCHDIST_STALL_VERDICT $TORCHDIST_STALL_RANKS >> {said}'"
+        actions = {
+            "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps),
+            "OTEL_PYTHON_TORCHDIST_ON_FINDING": f"dump,command:{command}",
+        }
+        with faulty_job(warm_python, row.name, ranks=row.size, environ=NO_STALL | row.environ | actions) as job:
+            job.wait_until_watched()
+            began = time.monotonic()
+            outcomes = observe_findings(row, job)
+            assert time.monotonic() - began <= GOOD_STEPS_S + DUE_S + job.lag_s()
+            until(lambda: said.exists() and len(said.read_text().splitlines()) >= len(row.here))
+            job.open_gate()
+            assert [done.code for done in job.join()] == [0] * row.size
+            assert job.roots() == []
+            return Found(outcomes, job.findings(), sorted(said.read_text().splitlines()), len([*dumps.glob("*.gz")]))
+
+    with side_by_side(run, selected(request, "row")) as found:
+        yield found
+
+
 @pytest.mark.parametrize("row", params_of(FINDINGS, FINDING_VARIANTS))
-def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
-    """In a job that goes on, the fault is reported once, in time, with its ranks, and no stall is reported."""
-    if why_not_here(row.name):
-        pytest.skip(why_not_here(row.name))
-    job = start(row.name, ranks=row.size, environ=NO_STALL | row.environ)
-    job.wait_until_watched()
-    began = time.monotonic()
-    outcome = observe_finding(row, job)
-    assert time.monotonic() - began <= GOOD_STEPS_S + DUE_S
-    job.open_gate()
-    assert [done.code for done in job.join()] == [0] * row.size
-    assert outcome.problems == (), outcome.sentence
-    assert len(job.findings()) == 1
-    assert job.roots() == []
+def test_finding(row: FindingRow, found: Mapping[str, Future[Found]]) -> None:
+    """In a job that goes on, each fault is reported once, in time, with its ranks, and no stall is reported."""
+    reported = found[row.title].result()
+    assert [problem for outcome in reported.outcomes for problem in outcome.problems] == []
+    assert len(reported.spans) == len(row.here)
 
 
-@pytest.mark.thorough
-def test_actions_on_a_finding(start: Callable[..., FaultyJob], tmp_path: Path) -> None:
-    """A command of the user's runs once, with the finding; evidence is written; the training goes on."""
-    said, dumps = tmp_path / "said", tmp_path / "dumps"
-    command = f"sh -c 'echo $TORCHDIST_STALL_VERDICT $TORCHDIST_STALL_RANKS >> {said}'"
-    actions = {
-        **NO_STALL,
-        "OTEL_PYTHON_TORCHDIST_NUMERICS": "all",
-        "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps),
-        "OTEL_PYTHON_TORCHDIST_ON_FINDING": f"dump,command:{command}",
-    }
-    job = start("nan", environ=actions)
-    until(said.exists, 60)
-    until(lambda: list(dumps.glob("*.tar.gz")), 30)
-    job.open_gate()
-    assert [done.code for done in job.join()] == [0, 0, 0]
-    assert said.read_text() == "non_finite 2\n"
-    assert len(list(dumps.glob("*.tar.gz"))) == 1
+@pytest.mark.parametrize("row", params_of(FINDINGS))
+def test_actions_on_a_finding(row: FindingRow, found: Mapping[str, Future[Found]]) -> None:
+    """A command of the user's runs once for each finding; evidence is written; the training goes on."""
+    reported = found[row.title].result()
+    assert reported.acts == sorted(f"{finding.verdict} {finding.ranks}" for finding in row.here)
+    assert reported.dumps >= 1
 
 
 @pytest.mark.thorough
@@ -69,16 +97,12 @@ def test_healthy_values(start: Callable[..., FaultyJob]) -> None:
     assert (job.findings(), job.roots()) == ([], [])
 
 
-@pytest.mark.thorough
-def test_what_a_straggler_costs(start: Callable[..., FaultyJob]) -> None:
+@pytest.mark.parametrize("row", params_of(FINDINGS[-1:]))
+def test_what_a_straggler_costs(row: FindingRow, found: Mapping[str, Future[Found]]) -> None:
     """A rank that computes for 82 ms where the others take 63 costs them about a fifth of their time."""
-    job = start("straggler", environ=NO_STALL)
-    outcome = observe_finding(FINDINGS[-1], job)
-    job.open_gate()
-    job.join()
-    [found] = job.findings()
-    assert 0.1 < found.attributes[semconv.STRAGGLER_SHARE] < 0.4, outcome.sentence
-    assert 0.013 < found.attributes[semconv.STRAGGLER_LATENESS] < 0.06
+    [span] = found[row.title].result().spans
+    assert 0.1 < span.attributes[semconv.STRAGGLER_SHARE] < 0.4, span.error
+    assert 0.013 < span.attributes[semconv.STRAGGLER_LATENESS] < 0.06
 
 
 @pytest.mark.parametrize(("fault", "codes"), [("short_dtype", {0}), ("failing_dtype", {1, -9})])

@@ -69,7 +69,7 @@ class WarmJob:
 
 
 class WarmPython:
-    """Starts the interpreter at the first use."""
+    """Starts the interpreter at the first use; any thread may start processes."""
 
     def __init__(self, *imports: str, environ: Mapping[str, str] | None = None, shared_in: Path | None = None) -> None:
         """Set up; the interpreter is started at the first use.
@@ -83,6 +83,7 @@ class WarmPython:
         self._environ = environ or {}
         self._shared_in = shared_in
         self._link: Link | None = None
+        self._asking = threading.Lock()
         self._numbers = itertools.count()
         self._asked: dict[tuple[int, str], Future[list[Any]]] = {}
         self._reader = threading.Thread(target=self._read)
@@ -123,12 +124,13 @@ class WarmPython:
             {"environ": {**os.environ, **environ}, "out": str(out), "err": str(err)}
             for environ, (out, err) in zip(environs, files, strict=True)
         ]
-        link = self._link or self._start()
         number = next(self._numbers)
         pids, codes = self._asked[number, "pids"], self._asked[number, "codes"] = Future(), Future()
         job = {"number": number, "argv": [str(script), *arguments], "processes": processes, "timeout_s": timeout_s}
-        link.asks.write(json.dumps(job) + "\n")
-        link.asks.flush()
+        with self._asking:
+            link = self._link or self._start()
+            link.asks.write(json.dumps(job) + "\n")
+            link.asks.flush()
         return WarmJob(pids.result(ANSWERED_S), codes, files)
 
     def _read(self) -> None:

@@ -1,8 +1,8 @@
-"""A training script without any knowledge of this package, with one fault: `faulty.py FAULT GATE PIDS [healthy]`.
+"""A training script without any knowledge of this package, with a fault: `faulty.py FAULT[,FAULT] GATE PIDS [healthy]`.
 
-Each function below is the step in which the fault shows, on every rank. `healthy` is how it should have been written. A
-rank that is to come late waits as long as the gate, a file, exists. Each rank leaves `reached RANK` beside the gate
-directly before the step.
+Each function below is the step in which the fault shows, on every rank; of several faults, each but the first has a
+group of its own. `healthy` is how it should have been written. A rank that is to come late waits as long as the gate, a
+file, exists. Each rank leaves `reached RANK` beside the gate directly before the step.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 last = size - 1
 is_faulty = rank == int(os.environ.get("FAULTY_RANK", last)) and not healthy
 gradient = torch.ones(4)
+group: dist.ProcessGroup | None = None
+"""In which a fault that stalls nothing shows."""
 GOOD_STEPS = int(os.environ.get("GOOD_STEPS", 30))
 
 
@@ -132,8 +134,8 @@ def silent_splits() -> None:
     expected = [3] * size
     sent = [2, *expected[1:]] if is_faulty else expected
     for _ in range(2):
-        dist.all_to_all_single(torch.empty(3 * size, 4), torch.ones(sum(sent), 4), expected, sent)
-        dist.all_reduce(gradient)
+        dist.all_to_all_single(torch.empty(3 * size, 4), torch.ones(sum(sent), 4), expected, sent, group=group)
+        dist.all_reduce(gradient, group=group)
 
 
 def root() -> None:
@@ -287,13 +289,11 @@ def silent_order() -> None:
     pairs = [[0, 2], [1, 3], [0, 1], [2, 3]]
     for pair in [*pairs[2:], *pairs[:2]] if is_faulty else pairs:
         dist.new_group(pair)
-    go_on()
 
 
 def silent_dtype() -> None:
     """The last rank reduces elements of another type, of the same length: gloo does not complain."""
-    dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
-    go_on()
+    dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient, group=group)
 
 
 def nan() -> None:
@@ -301,14 +301,13 @@ def nan() -> None:
     values = torch.ones(1_000)
     if is_faulty:
         values[500] = float("nan")
-    dist.all_reduce(values)
-    go_on()
+    dist.all_reduce(values, group=group)
 
 
 def overwritten() -> None:
     """The last rank writes into the result of an operation before it has waited for it."""
     values = torch.ones(1_000)
-    work = dist.all_reduce(values, async_op=True)
+    work = dist.all_reduce(values, group=group, async_op=True)
     if is_faulty:
         while not bool((values == size).all()):  # another rank may be late
             time.sleep(0.01)
@@ -316,7 +315,6 @@ def overwritten() -> None:
         values[500] += 1
     assert work is not None
     work.wait()
-    go_on()
 
 
 def short_dtype() -> None:
@@ -338,23 +336,21 @@ def failing_dtype() -> None:
 
 def transposed() -> None:
     """The last rank reduces a tensor that it has transposed: the same number of bytes, in another layout."""
-    dist.all_reduce(torch.ones(8, 4) if is_faulty else torch.ones(4, 8))
-    go_on()
+    dist.all_reduce(torch.ones(8, 4) if is_faulty else torch.ones(4, 8), group=group)
 
 
 def silent_reduce_op() -> None:
     """The last rank takes the maximum where the others sum: gloo does not complain."""
     pause_s = float(os.environ.get("SILENT_PAUSE_S", 0))
     for _ in range(100):  # the odd one is not among the latest calls at the next poll
-        dist.all_reduce(gradient)
+        dist.all_reduce(gradient, group=group)
         gradient.fill_(1.0)
         time.sleep(pause_s)
-    dist.all_reduce(gradient, op=dist.ReduceOp.MAX if is_faulty else dist.ReduceOp.SUM)
+    dist.all_reduce(gradient, op=dist.ReduceOp.MAX if is_faulty else dist.ReduceOp.SUM, group=group)
     for _ in range(100):
         gradient.fill_(1.0)
-        dist.all_reduce(gradient)
+        dist.all_reduce(gradient, group=group)
         time.sleep(pause_s)
-    go_on()
 
 
 def go_on(is_over: Callable[[], bool] = lambda: not gate.exists()) -> None:
@@ -492,6 +488,8 @@ FAULTS: dict[str, Callable[[], None]] = {
         silent_order,
     )
 }  # fmt: skip
+GO_ON = ("silent_order", "silent_dtype", "silent_splits", "nan", "overwritten", "transposed", "silent_reduce_op")
+"""Faults after which a job keeps training."""
 
 
 def take_good_steps() -> None:
@@ -506,7 +504,8 @@ def take_good_steps() -> None:
 
 
 def main() -> None:
-    """Run a few good steps, the one in question, and a last one."""
+    """Run a few good steps, those in question, and a last one."""
+    global group
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
     if fault == "rendezvous" and is_faulty:
         wait_for_gate()
@@ -527,11 +526,16 @@ def main() -> None:
     if fault == "engine" or (fault == "all" and "engine" in FAULTS):
         meet_engine()
     take_good_steps()
-    for name in FAULTS if fault == "all" else [fault]:
+    names = [*FAULTS] if fault == "all" else fault.split(",")
+    groups = {name: dist.new_group(group_desc=name) for name in names[1:] if fault != "all"}
+    for name in names:
+        group = groups.get(name)
         if name not in ("two", "silent_order") or size == 4:
             gate.with_name(f"reached {rank}").touch()
             FAULTS[name]()
         dist.barrier()
+    if names[-1] in GO_ON:
+        go_on()
 
 
 if __name__ == "__main__":
