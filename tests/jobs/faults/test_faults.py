@@ -29,7 +29,7 @@ def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterato
         arguments = [row.name] if row.verdict else [row.name, "healthy"]
         others = {"worker": row.worker, "ranks": row.size, "environ": row.environ, "of_rank": row.of_rank}
         with faulty_job(warm_python, *arguments, **others) as job:
-            return observe(row, job) if row.verdict else observe_health(row, job)
+            return observe(row, job) if row.verdict else observe_health(job)
 
     with side_by_side(run, selected(request, "row")) as outcomes:
         yield outcomes

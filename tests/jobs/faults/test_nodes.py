@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob, faulty_job
-from tests.jobs.faults.outcome import Outcome, observe, observe_findings
+from tests.jobs.faults.outcome import Outcome, observe, observe_findings, observe_health
 from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_FINDINGS, NODE_VARIANTS, ON_NODES, FindingRow, Row
 from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
 from tests.support.commands.running import kill_processes_of, processes_of
@@ -121,10 +121,7 @@ def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], li
 @pytest.mark.thorough
 def test_healthy_run(start: Callable[..., FaultyJob]) -> None:
     """If all steps are written as they should be, nothing is reported."""
-    job = start("all", "healthy")
-    assert [done.code for done in job.join()] == [0] * 4
-    spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
-    assert [span.name for span in spans if "stall" in span.name or "in progress" in span.name] == []
+    assert observe_health(start("all", "healthy")).problems == ()
 
 
 @pytest.mark.thorough

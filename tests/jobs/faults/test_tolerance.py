@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist import semconv
-from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
+from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob, faulty_job
+from tests.jobs.faults.outcome import Outcome, observe_health
+from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
+from tests.support.launch.warm_python import WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "patient.py"
 LONG_S = 2 * THRESHOLD_S
 PATIENT = {"LONG_S": str(LONG_S)}
 
 
-@pytest.mark.parametrize(
-    ("case", "settings"),
-    [
-        ("evaluation", {}),
-        pytest.param(
-            "download", {"OTEL_PYTHON_TORCHDIST_STALL_IGNORE": "patient.py:download"}, marks=pytest.mark.thorough
-        ),
-        pytest.param("requests", {}, marks=pytest.mark.thorough),
-        pytest.param("debugger", {}, marks=pytest.mark.thorough),
-    ],
+@dataclass(frozen=True)
+class Patience:
+    """A wait that is expected, or to be ignored.
+
+    Attributes:
+        title: Its name in the worker.
+        settings: Additions to the environment.
+    """
+
+    title: str
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+ANNOUNCED = Patience("evaluation")
+OTHERS = (
+    Patience("download", {"OTEL_PYTHON_TORCHDIST_STALL_IGNORE": "patient.py:download"}),
+    Patience("requests"),
+    Patience("debugger"),
 )
-def test_nothing_is_reported(start: Callable[..., FaultyJob], case: str, settings: dict[str, str]) -> None:
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Mapping[str, Future[Outcome]]]:
+    """What is reported of each wait, which takes twice the threshold."""
+
+    def run(wait: Patience) -> Outcome:
+        with faulty_job(warm_python, wait.title, worker=WORKER, environ=PATIENT | wait.settings) as job:
+            return observe_health(job)
+
+    with side_by_side(run, selected(request, "wait")) as outcomes:
+        yield outcomes
+
+
+@pytest.mark.parametrize("wait", params_of([ANNOUNCED], OTHERS))
+def test_nothing_is_reported(wait: Patience, outcomes: Mapping[str, Future[Outcome]]) -> None:
     """A wait of twice the threshold that is expected or to be ignored is not reported, and the job ends well."""
-    job = start(case, worker=WORKER, environ=PATIENT | settings)
-    assert [done.code for done in job.join()] == [0, 0, 0]
-    spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
-    assert [span.name for span in spans if semconv.STALLED in span.attributes] == []
+    assert outcomes[wait.title].result().problems == ()
 
 
 @pytest.mark.thorough

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 
 import pytest
 
 from tests.jobs.faults.ends.endings import VARIANTS, WAYS, Ending, observe_ending, observe_kill
 from tests.jobs.faults.ends.kills import ask, blames, launched
-from tests.jobs.faults.tiers import params_of
+from tests.jobs.faults.outcome import Outcome
+from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.warm_python import WarmPython
 
@@ -56,8 +59,15 @@ def test_rank_leaves_on_one_of_two_nodes(warm_python: WarmPython) -> None:
     assert said.disk == [("absent", [2])] * 2
 
 
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Mapping[str, Future[Outcome]]]:
+    """What is reported of each ending."""
+    with side_by_side(lambda ending: observe_ending(ending, warm_python), selected(request, "ending")) as outcomes:
+        yield outcomes
+
+
 @pytest.mark.parametrize("ending", params_of(WAYS, VARIANTS))
-def test_ending(warm_python: WarmPython, ending: Ending) -> None:
+def test_ending(ending: Ending, outcomes: Mapping[str, Future[Outcome]]) -> None:
     """A death names the rank that died first; a cancelled job blames no rank; a verdict on a hang stands."""
-    outcome = observe_ending(ending, warm_python)
+    outcome = outcomes[ending.title].result()
     assert not outcome.problems, "\n".join([*outcome.problems, outcome.sentence])

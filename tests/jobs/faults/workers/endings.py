@@ -1,4 +1,4 @@
-"""A rank under torchrun: collectives without a pause, until one rank carries out its order or a signal ends it."""
+"""A rank under torchrun: collectives, 20 at a time, until one rank carries out its order or a signal ends it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch.distributed as dist
 folder = Path(sys.argv[1])
 rank = int(os.environ["RANK"])
 GOOD_STEPS = 20
+PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
 
 
 def do(deed: str) -> None:
@@ -70,6 +71,7 @@ def main() -> None:
         for _ in range(20):
             dist.all_reduce(gradient)
             gradient.fill_(1.0)
+        time.sleep(PAUSE_S)
         if not order.exists():
             continue
         if order.read_text() == "return":  # as at the end of an epoch that has fewer batches here
