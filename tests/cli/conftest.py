@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.running import Running, kill_processes_of
 from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.tapes.memory import memory_directory
 
 
@@ -37,11 +39,12 @@ def module_base() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(base: Path) -> Iterator[Callable[..., Running]]:
-    """Starts `otel-torchdist` with arguments; commands still running after the test are killed."""
+def start_beside() -> Iterator[Callable[..., Running]]:
+    """Starts `otel-torchdist` about a job with arguments; commands still running after the test are killed."""
     started: list[Running] = []
 
-    def start(*arguments: str | Path, **options: Any) -> Running:
+    def start(job: GlooJobs | Path, *arguments: str | Path, **options: Any) -> Running:
+        base = job if isinstance(job, Path) else job.base
         started.append(Running(base, *arguments, **options))
         return started[-1]
 
@@ -50,17 +53,47 @@ def start(base: Path) -> Iterator[Callable[..., Running]]:
         running.close()
 
 
-@pytest.fixture(scope="module")
-def gloo(
-    warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.TempPathFactory
+@pytest.fixture
+def start(base: Path, start_beside: Callable[..., Running]) -> Callable[..., Running]:
+    """The same about `base`."""
+    return functools.partial(start_beside, base)
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> str:
+    """What records a module's jobs: `python` or `native`."""
+    return request.param
+
+
+@contextmanager
+def _jobs(
+    python: WarmPython, base: Path, folders: pytest.TempPathFactory, of_all: Mapping[str, str]
 ) -> Iterator[Callable[..., GlooJobs]]:
-    """Starts jobs of real ranks, whose tapes lie below `module_base`; one kind at a time."""
     started: list[GlooJobs] = []
 
-    def start(deed: str, **options: Any) -> GlooJobs:
-        started.append(GlooJobs(warm_python, module_base, tmp_path_factory.mktemp("job"), deed, **options))
+    def start(deed: str, *, environ: Mapping[str, str] | None = None, **options: Any) -> GlooJobs:
+        environ = {**of_all, **(environ or {})}
+        started.append(GlooJobs(python, base, folders.mktemp("job"), deed, environ=environ, **options))
         return started[-1]
 
     yield start
     for jobs in started:
         jobs.close()
+
+
+@pytest.fixture(scope="module")
+def gloo(
+    warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., GlooJobs]]:
+    """Starts jobs of real ranks, whose tapes lie below `module_base`."""
+    with _jobs(warm_python, module_base, tmp_path_factory, {}) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def gloo_by_kernel(
+    kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., GlooJobs]]:
+    """Starts jobs that a kernel records, whose tapes lie in a base directory of that kernel's."""
+    with _base() as base, _jobs(warm_python, base, tmp_path_factory, environ_of(kernel)) as start:
+        yield start

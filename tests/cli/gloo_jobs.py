@@ -6,20 +6,26 @@ import contextlib
 import itertools
 import os
 import signal
-import threading
+from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
+from typing import Final
 
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.waiting import until
 
-WORKER = Path(__file__).parent / "workers" / "training.py"
-LOADING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "os.read" in line)
-CALLING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "all_reduce" in line)
-THRESHOLD_S = 1.0
-LIVES_S = 900.0
+WORKERS: Final = Path(__file__).parent / "workers"
+WORKER: Final = WORKERS / "training.py"
+LOADING_LINE: Final = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "os.read" in line)
+CALLING_LINE: Final = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "all_reduce" in line)
+COUNTING: Final = WORKERS / "counting.py"
+COUNTED_STEPS, COUNTED_LATE_NS = 10, 100_000_000
+"""The constants of that worker."""
+THRESHOLD_S: Final = 1.0
+LIVES_S: Final = 900.0
 """A job may last as long as the tests of a module, on a loaded machine, too."""
-ENDS_S = 30.0
+ENDS_S: Final = 30.0
 """How long it may take to end by itself after these."""
 
 _ports = itertools.count(1)
@@ -29,7 +35,9 @@ class GlooJobs:
     """One or more jobs of the same kind at the same time.
 
     Attributes:
-        done: Their processes, once all have ended, the first job's first.
+        base: Base directory of their tapes.
+        pids: The process ids of their ranks, the first job's first.
+        done: Their processes, once all have ended.
     """
 
     def __init__(
@@ -38,34 +46,35 @@ class GlooJobs:
         base: Path,
         folder: Path,
         deed: str,
-        *,
+        *more: str,
         ranks: int = 4,
         jobs: int = 1,
-        reader: str,
-        environ: dict[str, str] | None = None,
+        reader: str = "none",
+        environ: Mapping[str, str] | None = None,
         worker: Path = WORKER,
     ) -> None:
         """Start the jobs.
 
         Args:
-            python: Runs nothing else meanwhile.
-            base: Their base directory for tapes.
-            folder: Directory for other files that they need.
-            deed: What one rank of each job does; see the worker.
-            ranks: Ranks of each job.
-            jobs: Number of jobs.
-            reader: Where tapes are read: `agent`, `thread` or `none`.
+            python: Where their processes are forked.
+            base: Base directory of their tapes.
+            folder: For other files, of nothing else.
+            deed: What the worker is to do.
+            *more: Further arguments of the worker.
+            ranks: How many ranks each job has.
+            jobs: How many jobs there are.
+            reader: What reads their tapes.
             environ: Additions to their environment.
             worker: What each rank runs.
         """
+        self.base = base
         self.done: list[Done] = []
         self._folder = folder
-        self._gate = folder / "gate"
+        self._gate, self._there = folder / "gate", folder / "pids"
+        self._there.mkdir(parents=True)
         self._gate.touch()
         os.mkfifo(folder / "gate.pipe")
         self._pipe = os.open(folder / "gate.pipe", os.O_RDWR)  # holds the byte for a rank that reads late
-        self._pids = folder / "pids"
-        self._pids.mkdir()
         common = {
             **QUIET,
             "GLOO_SOCKET_IFNAME": "lo",
@@ -76,57 +85,58 @@ class GlooJobs:
             "MASTER_ADDR": "127.0.0.1",
             **(environ or {}),
         }
-        environs = []
+        environs: list[dict[str, str]] = []
         for job in range(jobs):
             # Job directories are named by the address; nothing listens there, for the store is a file.
-            place = {"MASTER_PORT": str(next(_ports)), "STORE": str(folder / f"store-{job}")}
+            place = {"MASTER_PORT": str(next(_ports)), "STORE": f"file://{folder}/store-{job}"}
             environs += [{**common, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-        self._size = len(environs)
-        arguments = [deed, str(self._gate), str(self._pids)]
-        self._thread = threading.Thread(
-            target=lambda: self.done.extend(python.run(worker, environs, folder, arguments, timeout_s=LIVES_S))
-        )
-        self._thread.start()
+        arguments = [deed, str(self._gate), str(self._there), *more]
+        self._job = python.start(worker, environs, folder, arguments, timeout_s=LIVES_S)
+        self.pids = self._job.pids
 
     def open_gate(self) -> None:
         """Let the late ranks go on."""
         self._gate.unlink(missing_ok=True)
         os.write(self._pipe, b"x")
 
-    def kill(self) -> None:
-        """Kill all ranks of the only job at once."""
-        until(self.all_are_there)
-        self._kill_known()
-        self.join()
+    def all_are_there(self) -> bool:
+        """Whether all ranks have left their process ids."""
+        return sum(path.read_text().endswith("\n") for path in self._there.iterdir()) == len(self.pids)
 
-    def _kill_known(self) -> None:
-        """Stop all before the first is killed: none lives to see another one's end."""
-        texts = [path.read_text() for path in self._pids.iterdir()]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for text in texts:
-                with contextlib.suppress(ProcessLookupError):  # the one that has killed itself
-                    if text.endswith("\n"):
-                        os.kill(int(text), number)
+    def have_reached_the_fault(self) -> bool:
+        """Whether all ranks of the worker with faults are at its step."""
+        return all((self._folder / f"reached {rank}").exists() for rank in range(len(self.pids)))
 
     def pid_of(self, rank: int) -> int:
         """The process id of a rank of the only job, once all are there."""
         until(self.all_are_there)
-        return int((self._pids / str(rank)).read_text())
+        return self.pids[rank]
 
-    def all_are_there(self) -> bool:
-        """Whether all ranks have left their process ids."""
-        return sum(path.read_text().endswith("\n") for path in self._pids.iterdir()) == self._size
+    def kill(self) -> None:
+        """Kill all ranks of the only job at once, once all are there."""
+        until(self.all_are_there)
+        self._kill_now()
+        self.join()
 
-    def join(self) -> list[Done]:
+    def _kill_now(self) -> None:
+        """Stop all before the first is killed: none lives to see another one's end."""
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in self.pids:
+                with contextlib.suppress(ProcessLookupError):  # it has killed itself
+                    os.kill(pid, number)
+
+    def join(self, timeout_s: float = 100.0) -> list[Done]:
         """Wait until all have ended."""
-        self._thread.join(100)
+        if not self.done:
+            self.done.extend(self._job.wait(timeout_s))
         return self.done
 
     def close(self) -> None:
         """Let late ranks go on, and kill what is left after that."""
         self.open_gate()
-        self._thread.join(ENDS_S)
-        if self._thread.is_alive():
-            self._kill_known()
-        self.join()
+        try:
+            self.join(ENDS_S)
+        except FutureTimeoutError:
+            self._kill_now()
+            self.join()
         os.close(self._pipe)

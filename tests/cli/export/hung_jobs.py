@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +9,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist.naming import compress_ranks
+from tests.cli.gloo_jobs import GlooJobs
 from tests.jobs.faults.faulty_job import WORKER
 from tests.jobs.faults.rows import ROWS
 from tests.support.commands.asking import ask
-from tests.support.launch.quiet import QUIET
-from tests.support.launch.warm_python import WarmJob, WarmPython
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
 from tests.support.waiting import until
 
 HUNG_S: Final = 0.5
 """Age at which an operation counts as stalled; all hang for good."""
-SHOWN_S: Final = HUNG_S + 1.5
 _EXPECTED: Final = {row.name: (row.verdict, row.ranks) for row in ROWS if row.ranks}
-_ports = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -33,16 +28,12 @@ class HungJob:
 
     Attributes:
         base: Base directory of its tapes.
-        pids: A file for each rank.
-        ranks: How many there are.
         job: Its processes.
         expected: Kind of the verdict, and the ranks that it names.
     """
 
     base: Path
-    pids: Path
-    ranks: int
-    job: WarmJob
+    job: GlooJobs
     expected: tuple[str, str]
 
     def verdict(self) -> dict[str, Any] | None:
@@ -51,23 +42,32 @@ class HungJob:
 
     def is_hung(self) -> bool:
         """Whether all ranks have reached the fault and the verdict is that of the fault: slow ranks cause others."""
-        if not all(self.pids.with_name(f"reached {rank}").exists() for rank in range(self.ranks)):
+        if not self.job.have_reached_the_fault():
             return False
         found = self.verdict()
         return found is not None and (found["kind"], compress_ranks(found["ranks"])) == self.expected
 
-    def kill(self) -> None:
-        """Kill all its ranks with SIGKILL, and stop them before that: none lives to see another one's end."""
-        pids = [int(path.read_text()) for path in self.pids.iterdir()]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+
+def faulty(
+    python: WarmPython, base: Path, folder: Path, fault: str, ranks: int, kernel: str = "python", **environ: str
+) -> GlooJobs:
+    """Start a job of the worker with faults, whose late ranks stay late."""
+    base.mkdir(mode=0o700)
+    waits = {"GOOD_STEPS": "3", "LATE_S": "100", **environ_of(kernel), **environ}
+    return GlooJobs(python, base, folder, fault, ranks=ranks, environ=waits, worker=WORKER)
 
 
-def show(_: Mapping[str, HungJob]) -> None:
-    """Let a sign of life show the hang: of ranks that are dead, only that counts, and one comes each second."""
-    time.sleep(SHOWN_S)
+def show(jobs: Mapping[str, HungJob]) -> None:
+    """Let a sign of life of those that wait show the hang: of ranks that are dead, only that counts."""
+    begun = time.monotonic()
+
+    def is_shown(job: HungJob) -> bool:
+        passed_s = time.monotonic() - begun
+        ranks = ask(job.base, "--json", threshold_s=HUNG_S).document["ranks"]
+        return all(one["silent_s"] < passed_s for one in ranks if one["open"] and one["life"] == "running")
+
+    for job in jobs.values():
+        until(lambda job=job: is_shown(job))
 
 
 def hang(
@@ -76,46 +76,30 @@ def hang(
     folder: Path,
     faults: Sequence[tuple[str, int]],
     before_the_end: Callable[[Mapping[str, HungJob]], None] = show,
+    kernel: str = "python",
 ) -> dict[str, HungJob]:
     """Start jobs, wait until all hang, and kill them; returns them by fault.
 
     Args:
-        python: Runs nothing else meanwhile.
+        python: Where their processes are forked.
         base: For tapes.
         folder: For other files.
         faults: Names of faults in the worker, each with a number of ranks.
         before_the_end: What happens once all hang, before they are killed.
+        kernel: What records them, `python` or `native`.
     """
-    jobs = {fault: _start(python, base / fault, folder / fault, fault, ranks) for fault, ranks in faults}
+    jobs = {
+        fault: HungJob(
+            base / fault, faulty(python, base / fault, folder / fault, fault, ranks, kernel), _EXPECTED[fault]
+        )
+        for fault, ranks in faults
+    }
     try:
         for fault, job in jobs.items():
             until(job.is_hung, 100, f"{fault} does not hang")
         before_the_end(jobs)
     finally:
         for job in jobs.values():
-            job.kill()
-    for job in jobs.values():
-        job.job.wait(60)
+            job.job.kill()
+            job.job.close()
     return jobs
-
-
-def _start(python: WarmPython, base: Path, folder: Path, fault: str, ranks: int) -> HungJob:
-    base.mkdir(mode=0o700)
-    pids = folder / "pids"
-    pids.mkdir(parents=True)
-    (folder / "gate").touch()
-    common = {
-        **QUIET,
-        "GLOO_SOCKET_IFNAME": "lo",
-        "GOOD_STEPS": "3",
-        "LATE_S": "100",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
-        "OTEL_PYTHON_TORCHDIST_READER": "none",
-        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
-        "STORE": f"file://{folder}/store",
-        "WORLD_SIZE": str(ranks),
-    }
-    environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    job = python.start(WORKER, environs, folder, [fault, str(folder / "gate"), str(pids)], timeout_s=150)
-    return HungJob(base, pids, ranks, job, _EXPECTED[fault])

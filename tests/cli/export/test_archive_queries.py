@@ -24,7 +24,8 @@ from otel_torchdist.cli.export.tables import TABLES
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.telemetry.spans.call_attributes import of_record
-from tests.cli.export.conftest import COUNTING, Archived, asked
+from tests.cli.export.conftest import Archived, asked
+from tests.cli.gloo_jobs import COUNTED_LATE_NS, COUNTED_STEPS, COUNTING
 from tests.support.commands.asking import ask
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.fake_tape import FakeTape
@@ -35,7 +36,7 @@ FOR_DUCKDB, FOR_CLICKHOUSE = (
     for part in PAGE.partition("## Six queries")[2].split("## The same with ClickHouse")
 )
 ALL_REDUCE_LINE = next(n for n, line in enumerate(COUNTING.read_text().splitlines(), 1) if "ones(1024)" in line)
-STEPS, LATE_MS, LATE = 10, 500, 2
+STEPS, LATE_MS, LATE = COUNTED_STEPS, COUNTED_LATE_NS / 1e6, 2
 Rows: TypeAlias = list[dict[str, Any]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.cli.export.torchfrtrace import analyse, why_not
+from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.asking import Answer, ask
-from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
+from tests.support.tapes.memory import memory_directory
 
 WORKER = Path(__file__).parent / "workers" / "every_operation.py"
 RANKS = 4
 SHORT_RING = 64
-_ports = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -34,38 +34,29 @@ class Export:
     answer: Answer
 
 
-def export_job(python: WarmPython, base: Path, folder: Path, *arguments: str, capacity: int = 1024) -> Export:
+def export_job(
+    python: WarmPython, base: Path, folder: Path, deed: str = "whole", kernel: str = "python", capacity: int = 1024
+) -> Export:
     """Run the job to its end and export it."""
-    for path in (base, folder):
-        path.mkdir(mode=0o700)
-    common = {
-        **QUIET,
-        "GLOO_SOCKET_IFNAME": "lo",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(next(_ports)),
-        "OTEL_PYTHON_TORCHDIST_READER": "none",
-        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
-        "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS": str(capacity),
-        "STORE": str(folder / "store"),
-        "WORLD_SIZE": str(RANKS),
-    }
-    environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(RANKS)]
-    for done in python.run(WORKER, environs, folder, arguments):
-        assert done.code == 0, done.err
+    base.mkdir(mode=0o700)
+    environ = {"OTEL_PYTHON_TORCHDIST_TAPE_RECORDS": str(capacity), **environ_of(kernel)}
+    job = GlooJobs(python, base, folder, deed, ranks=RANKS, environ=environ, worker=WORKER)
+    assert [(done.code, done.err) for done in job.join() if done.code] == []
+    job.close()
     return Export(folder / "dumps", ask(base, "--flight-recorder", folder / "dumps", command="export"))
 
 
 @pytest.fixture(scope="module")
 def exports(
-    warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.TempPathFactory
+    kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Export]]:
     """The job with everything on the tapes, with a receive from any rank, and with rings that hold only its end."""
     folder = tmp_path_factory.mktemp("jobs")
-    yield {
-        "whole": export_job(warm_python, module_base / "whole", folder / "whole"),
-        "any": export_job(warm_python, module_base / "any", folder / "any", "any"),
-        "short": export_job(warm_python, module_base / "short", folder / "short", "long", capacity=SHORT_RING),
-    }
+    with memory_directory() as base:
+        yield {
+            deed: export_job(warm_python, base / deed, folder / deed, deed, kernel, capacity)
+            for deed, capacity in (("whole", 1024), ("any", 1024), ("long", SHORT_RING))
+        }
 
 
 def entries(export: Export) -> list[int]:

@@ -28,12 +28,12 @@ STEPS = 5
 
 
 @pytest.fixture(scope="module")
-def job(gloo: Callable[..., GlooJobs], module_base: Path) -> GlooJobs:
+def job(gloo_by_kernel: Callable[..., GlooJobs]) -> GlooJobs:
     """Four ranks, three of which wait for rank 2 in the last all_reduce."""
-    job = gloo("hangs", reader="none", worker=WORKER)
+    job = gloo_by_kernel("hangs", worker=WORKER)
     until(job.all_are_there, 60)
     # Long enough for a sign of life that shows the stall: it comes once a second.
-    until(lambda: "rank 2 has not" in ask(module_base, threshold_s=2.0).out)
+    until(lambda: "rank 2 has not" in ask(job.base, threshold_s=2.0).out)
     return job
 
 
@@ -75,31 +75,29 @@ def _check(answer: Answer, timeline: Timeline) -> None:
 
 
 @pytest.mark.process
-def test_a_job_that_hangs(job: GlooJobs, module_base: Path, tmp_path: Path) -> None:
+def test_a_job_that_hangs(job: GlooJobs, tmp_path: Path) -> None:
     """Asynchronous calls are in lanes, the late rank's flows lead to the others, and the stall is marked."""
-    _check(*_draw(module_base, tmp_path / "hang.pftrace"))
+    _check(*_draw(job.base, tmp_path / "hang.pftrace"))
 
 
 @pytest.mark.process
-def test_the_same_job_killed(job: GlooJobs, module_base: Path, tmp_path: Path) -> None:
+def test_the_same_job_killed(job: GlooJobs, tmp_path: Path) -> None:
     """After SIGKILL of all ranks the same is drawn, compressed too; steps and ranks are chosen."""
     job.kill()
-    _check(*_draw(module_base, tmp_path / "killed.pftrace"))
-    _check(*_draw(module_base, tmp_path / "killed.pftrace.gz"))
-    _, some = _draw(module_base, tmp_path / "some.pftrace", "--steps", "2-3", "--ranks", "0,3")
+    _check(*_draw(job.base, tmp_path / "killed.pftrace"))
+    _check(*_draw(job.base, tmp_path / "killed.pftrace.gz"))
+    _, some = _draw(job.base, tmp_path / "some.pftrace", "--steps", "2-3", "--ranks", "0,3")
     assert {one.arguments["step"] for one in some.slices if one.name != "stall"} == {2, 3}
     assert ranks_in(some.slices) == [0, 3]
     assert (tmp_path / "killed.pftrace.gz").stat().st_size < (tmp_path / "killed.pftrace").stat().st_size / 3
-    _, near = _draw(module_base, tmp_path / "near.pftrace", "--around", "1ms")
+    _, near = _draw(job.base, tmp_path / "near.pftrace", "--around", "1ms")
     [first, *_] = near.named("all_reduce (open)")
     assert abs(first.begin - near.named("stall")[0].begin) < 1_000_000
     assert not [one for one in near.slices if one.arguments.get("step") == 1]
 
 
 @pytest.mark.process
-def test_commands_of_the_page(
-    job: GlooJobs, module_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_page(job: GlooJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command of docs/timeline.md writes its file; the job has fewer steps and ranks than the one of the page."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DUMPS, "dumps")
@@ -108,7 +106,7 @@ def test_commands_of_the_page(
     assert [words[:3] for words in commands] == [["otel-torchdist", "export", "--perfetto"]] * 4
     assert any("2-3" in words for words in commands)
     for words in commands:
-        answer = ask(module_base, *words[2:], command=words[1], threshold_s=0.5)
+        answer = ask(job.base, *words[2:], command=words[1], threshold_s=0.5)
         assert (answer.code, answer.err) == (0, ""), words
         assert Timeline.of(Path(words[3])).slices
 

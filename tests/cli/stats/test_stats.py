@@ -14,20 +14,19 @@ import pytest
 
 from otel_torchdist.cli.stats.spreadsheet import COLUMNS
 from otel_torchdist.job.directory import job_directories
-from tests.cli.gloo_jobs import GlooJobs
+from tests.cli.gloo_jobs import COUNTED_LATE_NS, COUNTED_STEPS, COUNTING, GlooJobs
 from tests.support.commands.asking import Answer, ask, ask_as_people_do
 from tests.support.commands.running import Running
 from tests.support.waiting import until
 
-WORKER = Path(__file__).parents[1] / "workers" / "counting.py"
-STEPS, LATE_NS = 10, 500_000_000
+STEPS, LATE_NS = COUNTED_STEPS, COUNTED_LATE_NS
 
 
 @pytest.fixture(scope="module")
-def job(gloo: Callable[..., GlooJobs], module_base: Path) -> GlooJobs:
+def job(gloo_by_kernel: Callable[..., GlooJobs]) -> GlooJobs:
     """Four ranks, three of which wait for rank 2 in the last all_reduce."""
-    job = gloo("misses one", reader="none", worker=WORKER)
-    until(lambda: job.all_are_there() and _stats(module_base, "--json").document["rows"][0]["open"] == 3, 60)
+    job = gloo_by_kernel("misses one", worker=COUNTING)
+    until(lambda: job.all_are_there() and _stats(job.base, "--json").document["rows"][0]["open"] == 3, 60)
     return job
 
 
@@ -79,12 +78,12 @@ def _check(document: dict[str, Any]) -> None:
     assert document["warnings"] == []
 
 
-def test_running(job: GlooJobs, module_base: Path) -> None:
+def test_running(job: GlooJobs) -> None:
     """While the job runs, and hangs, all its calls are counted; the difference in counts comes before the tables."""
-    answer = _stats(module_base, "--json")
+    answer = _stats(job.base, "--json")
     assert answer.code == 0
     _check(answer.document)
-    text = _stats(module_base)
+    text = _stats(job.base)
     assert text.has("  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times \\(1 open\\)")
     assert text.has(r" all_reduce +default_pg +4KiB +43 +10-11 ≠ +172 KiB +[\d.]+ ms +[\d.]+ ms +\d+% .* 3 *")
     assert text.has(r" all_reduce +default_pg +4KiB +2 10 of 10 +100% +[\d.]+ ms *")
@@ -95,38 +94,38 @@ def test_running(job: GlooJobs, module_base: Path) -> None:
     assert "\x1b" not in text.out
 
 
-def test_in_a_terminal_of_100_columns(job: GlooJobs, module_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_terminal_of_100_columns(job: GlooJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line of a table is wider, no number is cut off, and what was left out is named."""
     monkeypatch.setattr("otel_torchdist.cli.stats.command.PIPE_WIDTH", 100)
-    answer = _stats(module_base, "--by", "operation,group,size,site")
+    answer = _stats(job.base, "--by", "operation,group,size,site")
     tables = [line for line in answer.out.splitlines() if line.startswith(" ") and not line.startswith("  ")]
     assert len(tables) > 20 and max(map(len, tables)) <= 100
     assert "…" not in answer.out
     assert answer.has(r"  \(no room for .*alg/s.*: a wider terminal, a pipe, --json and --csv have it\)")
 
 
-def test_csv(job: GlooJobs, module_base: Path) -> None:
+def test_csv(job: GlooJobs) -> None:
     """CSV has the columns that are documented, one line for each row, and numbers that add up as in JSON."""
-    answer = _stats(module_base, "--csv", "--by", "rank,operation")
+    answer = _stats(job.base, "--csv", "--by", "rank,operation")
     rows = list(csv.DictReader(io.StringIO(answer.out)))
     assert tuple(rows[0]) == COLUMNS
-    document = _stats(module_base, "--json").document
+    document = _stats(job.base, "--json").document
     for name in ("calls", "message_bytes", "time_ns", "wait_ns"):
         assert sum(int(row[name]) for row in rows) == sum(row[name] for row in document["rows"]), name
     assert {row["rank"] for row in rows} == {"0", "1", "2", "3"}
     assert {row["group_key"] for row in rows} == {""}
 
 
-def test_choices(job: GlooJobs, module_base: Path) -> None:
+def test_choices(job: GlooJobs) -> None:
     """Ranks, call sites, order and number of lines can be chosen."""
-    document = _stats(module_base, "--json", "--ranks", "1,3", "--by", "site").document
+    document = _stats(job.base, "--json", "--ranks", "1,3", "--by", "site").document
     assert [one["rank"] for one in document["ranks"]] == [1, 3]
     lines = {row["call_site"]["line"]: row["calls"] for row in document["rows"] if row["call_site"]["file"]}
-    called = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "dist.barrier" in line)
+    called = next(n for n, line in enumerate(COUNTING.read_text().splitlines(), 1) if "dist.barrier" in line)
     assert lines[called] == 2 * STEPS
-    by_name = _stats(module_base, "--json", "--sort", "name", "--by", "operation").document["rows"]
+    by_name = _stats(job.base, "--json", "--sort", "name", "--by", "operation").document["rows"]
     assert [row["operation"] for row in by_name] == sorted(row["operation"] for row in by_name)
-    assert _stats(module_base, "--rows", "2").has("  … 7 more; --rows 0 shows all")
+    assert _stats(job.base, "--rows", "2").has("  … 7 more; --rows 0 shows all")
 
 
 @pytest.mark.parametrize(
@@ -139,56 +138,53 @@ def test_choices(job: GlooJobs, module_base: Path) -> None:
         ([".", "--run-dir", "."], "a path and --run-dir exclude each other"),
     ],
 )
-def test_wrong_options(module_base: Path, arguments: list[str], message: str) -> None:
+def test_wrong_options(base: Path, arguments: list[str], message: str) -> None:
     """A wrong option is named with what is expected."""
-    answer = ask(module_base, *arguments, command="stats")
+    answer = ask(base, *arguments, command="stats")
     assert answer.code == 64
     assert message in re.sub(r"[│\n ]+", " ", answer.err)
 
 
-def test_nothing_to_count(base: Path, module_base: Path, job: GlooJobs) -> None:
+def test_nothing_to_count(base: Path, job: GlooJobs) -> None:
     """Without a run, and for ranks that are not in it, one line says so."""
     answer = ask(base, command="stats")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
-    assert ask(module_base, "feedbeef", command="stats").err.startswith("otel-torchdist: no run begins with feedbeef;")
-    answer = _stats(module_base, "--ranks", "9")
+    assert ask(job.base, "feedbeef", command="stats").err.startswith("otel-torchdist: no run begins with feedbeef;")
+    answer = _stats(job.base, "--ranks", "9")
     assert answer.err.startswith("otel-torchdist: warning: --ranks: rank 9 has no calls here\n")
     assert answer.err.endswith(": no calls of the ranks that were asked for\n")
-    some = _stats(module_base, "--ranks", "0,9")
+    some = _stats(job.base, "--ranks", "0,9")
     assert (some.code, some.err) == (0, "otel-torchdist: warning: --ranks: rank 9 has no calls here\n")
 
 
-def test_at_the_end_of_watch(job: GlooJobs, module_base: Path) -> None:
+def test_at_the_end_of_watch(job: GlooJobs, start_beside: Callable[..., Running]) -> None:
     """`watch --stats` prints the tables when it ends, here by Ctrl-C while the job still hangs."""
-    running = Running(module_base, "watch", "--stats", "--plain")
-    try:
-        running.wait_for("found ranks")
-        running.wait_for("run [0-9a-f]{8}$")
-        running.signal_group(signal.SIGINT)
-        assert (running.end(60), running.err) == (0, "")
-        assert re.search(r"^  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times", running.out, re.M)
-        assert re.search(r"^ all_reduce +default_pg +4KiB +43 +10-11 ≠", running.out, re.M)
-    finally:
-        running.close()
+    running = start_beside(job, "watch", "--stats", "--plain")
+    running.wait_for("found ranks")
+    running.wait_for("run [0-9a-f]{8}$")
+    running.signal_group(signal.SIGINT)
+    assert (running.end(60), running.err) == (0, "")
+    assert re.search(r"^  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times", running.out, re.M)
+    assert re.search(r"^ all_reduce +default_pg +4KiB +43 +10-11 ≠", running.out, re.M)
 
 
-def test_killed(job: GlooJobs, module_base: Path) -> None:
+def test_killed(job: GlooJobs) -> None:
     """After SIGKILL of all ranks the same is counted; the console script prints the tables."""
     job.kill()
-    _check(_stats(module_base, "--json").document)
-    answer = ask_as_people_do(module_base, "stats")
+    _check(_stats(job.base, "--json").document)
+    answer = ask_as_people_do(job.base, "stats")
     assert (answer.code, answer.err) == (0, "")
     assert answer.has(r" rank +calls +open +bytes +span +communicating .*")
 
 
-def test_damaged_tape(job: GlooJobs, module_base: Path) -> None:
+def test_damaged_tape(job: GlooJobs) -> None:
     """A tape that cannot be read is named; the others are counted, and the rank's calls are said to be unknown."""
     job.kill()
-    [directory] = job_directories(module_base)
+    [directory] = job_directories(job.base)
     tape = next(directory.glob("*.tape"))
     tape.write_bytes(b"\0" * 100)
-    answer = _stats(module_base)
+    answer = _stats(job.base)
     assert answer.code == 0
     assert f"otel-torchdist: warning: {tape}" in answer.err
     assert answer.has(r"not known: the calls of rank \d")

@@ -15,19 +15,22 @@ import torch.distributed as dist
 from otel_torchdist import mark_step
 
 STEPS = 10
-LATE_S = 0.5  # no other rank comes that late by chance
+LATE_S = 0.1
 
 gate, pids = Path(sys.argv[2]), Path(sys.argv[3])
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 late = world_size // 2
 
-dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=world_size)
+dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world_size)
 evens = dist.new_group([0, 2])
 gathered = torch.zeros(world_size * 256)
-for _ in range(STEPS):
+for step in range(STEPS):
     dist.broadcast(torch.ones(64), 0)
     dist.barrier()
-    if rank == late:
+    (pids.parent / f"calls {step} {rank}").touch()
+    if rank == late:  # none of the others comes after it by chance
+        while len(list(pids.parent.glob(f"calls {step} *"))) < world_size:
+            time.sleep(0.001)
         time.sleep(LATE_S)
     dist.all_reduce(torch.ones(1024))
     dist.all_gather_into_tensor(gathered, torch.ones(256))

@@ -44,8 +44,9 @@ def main() -> None:
     deed, _, pids = sys.argv[1:]
     (Path(pids) / str(rank)).write_text(f"{os.getpid()}\n")
     if deed == "circle":
-        dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}-group", rank=rank, world_size=2)
+        dist.init_process_group("gloo", init_method=f"{os.environ['STORE']}-group", rank=rank, world_size=2)
         reduce()
+    os.environ["STORE"] = os.environ["STORE"].removeprefix("file://")  # as it expects
     rpc_worker.join(rank, int(os.environ["WORLD_SIZE"]), threads=2, timeout_s=0)
     if deed == "starved" and rank == 0:
         for future in [rpc.rpc_async("worker1", nested, (0,)) for _ in range(2)]:

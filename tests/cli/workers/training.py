@@ -38,7 +38,7 @@ def decode_batch() -> None:
     os.close(pipe)
 
 
-dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=world_size)
+dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world_size)
 (pids / str(rank)).write_text(f"{os.getpid()}\n")
 for step in range(STEPS):
     if step == SPECIAL_STEP and rank == world_size // 2:

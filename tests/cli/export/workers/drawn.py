@@ -18,7 +18,7 @@ gate, pids = Path(sys.argv[2]), Path(sys.argv[3])
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 late = world_size // 2
 
-dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=world_size)
+dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world_size)
 alone = [dist.new_group([member]) for member in range(world_size)][rank]
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1)
 for _ in range(STEPS):

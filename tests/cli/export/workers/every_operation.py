@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 warnings.simplefilter("ignore", FutureWarning)  # some of these have newer names
-dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=size)
+dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=size)
 
 
 def parts(elements: int = 3) -> list[torch.Tensor]:
