@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-HURRIED_TRUST_S: Final = 3.0
-"""How long an agent that has asked while a stall is near is trusted to keep asking."""
-PEACEFUL_TRUST_S: Final = 15.0
-WAKE_TRUST_S: Final = 2.0
-"""How long an agent that has answered is given to start asking."""
+from otel_torchdist.exchange.pace import PACE, Pace
 
 
 class Election:
     """What one agent knows about the agents with lower ids."""
 
-    def __init__(self, own: int) -> None:
+    def __init__(self, own: int, pace: Pace = PACE) -> None:
         self.own = own
+        self._pace = pace
         self._trusted_until: dict[int, float] = {}
         self._asked_at: dict[int, float] = {}
         self._woken_at: dict[int, float] = {}
@@ -24,13 +19,15 @@ class Election:
         """Record a question from an agent that judges."""
         self._woken_at.pop(agent_id, None)
         self._asked_at[agent_id] = now
-        self._trusted_until[agent_id] = now + (HURRIED_TRUST_S if is_hurried else PEACEFUL_TRUST_S)
+        trust_s = self._pace.hurried_trust_s if is_hurried else self._pace.peaceful_trust_s
+        self._trusted_until[agent_id] = now + trust_s
 
     def answered(self, agent_id: int, now: float) -> None:
         """Record that an agent with a lower id is alive and should start asking; if not, it is not waited for."""
         since = self._woken_at.setdefault(agent_id, now)
-        if now - since <= WAKE_TRUST_S:
-            self._trusted_until[agent_id] = max(self._trusted_until.get(agent_id, 0.0), since + WAKE_TRUST_S)
+        until = since + self._pace.wake_trust_s
+        if now <= until:
+            self._trusted_until[agent_id] = max(self._trusted_until.get(agent_id, 0.0), until)
 
     def silent(self, agent_id: int, since: float) -> None:
         """Record that an agent has not answered a question of that moment; one that has asked since is alive."""

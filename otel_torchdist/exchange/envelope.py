@@ -89,7 +89,9 @@ def is_signed(signature: str, expected: str) -> bool:
 class Numbers:
     """The last number of every sender: a request whose number is not greater is a replay."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_SENDERS) -> None:
+        """Remember the `most` senders that asked last."""
+        self._most = most
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
 
     def is_new(self, envelope: Envelope) -> bool:
@@ -99,7 +101,7 @@ class Numbers:
             return False
         self._last[key] = envelope.number
         self._last.move_to_end(key)
-        while len(self._last) > MAX_SENDERS:
+        while len(self._last) > self._most:
             self._last.popitem(last=False)
         return True
 

@@ -11,6 +11,7 @@ from typing import Final
 from otel_torchdist.exchange.client import Answered, Line, NoAnswerError
 from otel_torchdist.exchange.codec import views_of
 from otel_torchdist.exchange.envelope import new_instance
+from otel_torchdist.exchange.pace import PACE, Pace
 from otel_torchdist.exchange.wire import Question, WireError, WireRuling, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
@@ -26,8 +27,6 @@ LOST_AFTER: Final = 2
 """Consecutive questions without an answer after which an agent is out of reach."""
 DRIFT: Final = 10_000
 """Clocks of two nodes are assumed to run apart by one part in so many: more than quartz and NTP leave."""
-LOST_ROUND_S: Final = 2.0
-"""How often an agent out of reach is asked: each question to it delays the others."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -76,8 +75,9 @@ class PeerAgent:
         looked_ns: Our clock when it had looked at these ranks, at the earliest.
     """
 
-    def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str) -> None:
+    def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str, pace: Pace = PACE) -> None:
         self.peer = peer
+        self._pace = pace
         self.views: tuple[RankView, ...] = ()
         self.suspects_stall = False
         self._run = run
@@ -178,4 +178,4 @@ class PeerAgent:
                 self.peer.node, self.peer.host, self.peer.port, error,
             )  # fmt: skip
         if self.unanswered >= LOST_AFTER:
-            self._next_at = time.monotonic() + LOST_ROUND_S
+            self._next_at = time.monotonic() + self._pace.lost_round_s

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_instance
+from otel_torchdist.exchange.pace import PACE, Pace
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.files.owned import remove, replace_at_once
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
@@ -29,12 +31,24 @@ _logger = logging.getLogger("otel_torchdist")
 class AgentPeers:
     """Implements `PeerAgents` for all runs of an agent."""
 
-    def __init__(self, steps: AnswerSteps = no_steps) -> None:
+    def __init__(
+        self,
+        steps: AnswerSteps = no_steps,
+        pace: Pace = PACE,
+        search_s: float = SEARCH_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Know no run yet.
 
         Args:
             steps: See `RunExchange`.
+            pace: See `RunExchange`.
+            search_s: Seconds between two searches at least.
+            clock: Returns the monotonic time in seconds.
         """
+        self._pace = pace
+        self._search_s = search_s
+        self._now = clock
         self._steps = steps
         self._page = ""
         instance = new_instance()
@@ -49,8 +63,8 @@ class AgentPeers:
 
     def search(self, directories: list[Path]) -> None:
         """Read what ranks have written into their job directories, at most twice a second."""
-        now = time.monotonic()
-        if now - self._searched_at < SEARCH_S:
+        now = self._now()
+        if now - self._searched_at < self._search_s:
             return
         self._searched_at = now
         for directory in directories:
@@ -75,9 +89,9 @@ class AgentPeers:
         self._start(peers)
 
     def _start(self, peers: Peers) -> None:
-        run = self._runs[peers.run] = RunExchange(peers, self._instance, self._page, self._steps)
+        run = self._runs[peers.run] = RunExchange(peers, self._instance, self._page, self._steps, self._pace)
         self._app.add(peers.run, run)
-        self._seen_at[peers.run] = time.monotonic()
+        self._seen_at[peers.run] = self._now()
 
     def announce_page(self, address: str) -> None:
         """Let other agents show the address of this agent's live page; '' for none."""
@@ -127,7 +141,7 @@ class AgentPeers:
         run = self._runs.get(world.run)
         if run is None:
             return Leads(world, min(world.ranks))  # a different id on each node
-        self._seen_at[world.run] = time.monotonic()
+        self._seen_at[world.run] = self._now()
         return run.meet(world, suspects_stall)
 
     def publish(self, run: int, ruling: Ruling | None) -> None:

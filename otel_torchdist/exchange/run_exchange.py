@@ -19,7 +19,8 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.exchange.codec import answer_of
-from otel_torchdist.exchange.election import HURRIED_TRUST_S, Election
+from otel_torchdist.exchange.election import Election
+from otel_torchdist.exchange.pace import PACE, Pace
 from otel_torchdist.exchange.peer import STATE_PATH, STEPS_PATH, WAKE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
@@ -31,18 +32,9 @@ from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
-PEACEFUL_ROUND_S: Final = 2.0
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
-HURRIED_ROUND_S: Final = 0.2
 ROUND_S_PER_AGENT: Final = 0.002
 """What one answer costs the agent that asks, with a margin."""
-PEACEFUL_TIMEOUT_S: Final = 1.5
-HURRIED_TIMEOUT_S: Final = 0.7
-HOLD_S: Final = 2.5
-"""How long a judgement waits for a first round of answers, and to learn whether agents that did not answer are out of
-reach: long enough for an unanswered question at the peaceful timeout, and another at the hurried one."""
-WAKE_AFTER_S: Final = 1.0
-"""An agent that suspects a stall and is not asked for this long wakes the agent that should ask."""
 SHORTEST_PAUSE_S: Final = 0.05
 WORKERS: Final = 16
 MAX_CALLS: Final = 16
@@ -69,7 +61,9 @@ class RunExchange:
         page: Address of this agent's live page, which the others show; '' for none.
     """
 
-    def __init__(self, peers: Peers, instance: str, page: str = "", steps: AnswerSteps = no_steps) -> None:
+    def __init__(
+        self, peers: Peers, instance: str, page: str = "", steps: AnswerSteps = no_steps, pace: Pace = PACE
+    ) -> None:
         """Start the exchange with the peers known so far.
 
         Args:
@@ -77,11 +71,13 @@ class RunExchange:
             instance: Name of this agent process.
             page: See above.
             steps: Answers which calls this node's ranks made in some steps.
+            pace: How often the others are asked, and how long they are waited for and trusted.
         """
+        self._pace = pace
         self.token, self.page = peers.token, page
         self._steps = steps
         self._run, self._instance, self._own = peers.run, instance, peers.own_id
-        self._election = Election(peers.own_id)
+        self._election = Election(peers.own_id, pace)
         self._others: dict[int, PeerAgent] = {}
         self._ranks_of: dict[int, frozenset[int]] = {}
         self._page_of_judge = ""
@@ -109,13 +105,19 @@ class RunExchange:
         self._thread = threading.Thread(target=self._run_rounds, name="torchdist-exchange", daemon=True)
         self._thread.start()
 
+    @property
+    def others(self) -> tuple[PeerAgent, ...]:
+        """The other agents that are known."""
+        with self._changed:
+            return tuple(self._others.values())
+
     def renew(self, peers: Peers) -> None:
         """Add peers that have been announced since."""
         with self._changed:
             for peer in peers.others:
                 known = self._others.get(peer.agent_id)
                 if peer.agent_id != self._own and (known is None or known.peer != peer):
-                    self._others[peer.agent_id] = PeerAgent(peer, self._run, self.token, self._instance)
+                    self._others[peer.agent_id] = PeerAgent(peer, self._run, self.token, self._instance, self._pace)
             self._wake()
 
     def stop(self) -> None:
@@ -126,7 +128,7 @@ class RunExchange:
 
     def join(self) -> None:
         """Wait for the thread of an exchange that has been stopped."""
-        self._thread.join(PEACEFUL_TIMEOUT_S + 1)
+        self._thread.join(self._pace.peaceful_timeout_s + 1)
 
     # --- on the thread that reads tapes ---------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class RunExchange:
             if self._judge(now) != self._own:
                 self._published = self._unsent = None
                 received, self._unread = self._unread or self._received, None
-                is_hurried = now - self._asked_at < HURRIED_TRUST_S
+                is_hurried = now - self._asked_at < self._pace.hurried_trust_s
                 return Follows(received, is_hurried, self._judging_agent(now), self._rescues_received)
             everybody = self._all_ranks(world)
             self._rescues = everybody.rescues
@@ -151,7 +153,7 @@ class RunExchange:
             # What is older may be of before a death of which this node has seen the consequences.
             must_look_ns = round(max(since - CHECK_S, now - 2 * self._pause_s() - CHECK_S) * 1e9)
             is_in_doubt = any(one.is_in_doubt or one.is_behind(must_look_ns) for one in self._others.values())
-            if self._others and (self._round_began < since or is_in_doubt) and now - since < HOLD_S:
+            if self._others and (self._round_began < since or is_in_doubt) and now - since < self._pace.hold_s:
                 return Undecided()
             return Leads(everybody, self._own)
 
@@ -298,18 +300,18 @@ class RunExchange:
             if judge != self._own:  # the judging agent knows better what the others see
                 for other in known.values():
                     other.suspects_stall = False
-            is_forgotten = self._suspects_since is not None and now - self._asked_at > WAKE_AFTER_S
+            is_forgotten = self._suspects_since is not None and now - self._asked_at > self._pace.wake_after_s
             if self._local is None:  # the run is over, or not seen yet
                 return
         if judge == self._own:
             self._ask_all(list(known.values()), now, is_hurried)
-        elif is_forgotten and judge in known and not known[judge].wake(HURRIED_TIMEOUT_S):
+        elif is_forgotten and judge in known and not known[judge].wake(self._pace.hurried_timeout_s):
             with self._changed:
                 self._election.silent(judge, now)
                 self._wake()
 
     def _ask_all(self, others: list[PeerAgent], now: float, is_hurried: bool) -> None:
-        timeout_s = HURRIED_TIMEOUT_S if is_hurried else PEACEFUL_TIMEOUT_S
+        timeout_s = self._pace.hurried_timeout_s if is_hurried else self._pace.peaceful_timeout_s
         with self._changed:
             self._is_woken = False
             # Agents that answer come first: the others occupy the workers.
@@ -336,8 +338,8 @@ class RunExchange:
     def _pause_s(self) -> float:
         # The first peaceful question comes at once: an agent asked in a hurry trusts us only for a short time.
         if not self._is_hurried and not self._was_hurried:
-            return PEACEFUL_ROUND_S + PEACEFUL_ROUND_S_PER_AGENT * len(self._others)
-        return HURRIED_ROUND_S + ROUND_S_PER_AGENT * len(self._others)
+            return self._pace.peaceful_round_s + PEACEFUL_ROUND_S_PER_AGENT * len(self._others)
+        return self._pace.hurried_round_s + ROUND_S_PER_AGENT * len(self._others)
 
     def _wake(self) -> None:
         self._has_changed = True

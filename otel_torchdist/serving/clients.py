@@ -20,7 +20,9 @@ _AT_WORK: Final = math.inf
 class ScrapeClients:
     """Bounds the threads and descriptors that clients take, without letting silent clients shut others out."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_CLIENTS) -> None:
+        """Have room for `most` clients."""
+        self._most = most
         self._changed = threading.Condition()
         self._connections: dict[threading.Thread, socket.socket] = {}
         self._dismissed: dict[threading.Thread, socket.socket] = {}
@@ -32,7 +34,7 @@ class ScrapeClients:
     def wait_for_room(self) -> bool:
         """Wait until one more client can be served, for which a slow one may be dismissed; False once closed."""
         with self._changed:
-            while len(self._connections) + len(self._dismissed) >= MAX_CLIENTS and not self._is_closed:
+            while len(self._connections) + len(self._dismissed) >= self._most and not self._is_closed:
                 if self._dismissed:
                     self._changed.wait()
                     continue

@@ -24,12 +24,13 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from otel_torchdist.files.kept import move_up
-from otel_torchdist.serving.clients import ScrapeClients
+from otel_torchdist.serving.clients import MAX_CLIENTS, ScrapeClients
 from otel_torchdist.serving.request_head import BoundedHead, HeadTooLargeError, discard_input
 
 CLIENT_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 2.0
-_POLL_S: Final = 0.25
+POLL_S: Final = 0.25
+"""How often a server looks whether it should stop."""
 _BACKLOG: Final = 1024
 """Connections that the kernel queues while they wait for room; a client whose connection it drops waits for seconds."""
 
@@ -43,20 +44,33 @@ class HttpServer:
         port: The port.
     """
 
-    def __init__(self, host: str, ports: Iterable[int], name: str) -> None:
+    def __init__(
+        self,
+        host: str,
+        ports: Iterable[int],
+        name: str,
+        *,
+        most_clients: int = MAX_CLIENTS,
+        client_timeout_s: float = CLIENT_TIMEOUT_S,
+        poll_s: float = POLL_S,
+    ) -> None:
         """Listen on the first free port; clients wait until `serve`.
 
         Args:
             host: Address or name to listen on; IPv4 if it has both.
             ports: Ports to try, in this order; 0 for any free one.
             name: Name of the threads.
+            most_clients: See `ScrapeClients`.
+            client_timeout_s: How long a client may neither read nor write.
+            poll_s: How often to look whether to stop.
 
         Raises:
             OSError: It is not possible to listen there; EADDRINUSE if all ports are taken.
             UnicodeError: The host is not a valid name.
         """
         self._name = name
-        self._server: _Server | None = _open(host, ports, name)
+        self._poll_s = poll_s
+        self._server: _Server | None = _open(host, ports, name, ScrapeClients(most_clients), client_timeout_s)
         self._thread: threading.Thread | None = None
         self.port = self._server.server_port
         in_child = weakref.WeakMethod(self._close_in_child)
@@ -67,7 +81,7 @@ class HttpServer:
         assert self._server is not None
         self._server.set_app(self._server.at_work(app))
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name=f"torchdist-{self._name}", daemon=True
+            target=self._server.serve_forever, args=(self._poll_s,), name=f"torchdist-{self._name}", daemon=True
         )
         self._thread.start()
 
@@ -91,12 +105,12 @@ class HttpServer:
             server.close_sockets()
 
 
-def _open(host: str, ports: Iterable[int], name: str) -> _Server:
+def _open(host: str, ports: Iterable[int], name: str, clients: ScrapeClients, client_timeout_s: float) -> _Server:
     family, address = _resolve(host)
     taken: OSError | None = None
     for port in ports:
         try:
-            return _Server(family, (address, port), name)
+            return _Server(family, (address, port), name, clients, client_timeout_s)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -136,11 +150,12 @@ class _Body:
 class _Handler(WSGIRequestHandler):
     """Answers one request, and gives up on a client that does not read or write for a while."""
 
-    timeout = CLIENT_TIMEOUT_S
     requestline = request_version = command = ""  # until the request line was read, for `send_error`
 
     def setup(self) -> None:
         """Prepare to read the request."""
+        assert isinstance(self.server, _Server)
+        self.request.settimeout(self.server.client_timeout_s)
         super().setup()
         self.rfile = BoundedHead(self.rfile)
 
@@ -171,13 +186,22 @@ class _Server(WSGIServer):
 
     Attributes:
         clients: The connected clients.
+        client_timeout_s: How long a client may neither read nor write.
     """
 
     request_queue_size = _BACKLOG
 
-    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], name: str) -> None:
+    def __init__(
+        self,
+        family: socket.AddressFamily,
+        address: tuple[str, int],
+        name: str,
+        clients: ScrapeClients,
+        client_timeout_s: float,
+    ) -> None:
         self.address_family = family
-        self.clients = ScrapeClients()
+        self.clients = clients
+        self.client_timeout_s = client_timeout_s
         self._name = name
         super().__init__(address, _Handler)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from collections.abc import Callable
 from typing import Final, cast
 
 from prometheus_client import CollectorRegistry
@@ -36,6 +37,7 @@ class MetricsServer:
         registry: CollectorRegistry,
         last_port: int | None = None,
         site: Site | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up without opening a port.
 
@@ -45,7 +47,9 @@ class MetricsServer:
             registry: What to serve.
             last_port: Port of a predecessor, tried before all others if it is among those 16.
             site: The live page beside it; None for none.
+            clock: Returns the monotonic time in seconds.
         """
+        self._now = clock
         self._host = host
         self._first_port = port
         self._last_port = last_port
@@ -60,9 +64,9 @@ class MetricsServer:
         """Listen and serve; returns False, after one warning, while that is not possible. Retries every half minute."""
         if self._server is not None:
             return True
-        if time.monotonic() - self._tried_at < RETRY_S:
+        if self._now() - self._tried_at < RETRY_S:
             return False
-        self._tried_at = time.monotonic()
+        self._tried_at = self._now()
         self._server = self._open()
         if self._server is None:
             return False

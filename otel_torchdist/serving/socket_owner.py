@@ -8,11 +8,12 @@ import ipaddress
 import socket
 import struct
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 MAX_TABLE_BYTES: Final = 16 << 20
 """A connection takes 150 bytes there: more than a hundred thousand are not searched."""
 
@@ -27,7 +28,7 @@ _NLM_F_REQUEST: Final = 1
 _NETLINK_SOCK_DIAG: Final = 4
 _ESTABLISHED: Final = 1
 _OVERFLOW: Final = 65_534
-_USER_MAP: Final = Path("/proc/self/uid_map")
+USER_MAP: Final = Path("/proc/self/uid_map")
 _STATE_AT: Final = _HEADER.size + 1
 _USER_AT: Final = _HEADER.size + 64
 _PATIENCE_S: Final = 1.0
@@ -50,26 +51,42 @@ class Connection:
     server_port: int
 
 
-def owner_of(connection: Connection) -> int | None:
-    """Return the id of the user whose socket is at the client's end; None if the kernel does not say."""
+Lookup = Callable[[bytes, int, bytes, int], int | None]
+"""Returns the id of the user of one end, from the packed address and the port of that end and of the other."""
+
+
+def owner_of(
+    connection: Connection,
+    lookup: Lookup | None = None,
+    tables: Sequence[Path] = TABLES,
+    user_map: Path = USER_MAP,
+) -> int | None:
+    """Return the id of the user whose socket is at the client's end; None if the kernel does not say.
+
+    Args:
+        connection: The connection.
+        lookup: Asks the kernel for one socket; raises OSError where that is not possible. `asked_netlink` if None.
+        tables: The kernel's tables of sockets.
+        user_map: Ids of this process's user namespace.
+    """
     try:
         client, server = _packed(connection.client), _packed(connection.server)
     except ValueError:
         return None
     found: int | None = None
     with contextlib.suppress(OSError):
-        found = _asked(client, connection.client_port, server, connection.server_port)
+        found = (lookup or asked_netlink)(client, connection.client_port, server, connection.server_port)
     if found is None:
         # Netlink may be forbidden, or lack the module that answers. Tables take milliseconds: all buckets are visited.
-        found = _in_tables(client, connection.client_port, server, connection.server_port)
-    return None if found == _OVERFLOW and not _knows_all_users() else found
+        found = _in_tables(tables, client, connection.client_port, server, connection.server_port)
+    return None if found == _OVERFLOW and not _knows_all_users(user_map) else found
 
 
 @functools.cache
-def _knows_all_users() -> bool:
+def _knows_all_users(user_map: Path) -> bool:
     """Whether this process is in no user namespace; in one, many users have the same id, that of `nobody`."""
     try:
-        return _USER_MAP.read_text().split() == ["0", "0", str((1 << 32) - 1)]
+        return user_map.read_text().split() == ["0", "0", str((1 << 32) - 1)]
     except OSError:
         return False
 
@@ -81,7 +98,7 @@ def _packed(address: str) -> bytes:
     return found.packed
 
 
-def _asked(client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
+def asked_netlink(client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
     """Look one socket up through netlink.
 
     Raises:
@@ -101,12 +118,12 @@ def _asked(client: bytes, client_port: int, server: bytes, server_port: int) -> 
     return struct.unpack_from("=L", answer, _USER_AT)[0] if answer[_STATE_AT] == _ESTABLISHED else None
 
 
-def _in_tables(client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
+def _in_tables(tables: Sequence[Path], client: bytes, client_port: int, server: bytes, server_port: int) -> int | None:
     """Look one socket up by both ends: sockets of several users may share a port if they lead to different servers."""
     mapped = bytes(10) + b"\xff\xff"
     prefixes = [b"", mapped] if len(client) == 4 else [b""]  # of a socket that speaks both
     wanted = [[_end(prefix + client, client_port), _end(prefix + server, server_port)] for prefix in prefixes]
-    for table in _TABLES:
+    for table in tables:
         try:
             with table.open("rb") as file:
                 lines = file.read(MAX_TABLE_BYTES).splitlines()

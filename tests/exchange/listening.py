@@ -8,15 +8,18 @@ import threading
 from collections.abc import Callable, Iterator
 
 from otel_torchdist.job.peers import Peer
+from otel_torchdist.serving.clients import MAX_CLIENTS
 from otel_torchdist.serving.http_server import App, HttpServer
 
 HOST = "127.0.0.1"
+POLL_S = 0.02
+"""How often servers look whether they should end; each test ends some."""
 
 
 @contextlib.contextmanager
-def served(app: App) -> Iterator[int]:
+def served(app: App, most_clients: int = MAX_CLIENTS) -> Iterator[int]:
     """Serve an agent's application on a free port."""
-    server = HttpServer(HOST, [0], "exchange")
+    server = HttpServer(HOST, [0], "exchange", most_clients=most_clients, poll_s=POLL_S)
     server.serve(app)
     try:
         yield server.port

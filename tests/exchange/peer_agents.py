@@ -9,16 +9,26 @@ from collections.abc import Iterator
 
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_instance
+from otel_torchdist.exchange.pace import Pace
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.job.peers import Peer, Peers
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.world.model import WorldSnapshot
-from tests.exchange.listening import HOST
+from tests.exchange.listening import HOST, POLL_S
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, FakeWorld
 
 TOKEN = b"t" * 32
+QUICK = Pace(
+    peaceful_round_s=0.5,
+    hurried_round_s=0.05,
+    wake_after_s=0.3,
+    hurried_trust_s=1.0,
+    wake_trust_s=0.7,
+    lost_round_s=0.2,
+)
+"""Trust ends, and peace is interrupted, several times as soon as in production."""
 RANKS_PER_NODE = 2
 
 
@@ -56,14 +66,14 @@ class Node:
         """Open its port, the previous one if it had any; nothing is answered yet."""
         self._instance = new_instance()
         self._app = ExchangeApp(self._instance)
-        self._server = HttpServer(HOST, [self._port], "exchange")
+        self._server = HttpServer(HOST, [self._port], "exchange", poll_s=POLL_S)
         self._port = self._server.port
         self._server.serve(self._app)
 
-    def begin(self, others: tuple[Peer, ...], kind: type[RunExchange] = RunExchange) -> None:
+    def begin(self, others: tuple[Peer, ...], kind: type[RunExchange] = RunExchange, token: bytes = TOKEN) -> None:
         """Tell its agent of the others, and meet them."""
-        peers = Peers(RUN, TOKEN, self.agent_id, HOST, others)
-        self.exchange = kind(peers, self._instance, steps=self.steps)
+        peers = Peers(RUN, token, self.agent_id, HOST, others)
+        self.exchange = kind(peers, self._instance, steps=self.steps, pace=self._agents.pace)
         self._app.add(RUN, self.exchange)
 
     def end(self) -> None:
@@ -95,9 +105,11 @@ class Agents:
         world: All ranks.
         now_s: The world's time.
         nodes: The nodes in the order of their ids.
+        pace: The pace of agents that are started from now on.
     """
 
     def __init__(self, count: int) -> None:
+        self.pace = QUICK
         self.world = FakeWorld(count * RANKS_PER_NODE)
         self.now_s = 10.0
         self.nodes = [Node(self, number) for number in range(count)]

@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.election import HURRIED_TRUST_S, PEACEFUL_TRUST_S, WAKE_TRUST_S, Election
+from otel_torchdist.exchange.election import Election
+from otel_torchdist.exchange.pace import PACE
 
 OWN = 5
 
@@ -25,7 +26,7 @@ def test_lowest_of_those_that_ask() -> None:
 
 def test_trust_ends() -> None:
     """A hurried question is trusted for seconds, a peaceful one for longer, and neither a moment beyond that."""
-    for is_hurried, trust_s in ((True, HURRIED_TRUST_S), (False, PEACEFUL_TRUST_S)):
+    for is_hurried, trust_s in ((True, PACE.hurried_trust_s), (False, PACE.peaceful_trust_s)):
         election = Election(OWN)
         election.asked_by(1, 10.0, is_hurried)
         assert election.judge(10.0 + trust_s - 0.01) == 1
@@ -37,16 +38,16 @@ def test_last_question_counts() -> None:
     election = Election(OWN)
     election.asked_by(1, 10.0, is_hurried=False)
     election.asked_by(1, 11.0, is_hurried=True)
-    assert election.judge(11.0 + HURRIED_TRUST_S) == OWN
+    assert election.judge(11.0 + PACE.hurried_trust_s) == OWN
 
 
 def test_lower_one_is_given_time_to_begin() -> None:
     """An agent with a lower id that answers is waited for, and leads as soon as it asks."""
     election = Election(OWN)
     election.answered(1, 10.0)
-    assert election.judge(10.0 + WAKE_TRUST_S - 0.01) == 1
+    assert election.judge(10.0 + PACE.wake_trust_s - 0.01) == 1
     election.asked_by(1, 11.0, is_hurried=True)
-    assert election.judge(11.0 + HURRIED_TRUST_S - 0.01) == 1
+    assert election.judge(11.0 + PACE.hurried_trust_s - 0.01) == 1
 
 
 def test_one_that_answers_and_never_asks_is_not_waited_for_twice() -> None:
@@ -67,7 +68,7 @@ def test_one_that_is_back_is_waited_for_again() -> None:
         election.answered(1, 10.0)
         come_back(election)
         election.answered(1, 50.0)
-        assert election.judge(50.0 + WAKE_TRUST_S - 0.01) == 1
+        assert election.judge(50.0 + PACE.wake_trust_s - 0.01) == 1
 
 
 def test_failure_of_a_question_from_before_it_asked() -> None:
@@ -85,7 +86,7 @@ def test_answer_shortens_no_trust() -> None:
     election = Election(OWN)
     election.asked_by(1, 10.0, is_hurried=False)
     election.answered(1, 10.5)
-    assert election.judge(10.0 + PEACEFUL_TRUST_S - 0.01) == 1
+    assert election.judge(10.0 + PACE.peaceful_trust_s - 0.01) == 1
 
 
 _AGENT_ID = st.integers(0, 9)
@@ -109,4 +110,4 @@ def test_whatever_happens(happenings: list[tuple[float, tuple[object, ...]]]) ->
             getattr(election, str(name))(agent_id, now, *hurried)
         assert election.judge(now) <= OWN
         assert name != "silent" or election.judge(now) != agent_id or agent_id == OWN
-    assert election.judge(now + PEACEFUL_TRUST_S) == OWN
+    assert election.judge(now + PACE.peaceful_trust_s) == OWN

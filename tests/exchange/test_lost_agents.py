@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
 
-from otel_torchdist.exchange import run_exchange
-from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Leads
 from tests.exchange.listening import HOST
-from tests.exchange.peer_agents import Agents, exchange_of, world_of
+from tests.exchange.peer_agents import QUICK, Agents, exchange_of, world_of
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN
 
 
-@pytest.mark.usefixtures("quick")
 def test_agent_out_of_reach(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
     """Its live ranks are listed with its node, a dead one stays known; one warning, then everything recovers."""
     caplog.set_level(logging.INFO, "otel_torchdist")
@@ -40,7 +38,6 @@ def test_agent_out_of_reach(two: Agents, caplog: pytest.LogCaptureFixture) -> No
     assert "the agent on node-2 answers again" in messages
 
 
-@pytest.mark.usefixtures("quick")
 def test_agent_that_has_asked_before_it_was_announced(two: Agents) -> None:
     """The agent's ranks are known from its questions, even if the network is cut before it could be asked anything."""
     two.begin(0)
@@ -54,27 +51,25 @@ def test_agent_that_has_asked_before_it_was_announced(two: Agents) -> None:
     assert dict(world_of(two, 1).unreachable) == {0: "node-0", 1: "node-0"}
 
 
-@pytest.mark.usefixtures("quick")
 def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
     """An agent that misses a single question is not out of reach: its ranks stay as they were."""
     two.begin()
     two.set_suspicion(True)
     two.wait_until_judges(True, False)
-    (them,) = exchange_of(two, 0)._others.values()
-    them._failed(RuntimeError("a hiccup"))
+    (them,) = exchange_of(two, 0).others
+    assert not them.wake(timeout_s=0.0)
     assert not them.is_lost
     assert sorted(world_of(two, 0).ranks) == [0, 1, 2, 3]
 
 
-@pytest.mark.usefixtures("quick")
-def test_nothing_is_judged_in_doubt(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_judged_in_doubt(two: Agents) -> None:
     """The second question decides whether an agent is out of reach; until then, and only so long, judging waits."""
-    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
+    two.pace = dataclasses.replace(QUICK, hold_s=30.0)
     two.begin()
     two.set_suspicion(True)
     two.wait_until_judges(True, False)
     two.nodes[1].end()
-    (them,) = exchange_of(two, 0)._others.values()
+    (them,) = exchange_of(two, 0).others
     until(lambda: them.unanswered > 0)
     judged_in_doubt = 0
 
@@ -89,12 +84,9 @@ def test_nothing_is_judged_in_doubt(two: Agents, monkeypatch: pytest.MonkeyPatch
     assert dict(world_of(two, 0).unreachable) == {2: "node-2", 3: "node-2"}
 
 
-@pytest.mark.usefixtures("quick")
 def test_impostor(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
     """A process at an agent's address without the token counts as out of reach, and none of its data is used."""
-    node = two.nodes[1]
-    node.exchange = RunExchange(Peers(RUN, b"x" * 32, node.agent_id, HOST, two.others_of(1)), node._instance)
-    node._app.add(RUN, node.exchange)
+    two.nodes[1].begin(two.others_of(1), token=b"x" * 32)
     two.begin(0)
     two.set_suspicion(True)
     until(lambda: two.meet() and "does not have the run's token" in caplog.text)

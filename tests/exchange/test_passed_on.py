@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
-import pytest
-
-from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode, wire_ruling
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
@@ -14,7 +12,7 @@ from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.peer_agents import Follows
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import Channel, OperationId
-from tests.exchange.peer_agents import Agents, exchange_of
+from tests.exchange.peer_agents import QUICK, Agents, exchange_of
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, group_of
 
@@ -27,7 +25,6 @@ def ruling(epoch: int = 1, agent_id: int = 0) -> Ruling:
     return Ruling(Incident(RUN, "name", agent_id), epoch, SITE, f"said {epoch} times", {"epoch": epoch})
 
 
-@pytest.mark.usefixtures("quick")
 def test_ruling_reaches_all(three: Agents) -> None:
     """A ruling on a stall, each update, and that it is over reach both followers."""
     three.begin()
@@ -38,7 +35,6 @@ def test_ruling_reaches_all(three: Agents) -> None:
         until(lambda said=said: three.meet()[1:] == [Follows(said, True)] * 2)
 
 
-@pytest.mark.usefixtures("quick")
 def test_ruling_that_is_over_at_once_reaches_all(three: Agents) -> None:
     """The ruling on a death is over as soon as all ranks have ended; the others get it, and then that it is over."""
     three.begin()
@@ -58,7 +54,6 @@ def test_ruling_that_is_over_before_it_is_read(two: Agents) -> None:
     assert [two.nodes[1].meet() for _ in range(2)] == [Follows(ruling(1), True), Follows(None, True)]
 
 
-@pytest.mark.usefixtures("quick")
 def test_earlier_ruling_is_not_repeated(three: Agents) -> None:
     """An agent that has followed in between does not repeat its former ruling on the stall."""
     three.begin(1, 2)
@@ -76,10 +71,9 @@ def test_earlier_ruling_is_not_repeated(three: Agents) -> None:
     assert set(received) == {None}
 
 
-@pytest.mark.usefixtures("quick")
-def test_wishes_for_stacks_arrive_once(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wishes_for_stacks_arrive_once(three: Agents) -> None:
     """Each agent gets the requests for stacks of its own ranks, with the way to take them, and only once."""
-    monkeypatch.setattr(run_exchange, "HURRIED_TIMEOUT_S", 5.0)  # a question that is too late is repeated
+    three.pace = dataclasses.replace(QUICK, hurried_timeout_s=5.0)  # a question that is too late is repeated
     three.begin()
     three.set_suspicion(True)
     three.wait_until_judges(True, False, False)
@@ -98,7 +92,7 @@ def test_wishes_for_stacks_arrive_once(three: Agents, monkeypatch: pytest.Monkey
         2: [StacksWanted(frozenset({0x1004}))],
     }
     until(lambda: collect() == expected)
-    then = time.monotonic() + 8 * run_exchange.HURRIED_ROUND_S
+    then = time.monotonic() + 8 * QUICK.hurried_round_s
     while time.monotonic() < then:
         assert collect() == expected
         time.sleep(0.02)

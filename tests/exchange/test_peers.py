@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -14,26 +15,30 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.exchange import peers as peers_module
-from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.client import Line, NoAnswerError
 from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.peer import STATE_PATH
-from otel_torchdist.exchange.peers import AgentPeers
+from otel_torchdist.exchange.peers import UNSEEN_S, AgentPeers
 from otel_torchdist.exchange.wire import Question, decode_answer, encode
 from otel_torchdist.job.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_listening, write_peers
 from otel_torchdist.stall.peer_agents import Leads
 from tests.exchange.listening import HOST, peer_at, stranger
+from tests.exchange.peer_agents import QUICK
 from tests.job.announced import PEERS, TOKEN, file_of
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, FakeWorld
 
 
 @pytest.fixture
-def agent_peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentPeers]:
+def now_s() -> list[float]:
+    """The time of the agent, which the test moves."""
+    return [100.0]
+
+
+@pytest.fixture
+def agent_peers(now_s: list[float]) -> Iterator[AgentPeers]:
     """Peers of an agent that searches as often as it is asked to."""
-    monkeypatch.setattr(peers_module, "SEARCH_S", 0.0)
-    made = AgentPeers()
+    made = AgentPeers(pace=dataclasses.replace(QUICK, peaceful_round_s=0.05), search_s=0.0, clock=lambda: now_s[0])
     yield made
     made.stop()
 
@@ -76,9 +81,9 @@ def test_run_on_one_node(agent_peers: AgentPeers) -> None:
     assert agent_peers.requested_stacks() == []
 
 
-def test_two_agents_find_each_other(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_agents_find_each_other(agent_peers: AgentPeers, tmp_path: Path) -> None:
     """Each node's file names the other agent: the lower id soon judges with the ranks of both."""
-    there = AgentPeers()
+    there = AgentPeers(pace=QUICK, search_s=0.0)
     directories = [tmp_path / "a", tmp_path / "b"]
     world = FakeWorld(4)
     here_sees, there_sees = world.snapshot(1.0, (0, 1)), world.snapshot(1.0, (2, 3))
@@ -166,16 +171,20 @@ def test_file_that_cannot_be_used(agent_peers: AgentPeers, tmp_path: Path, caplo
     assert len(warnings_in(caplog)) == 1
 
 
-def test_search_is_rare(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_rare(now_s: list[float], tmp_path: Path) -> None:
     """However many turns the agent makes, it searches for files at most twice a second."""
-    monkeypatch.setattr(peers_module, "SEARCH_S", 3600.0)
-    agent_peers.search([tmp_path])
-    write_peers(tmp_path, PEERS)
-    agent_peers.search([tmp_path])
-    assert read_listening(tmp_path) is None
+    agent_peers = AgentPeers(clock=lambda: now_s[0])
+    with contextlib.ExitStack() as stack:
+        stack.callback(agent_peers.stop)
+        agent_peers.search([tmp_path])
+        write_peers(tmp_path, PEERS)
+        for moment_s, is_found in ((100.0, False), (100.49, False), (100.5, True)):
+            now_s[0] = moment_s
+            agent_peers.search([tmp_path])
+            assert (read_listening(tmp_path) is not None) == is_found
 
 
-def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, now_s: list[float]) -> None:
     """A run without ranks is dropped and its questions are refused; another one on the same port is still answered."""
     write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST))
     write_peers(tmp_path, Peers(RUN + 1, TOKEN, 0, HOST))
@@ -183,21 +192,18 @@ def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, mo
     place = read_listening(tmp_path)
     assert place is not None
     assert (ask(place.port), ask(place.port, RUN + 1)) == ((), ())
-    monkeypatch.setattr(peers_module, "UNSEEN_S", 0.3)
     world = FakeWorld(1).snapshot(1.0)
-
-    def is_left() -> bool:
+    for _ in range(2):
+        assert ask(place.port) == ()
+        now_s[0] += 0.6 * UNSEEN_S
         agent_peers.meet(dataclasses.replace(world, run=RUN + 1), False)
         agent_peers.search([tmp_path])
-        return RUN not in agent_peers._runs
-
-    until(is_left)
     with pytest.raises(NoAnswerError, match="status 403"):
         ask(place.port)
     assert ask(place.port, RUN + 1) == (0,)
 
 
-def test_to_leave_a_run_takes_no_time(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_leave_a_run_takes_no_time(agent_peers: AgentPeers, tmp_path: Path, now_s: list[float]) -> None:
     """The reader of tapes is not delayed by an agent that never answers a question in flight."""
     gate, asked = threading.Event(), threading.Event()
 
@@ -205,15 +211,17 @@ def test_to_leave_a_run_takes_no_time(agent_peers: AgentPeers, tmp_path: Path, m
         asked.set()
         gate.wait(30)
 
-    monkeypatch.setattr(run_exchange, "PEACEFUL_ROUND_S", 0.05)
     with stranger(silent) as port:
         write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST, (peer_at(port, 4),)))
         agent_peers.search([tmp_path])
         agent_peers.meet(FakeWorld(2).snapshot(1.0), suspects_stall=False)
         assert asked.wait(10)
-        monkeypatch.setattr(peers_module, "UNSEEN_S", 0.0)
+        place = read_listening(tmp_path)
+        assert place is not None
+        now_s[0] += UNSEEN_S + 1
         began = time.monotonic()
         agent_peers.search([tmp_path])
-        assert time.monotonic() - began < run_exchange.PEACEFUL_TIMEOUT_S / 2
-        assert agent_peers._runs == {}
+        assert time.monotonic() - began < QUICK.peaceful_timeout_s / 2
+        with pytest.raises(NoAnswerError, match="status 403"):
+            ask(place.port)
         gate.set()

@@ -22,7 +22,6 @@ MINUTE = 60 * SECOND
 EVERYBODY = group_of(0, 1, 2, 3)
 
 
-@pytest.mark.usefixtures("quick")
 def test_each_snapshot_is_the_newest(two: Agents) -> None:
     """The state of a rank of another node is seen soon after, again and again, while a stall is suspected."""
     two.begin()
@@ -94,12 +93,16 @@ def test_clocks_that_differ(two: Agents, skew_ns: int) -> None:
     two.nodes[1].begin(two.others_of(1), kind)
     two.set_suspicion(True)
     two.wait_until_judges(True, False)
-    other = exchange_of(two, 0)._others[2]
-    until(lambda: two.meet() and other._clock is not None and other._clock.error_ns < 25_000_000)
-    seen = other.views  # they may be of an answer before that one
-    until(lambda: two.meet() and other.views is not seen)
-    (there,) = world_of(two, 0).ranks[2].open
-    (here,) = two.nodes[1].local().ranks[2].open
-    assert there.waiting_since_ns is not None and here.waiting_since_ns is not None
-    assert abs(there.waiting_since_ns - here.waiting_since_ns) < 50_000_000
-    assert abs(there.record.entered_ns - here.record.entered_ns) < 50_000_000
+
+    def is_near() -> bool:
+        """The first answer on a busy machine may have taken long, which the times are off by."""
+        two.meet()
+        (there,), (here,) = world_of(two, 0).ranks[2].open, two.nodes[1].local().ranks[2].open
+        assert there.waiting_since_ns is not None and here.waiting_since_ns is not None
+        waited, entered = (
+            there.waiting_since_ns - here.waiting_since_ns,
+            there.record.entered_ns - here.record.entered_ns,
+        )
+        return max(abs(waited), abs(entered)) < 50_000_000
+
+    until(is_near)

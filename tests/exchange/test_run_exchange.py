@@ -8,11 +8,10 @@ import time
 
 import pytest
 
-from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH, WAKE_PATH
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode
 from tests.exchange.listening import stranger
-from tests.exchange.peer_agents import Agents, agents, exchange_of
+from tests.exchange.peer_agents import QUICK, Agents, agents, exchange_of
 from tests.support.waiting import until
 
 
@@ -54,6 +53,6 @@ def test_stop_leaves_no_threads() -> None:
         assert asked.wait(10)
         began = time.monotonic()
         made.nodes[0].end()
-        assert time.monotonic() - began < run_exchange.PEACEFUL_TIMEOUT_S + 2
+        assert time.monotonic() - began < QUICK.peaceful_timeout_s + 2
         gate.set()
         until(lambda: ours() <= before)

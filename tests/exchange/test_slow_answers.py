@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
-import pytest
-
-from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.client import Answered
 from otel_torchdist.exchange.peer import DRIFT, ClockReading, PeerAgent
 from otel_torchdist.exchange.wire import wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.stall.peer_agents import Leads, Undecided
 from tests.exchange.listening import HOST
-from tests.exchange.peer_agents import TOKEN, Agents
+from tests.exchange.peer_agents import QUICK, TOKEN, Agents
 from tests.exchange.test_passed_on import ruling
+from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, SECOND
 
 MS = 1_000_000
@@ -50,23 +49,17 @@ def test_clock_that_jumped() -> None:
     assert late.or_better(reading(100, 102, 104)) is late
 
 
-def test_answers_with_ranks_that_were_looked_at_long_ago(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_with_ranks_that_were_looked_at_long_ago(two: Agents) -> None:
     """An agent that answers but does not read: its ranks of before are not judged, until that has taken too long."""
-    monkeypatch.setattr(run_exchange, "HOLD_S", 2.0)
+    two.pace = dataclasses.replace(QUICK, hold_s=2.0)
     two.begin()
     two.wait_until_judges(True, False)
     two.set_suspicion(True)
     began = time.monotonic()
-    roles: list[tuple[float, type]] = []
-    while time.monotonic() - began < 2.5:
-        two.nodes[0].meet()
-        if time.monotonic() - began < 0.4:
-            two.nodes[1].meet()
-        roles.append((time.monotonic() - began, type(two.nodes[0].roles[-1])))
-        time.sleep(0.05)
-    assert Leads in [role for at_s, role in roles if at_s < 0.8]
-    assert {role for at_s, role in roles if 1.4 < at_s < 1.9} == {Undecided}
-    assert roles[-1][1] is Leads
+    until(lambda: isinstance(two.meet()[0], Leads))
+    until(lambda: isinstance(two.nodes[0].meet(), Undecided))  # the other one does not meet any more
+    until(lambda: isinstance(two.nodes[0].meet(), Leads))
+    assert time.monotonic() - began >= two.pace.hold_s
 
 
 def test_ruling_in_a_question_that_was_not_answered() -> None:

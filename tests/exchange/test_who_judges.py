@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
 import threading
 import time
 
 import pytest
 
-from otel_torchdist.exchange import run_exchange
-from otel_torchdist.exchange.peer import STATE_PATH, PeerAgent
+from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Follows, Leads, Undecided
 from otel_torchdist.stall.watch import CHECK_S
-from tests.exchange.listening import HOST, stranger
-from tests.exchange.peer_agents import TOKEN, Agents, agents, exchange_of
+from tests.exchange.listening import HOST, peer_at, stranger
+from tests.exchange.peer_agents import QUICK, TOKEN, Agents, agents, exchange_of
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN
 
@@ -38,7 +38,6 @@ def test_lowest_id_judges_and_sees_all(three: Agents) -> None:
     assert (world.run, world.taken_ns, dict(world.unreachable)) == (RUN, local.taken_ns, {})
 
 
-@pytest.mark.usefixtures("quick")
 def test_in_peace_too(two: Agents) -> None:
     """With no stall suspected, the higher id still learns that it does not judge, and nothing is hurried."""
     two.begin()
@@ -55,9 +54,9 @@ def test_alone(two: Agents) -> None:
     assert sorted(role.world.ranks) == [0, 1]
 
 
-def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judgement_waits_for_answers(three: Agents) -> None:
     """The first judgement on a suspected stall is based on what all see: it is never made before they have answered."""
-    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
+    three.pace = dataclasses.replace(QUICK, hold_s=30.0)
     three.begin()
     three.set_suspicion(True)
     node, *others = three.nodes
@@ -70,41 +69,41 @@ def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPa
     assert sorted(last.world.ranks) == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.usefixtures("quick")
-def test_judgement_waits_for_a_new_look(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judgement_waits_for_a_new_look(two: Agents) -> None:
     """An agent that answers but does not come to read its tapes: what it saw before the suspicion does not count."""
-    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
+    two.pace = dataclasses.replace(QUICK, hold_s=30.0)
     two.begin()
     two.wait_until_judges(True, False)
     time.sleep(2 * CHECK_S)  # the other one has not met since
     two.nodes[0].suspects_stall = True
     asked_at = time.monotonic()
-    while time.monotonic() - asked_at < 1.0:
+    while time.monotonic() - asked_at < 0.5:
         assert isinstance(two.nodes[0].meet(), Undecided)
     two.nodes[1].meet()
     until(lambda: isinstance(two.nodes[0].meet(), Leads))
 
 
 def test_judgement_does_not_wait_for_ever() -> None:
-    """If the other agent does not answer, the judgement is put off by little more than HOLD_S."""
+    """If the other agent does not answer, the judgement is put off by its hold, and not by as long as a question may take."""
 
     def silent(connection: object) -> None:
         gate.wait(30)
 
     gate = threading.Event()
     with agents(1) as made, stranger(silent) as port:
+        made.pace = dataclasses.replace(QUICK, hold_s=0.5, peaceful_timeout_s=60.0, hurried_timeout_s=60.0)
         peer = dataclasses.replace(made.nodes[0].peer, agent_id=7, port=port)
         made.nodes[0].begin((peer,))
         made.set_suspicion(True)
         began = time.monotonic()
         until(lambda: isinstance(made.nodes[0].meet(), Leads))
-        assert time.monotonic() - began < run_exchange.HOLD_S + 1
+        assert made.pace.hold_s <= time.monotonic() - began < 10
         gate.set()
 
 
-def test_next_one_takes_over(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_one_takes_over(three: Agents) -> None:
     """When the agent that judges dies, the next id takes over within seconds, and only after asking the third."""
-    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
+    three.pace = dataclasses.replace(QUICK, hold_s=30.0)
     three.begin()
     three.set_suspicion(True)
     three.wait_until_judges(True, False, False)
@@ -121,7 +120,6 @@ def test_next_one_takes_over(three: Agents, monkeypatch: pytest.MonkeyPatch) -> 
     assert all({2, 3, 4, 5} <= role.world.ranks.keys() for role in judged)
 
 
-@pytest.mark.usefixtures("quick")
 def test_low_one_that_is_back_judges_again(two: Agents) -> None:
     """An agent that dies and is restarted, under another instance on the same port, judges as before."""
     two.begin()
@@ -135,7 +133,6 @@ def test_low_one_that_is_back_judges_again(two: Agents) -> None:
         two.wait_until_judges(True, False)
 
 
-@pytest.mark.usefixtures("quick")
 def test_high_one_that_is_first(two: Agents) -> None:
     """An agent that is alone judges; the lower id takes over once it is up and gets a question."""
     two.begin(1)
@@ -145,21 +142,22 @@ def test_high_one_that_is_first(two: Agents) -> None:
     two.wait_until_judges(True, False)
 
 
-def test_low_one_that_asks_while_a_question_to_it_fails(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_one_that_asks_while_a_question_to_it_fails(two: Agents) -> None:
     """An agent follows a lower id that has begun to ask, though its own question from before gets no answer."""
-    two.begin(1)
-    exchange = exchange_of(two, 1)
 
-    def ask(*_: object, **__: object) -> bool:
-        exchange.respond(STATE_PATH, encode(Question(0, is_hurried=True)))
-        return False
+    def ask_instead(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        exchange_of(two, 1).respond(STATE_PATH, encode(Question(0, is_hurried=True)))
 
-    monkeypatch.setattr(PeerAgent, "ask", ask)
-    exchange._ask_all(list(exchange._others.values()), time.monotonic(), is_hurried=True)
-    assert two.judges() == [None, False]
+    two.pace = dataclasses.replace(QUICK, hurried_trust_s=60.0)
+    with stranger(ask_instead) as port:
+        two.nodes[1].begin((peer_at(port, 0),))
+        two.set_suspicion(True)
+        (them,) = exchange_of(two, 1).others
+        until(lambda: two.meet() and them.unanswered)
+        assert two.judges() == [None, False]
 
 
-@pytest.mark.usefixtures("quick")
 def test_agent_that_is_announced_later(two: Agents) -> None:
     """Agents that do not know each other judge separately until they are introduced; known peers stay."""
     for node in two.nodes:
@@ -175,7 +173,6 @@ def test_agent_that_is_announced_later(two: Agents) -> None:
     two.wait_until_judges(True, False)
 
 
-@pytest.mark.usefixtures("quick")
 def test_asked_by_an_agent_that_has_not_been_announced(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
     """An agent follows a peer whose address it does not know; it wakes it there once it knows."""
     two.nodes[1].begin(())
@@ -183,7 +180,7 @@ def test_asked_by_an_agent_that_has_not_been_announced(two: Agents, caplog: pyte
     two.nodes[1].meet()
     exchange.respond(STATE_PATH, encode(Question(0)))
     two.set_suspicion(True)
-    then = time.monotonic() + 3 * run_exchange.WAKE_AFTER_S
+    then = time.monotonic() + 3 * QUICK.wake_after_s
     while time.monotonic() < then:
         assert isinstance(two.nodes[1].meet(), Follows)
         time.sleep(0.02)

@@ -8,15 +8,14 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
-from types import SimpleNamespace
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.exposition import make_wsgi_app
 
 from deploy.native.ports import free_port
-from otel_torchdist.serving import http_server
-from otel_torchdist.serving import metrics_page as metrics_server
+from otel_torchdist.serving.http_server import STOP_TIMEOUT_S, HttpServer, SharedPage
 from otel_torchdist.serving.metrics_page import PORTS_TRIED, RETRY_S, MetricsServer
 from tests.support.waiting import until
 
@@ -43,6 +42,11 @@ def listen(port: int = 0) -> socket.socket:
     return taken
 
 
+def connected(port: int | None) -> socket.socket:
+    """A client that asks nothing yet."""
+    return socket.create_connection(("127.0.0.1", port or 0), timeout=10)
+
+
 def our_threads() -> list[threading.Thread]:
     """Threads of any server of ours."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("torchdist-metrics")]
@@ -55,6 +59,15 @@ def open_sockets() -> set[str]:
         with suppress(OSError):  # the descriptor used for listing is gone already
             found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
     return {link for link in found if link.startswith("socket:")}
+
+
+@contextmanager
+def served_within(registry: CollectorRegistry, **limits: float) -> Iterator[int]:
+    """Serve a registry within other limits than those of production; yields the port."""
+    server = HttpServer("127.0.0.1", [0], "metrics", **limits)  # type: ignore[arg-type]
+    server.serve(SharedPage(make_wsgi_app(registry)))
+    yield server.port
+    server.stop()
 
 
 @pytest.fixture
@@ -133,23 +146,21 @@ def test_all_ports_taken(registry: CollectorRegistry, caplog: pytest.LogCaptureF
     assert f"from {first} to {first + 15}" in record.getMessage()
 
 
-def test_port_that_becomes_free(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_port_that_becomes_free(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
     """It is tried again from time to time, without another warning, and the log reports when it is served after all."""
-    monkeypatch.setattr(metrics_server, "PORTS_TRIED", 1)
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(metrics_server, "time", clock)
+    now = [0.0]
     caplog.set_level(logging.INFO)
-    first = free_port(1)
-    server = MetricsServer("127.0.0.1", first, registry)
-    with closing(listen(first)):
+    first = free_port(PORTS_TRIED)
+    server = MetricsServer("127.0.0.1", first, registry, clock=lambda: now[0])
+    with ExitStack() as stack:
+        for port in range(first, first + PORTS_TRIED):
+            stack.enter_context(closing(listen(port)))
         assert not server.start()
         assert not server.start(), "it is too soon"
-        clock.now += RETRY_S
+        now[0] += RETRY_S
         assert not server.start()
     assert not server.start(), "it is too soon again"
-    clock.now += RETRY_S
+    now[0] += RETRY_S
     assert server.start()
     assert BODY_VALUE in get(server.port)
     server.stop()
@@ -211,39 +222,32 @@ def test_slow_clients_delay_no_other_client(server: MetricsServer) -> None:
         assert BODY_VALUE in get(port)
         began = time.monotonic()
         server.stop()
-        assert time.monotonic() - began < http_server.STOP_TIMEOUT_S
+        assert time.monotonic() - began < STOP_TIMEOUT_S
         assert our_threads() == []
 
 
-def test_silent_client_is_given_up(
-    server: MetricsServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_silent_client_is_given_up(registry: CollectorRegistry, capfd: pytest.CaptureFixture[str]) -> None:
     """After the timeout the connection is closed, and stderr stays clean."""
-    monkeypatch.setattr(http_server._Handler, "timeout", 0.1)
-    with socket.create_connection(("127.0.0.1", server.port or 0), timeout=10) as client:
-        client.sendall(b"GET /metr")
-        assert client.recv(1) == b""
-    assert until(lambda: len(our_threads()) == 1)
+    with served_within(registry, client_timeout_s=0.1) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(b"GET /metr")
+            assert client.recv(1) == b""
+        assert until(lambda: len(our_threads()) == 1)
     assert capfd.readouterr().err == ""
 
 
-def test_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_client_that_does_not_read(capfd: pytest.CaptureFixture[str]) -> None:
     """An answer that is not read, or that is cut off, ends silently."""
-    monkeypatch.setattr(http_server._Handler, "timeout", 0.3)
     registry = CollectorRegistry()
     gauge = Gauge("many", "Too much for the buffers of a connection.", ["number"], registry=registry)
-    for number in range(30_000):
-        gauge.labels("x" * 500 + str(number)).set(1)
-    server = MetricsServer("127.0.0.1", 0, registry)
-    assert server.start()
-    address = ("127.0.0.1", server.port or 0)
-    with socket.create_connection(address) as client, socket.create_connection(address) as gone:
+    for number in range(3_000):
+        gauge.labels("x" * 5_000 + str(number)).set(1)
+    with served_within(registry, client_timeout_s=0.3) as port, connected(port) as client, connected(port) as gone:
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         gone.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         gone.close()
         assert until(lambda: len(our_threads()) > 1)
         assert until(lambda: len(our_threads()) == 1)
-    server.stop()
     assert capfd.readouterr().err == ""
 
 

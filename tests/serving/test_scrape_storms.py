@@ -18,11 +18,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from otel_torchdist.serving import clients as scrape_clients
-from otel_torchdist.serving.clients import MAX_CLIENTS
+from otel_torchdist.serving.clients import MAX_CLIENTS, ScrapeClients
 from otel_torchdist.serving.http_server import SharedPage
 from otel_torchdist.serving.metrics_page import MetricsServer
-from tests.serving.test_metrics_page import get, our_threads
+from tests.serving.test_metrics_page import connected, get, our_threads, served_within
 from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 
 MAKING_S = 0.02
@@ -151,30 +150,24 @@ def test_clients_that_never_send_a_request(
     assert clients[0].recv(1) == b"", "who came first was sent away first"
 
 
-def test_clients_that_do_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_do_not_read() -> None:
     """Clients that ask and never read do not keep others out either."""
-    monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 4)
     registry = CollectorRegistry()
     many = Gauge("many", "Too much for the buffers of a connection.", ["number"], registry=registry)
     for number in range(4000):
         many.labels("x" * 2000 + str(number)).set(1)
-    server = MetricsServer("127.0.0.1", 0, registry)
-    assert server.start()
-    with ExitStack() as stack:
+    with served_within(registry, most_clients=4) as port, ExitStack() as stack:
         for _ in range(4):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port or 0), timeout=10))
-            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            stack.enter_context(connected(port)).sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert until(lambda: len(our_threads()) == 5)
         began, before = time.monotonic(), core_waits_s()
-        assert "many{" in get(server.port)
+        assert "many{" in get(port)
         assert time.monotonic() - began < 5.0 + waited_for_a_core_s(since=before)
-    server.stop()
 
 
-def test_client_that_has_been_dismissed_takes_its_place_until_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_has_been_dismissed_takes_its_place_until_it_leaves() -> None:
     """No thread more is started until its own has noticed; and what it had sent is not answered any more."""
-    monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 1)
-    clients, gate, refused = scrape_clients.ScrapeClients(), threading.Event(), threading.Event()
+    clients, gate, refused = ScrapeClients(most=1), threading.Event(), threading.Event()
 
     def serve() -> None:
         gate.wait(30)

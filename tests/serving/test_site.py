@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from otel_torchdist.config import PageAccess
-from otel_torchdist.serving import socket_owner
 from otel_torchdist.serving.clients import MAX_CLIENTS
+from otel_torchdist.serving.socket_owner import Connection, owner_of
 from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
 from tests.serving.test_metrics_page import BODY_VALUE, get
 from tests.support.worlds.live_pages import Served, seen_in, served, snapshot_of, stalled_world
@@ -217,8 +217,13 @@ def test_users_of_this_machine_see_their_own_jobs() -> None:
         assert len(asked_by(4712, f"{page.address}live.json")["runs"]) == 2
 
 
+def no_netlink(*_: object) -> int | None:
+    """A kernel that does not answer through netlink."""
+    raise OSError("no such protocol")
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_whose_connection_it_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whose_connection_it_is(address: str) -> None:
     """The kernel's tables show the user of the other end, for both families; of no connection there is none."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if family is socket.AF_INET6 and not os.path.exists("/proc/net/if_inet6"):
@@ -234,12 +239,8 @@ def test_whose_connection_it_is(address: str, monkeypatch: pytest.MonkeyPatch) -
                 second, again = server.accept()
                 there = {"REMOTE_ADDR": again[0], "REMOTE_PORT": str(again[1])}
                 assert user_of({**there, **here}) == os.geteuid()
-                with monkeypatch.context() as without_netlink:
-                    without_netlink.setattr(socket_owner, "_NETLINK_SOCK_DIAG", 31)
-                    assert user_of({**there, **here}) == os.geteuid()
-                with monkeypatch.context() as without_tables:
-                    without_tables.setattr(socket_owner, "_TABLES", ())
-                    assert user_of({**there, **here}) == os.geteuid()
+                ends = Connection(again[0], again[1], *server.getsockname()[:2])
+                assert owner_of(ends, lookup=no_netlink) == owner_of(ends, tables=()) == os.geteuid()
                 assert other.getsockname()[1] == again[1]
                 second.close()
         assert user_of(found) is None, "the connection is closed"
@@ -247,28 +248,23 @@ def test_whose_connection_it_is(address: str, monkeypatch: pytest.MonkeyPatch) -
     assert user_of({}) is None
 
 
-def test_a_port_that_two_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_port_that_two_users_share(tmp_path: Path) -> None:
     """In the kernel's tables a user's connection to another server is not taken for one to this page."""
     table = tmp_path / "tcp"
-    line = "{}: 0100007F:C350 0100007F:{:04X} 01 00000000:00000000 00:00000000 00000000 {:5} 0 7 1 0 20 4 30 10 -1\n"
+    loopback = "0100007F" if sys.byteorder == "little" else "7F000001"
+    line = f"{{}}: {loopback}:C350 {loopback}:{{:04X}} 01 00000000:00000000 00:00000000 00000000 {{:5}} 0 7 1 0 20\n"
     table.write_text("  sl  local_address rem_address\n" + line.format(0, 8080, 4711) + line.format(1, 9464, 4712))
-    monkeypatch.setattr(socket_owner, "_NETLINK_SOCK_DIAG", 31)  # without netlink
-    monkeypatch.setattr(socket_owner, "_TABLES", (table,))
-    monkeypatch.setattr(socket_owner.sys, "byteorder", "little")
-    found = {
-        port: socket_owner.owner_of(socket_owner.Connection("127.0.0.1", 50_000, "127.0.0.1", port))
-        for port in (8080, 9464, 9465)
-    }
+    ends = [Connection("127.0.0.1", 50_000, "127.0.0.1", port) for port in (8080, 9464, 9465)]
+    found = {one.server_port: owner_of(one, no_netlink, [table]) for one in ends}
     assert found == {8080: 4711, 9464: 4712, 9465: None}
 
 
-def test_users_of_other_namespaces_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_of_other_namespaces_are_nobody(tmp_path: Path) -> None:
     """In a user namespace, users who are unknown there all have the id of `nobody`: none of them is believed."""
-    connection = socket_owner.Connection("127.0.0.1", 1, "127.0.0.1", 2)
-    monkeypatch.setattr(socket_owner, "_asked", lambda *_: NOBODY)
-    for known, found in ((True, NOBODY), (False, None)):
-        monkeypatch.setattr(socket_owner, "_knows_all_users", lambda known=known: known)
-        assert socket_owner.owner_of(connection) == found
+    ends = Connection("127.0.0.1", 1, "127.0.0.1", 2)
+    for name, ids, found in (("all", f"0 0 {(1 << 32) - 1}", NOBODY), ("one", "0 1000 1", None)):
+        (tmp_path / name).write_text(ids)
+        assert owner_of(ends, lambda *_: NOBODY, user_map=tmp_path / name) == found
 
 
 def test_storms_and_slow_visitors(page: Served) -> None:

@@ -13,7 +13,6 @@ import pytest
 from otel_torchdist.exchange.app import MAX_QUESTION
 from otel_torchdist.exchange.client import Line, NoAnswerError
 from otel_torchdist.exchange.envelope import SIGNATURE_HEADER, Envelope, envelope_from
-from otel_torchdist.serving import clients as scrape_clients
 from tests.exchange.echo_agent import (
     OTHER_TOKEN,
     PARSED,
@@ -27,7 +26,7 @@ from tests.exchange.echo_agent import (
     headers_for,
     request_bytes,
 )
-from tests.exchange.listening import HOST
+from tests.exchange.listening import HOST, served
 
 
 def test_signed_question_is_answered(agent: Agent) -> None:
@@ -112,9 +111,15 @@ def test_many_ask_at_once(agent: Agent) -> None:
     assert len(agent.echo.received) == 80
 
 
-def test_requests_that_never_arrive_block_no_other_agent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_never_arrive_block_no_other_agent() -> None:
     """A client that knows the run's id but not its token cannot occupy all connections with unfinished questions."""
-    monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 8)
+    behind = Current()
+    with served(behind, most_clients=8) as port:
+        check_others_are_answered(begin_instance(behind, port))
+
+
+def check_others_are_answered(agent: Agent) -> None:
+    """Eight clients that send half a question each do not keep one of the run waiting."""
     request = request_bytes(headers_for(agent, token=OTHER_TOKEN), b"").replace(b"Length: 0", b"Length: 1000")
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection((HOST, agent.port), timeout=10)) for _ in range(8)]

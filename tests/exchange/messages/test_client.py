@@ -14,7 +14,6 @@ from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.job.peers import Peer
 from tests.exchange.echo_agent import PATH, RUN, TOKEN
 from tests.exchange.listening import HOST, peer_at, stranger
-from tests.support.waiting import until
 
 DEADLINE_S = 0.3
 SLACK_S = 0.2
@@ -142,7 +141,13 @@ def test_no_server_at_the_address(host: str) -> None:
 
 def test_line_that_is_busy() -> None:
     """A caller that asks while an earlier question is in flight waits no longer than its own deadline."""
-    with stranger(silent) as port:
+    asked = threading.Event()
+
+    def note(connection: socket.socket) -> None:
+        asked.set()
+        silent(connection)
+
+    with stranger(note) as port:
         line = Line(peer_at(port), RUN, TOKEN, new_instance())
         errors: list[Exception] = []
 
@@ -154,7 +159,7 @@ def test_line_that_is_busy() -> None:
 
         first = threading.Thread(target=ask)
         first.start()
-        until(line._lock.locked)
+        assert asked.wait(60)
         with pytest.raises(NoAnswerError, match="an earlier request has not been answered yet"):
             line.ask(PATH, b"second", 0.1)
     first.join(10)

@@ -131,12 +131,11 @@ def test_question_that_is_too_long(length: str, agent: Agent) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_table_of_senders_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many senders the ones that asked last are remembered, each with its number."""
-    monkeypatch.setattr(envelopes, "MAX_SENDERS", 8)
-    numbers = Numbers()
+def test_table_of_senders_is_bounded() -> None:
+    """Of many senders the ones that asked last are remembered, each with its number, and no others."""
+    numbers = Numbers(most=8)
     asked = [Envelope(RUN, f"{sender:016x}", "", 1) for sender in range(20)]
     assert all(numbers.is_new(envelope) for envelope in asked)
-    assert len(numbers._last) == 8
     assert not any(numbers.is_new(envelope) for envelope in asked[-8:])
+    assert all(numbers.is_new(envelope) for envelope in asked[:-8])
     assert numbers.is_new(Envelope(RUN + 1, asked[-1].sender, "", 1))
