@@ -84,7 +84,7 @@ def test_judgement_waits_for_a_new_look(two: Agents) -> None:
 
 
 def test_judgement_does_not_wait_for_ever() -> None:
-    """If the other agent does not answer, the judgement is put off by its hold, and not by as long as a question may take."""
+    """If another agent does not answer, judging is put off by its hold, and not for as long as questions may take."""
 
     def silent(connection: object) -> None:
         gate.wait(30)

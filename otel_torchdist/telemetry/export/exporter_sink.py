@@ -17,7 +17,14 @@ from otel_torchdist.telemetry.export.exporters import (
     readable_span,
     with_hint,
 )
-from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, WARNING_INTERVAL_S, ExportError, QueuedSink
+from otel_torchdist.telemetry.export.queued_sink import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    MAX_QUEUED_SPANS,
+    WARNING_INTERVAL_S,
+    ExportError,
+    QueuedSink,
+)
 from otel_torchdist.telemetry.spans.limits import environment_limits, limiter
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 
@@ -39,7 +46,13 @@ class ExporterSink(QueuedSink):
     """Hands spans to an exporter: OTLP, console, file, or any other."""
 
     def __init__(
-        self, exporter: SpanExporter, resource: Resource, name: str, max_spans: int = MAX_QUEUED_SPANS
+        self,
+        exporter: SpanExporter,
+        resource: Resource,
+        name: str,
+        max_spans: int = MAX_QUEUED_SPANS,
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
         """Take ownership of `exporter`.
 
@@ -48,9 +61,12 @@ class ExporterSink(QueuedSink):
             resource: Where the spans come from.
             name: Name of the exporter in warnings.
             max_spans: How many spans may wait.
+            first_pause_s: See `QueuedSink`.
+            longest_pause_s: See `QueuedSink`.
         """
         give_exporters_private_random()
-        super().__init__(ExporterDestination(exporter, resource, name), max_spans)
+        destination = ExporterDestination(exporter, resource, name)
+        super().__init__(destination, max_spans, first_pause_s, longest_pause_s)
 
 
 class ExporterDestination:

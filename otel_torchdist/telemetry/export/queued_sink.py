@@ -76,8 +76,22 @@ class QueuedSink:
     the following ones are silent until it has worked again.
     """
 
-    def __init__(self, destination: Destination, max_spans: int = MAX_QUEUED_SPANS) -> None:
-        """Start the thread. At most `max_spans` (about 1 kB each) may wait."""
+    def __init__(
+        self,
+        destination: Destination,
+        max_spans: int = MAX_QUEUED_SPANS,
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            destination: Where the spans go.
+            max_spans: How many may wait, of about 1 kB each.
+            first_pause_s: Seconds after the first failure; doubled with each further one.
+            longest_pause_s: Seconds after any failure at most.
+        """
+        self._pauses_s = first_pause_s, longest_pause_s
         self._destination = destination
         self._changed = threading.Condition()
         self._queue = SpanQueue(max_spans)
@@ -227,7 +241,8 @@ class QueuedSink:
             self._failures += 1
             self._failures_in_a_row += 1
             is_first = self._pause_s == 0
-            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            first_s, longest_s = self._pauses_s
+            self._pause_s = min(max(self._pause_s * 2, first_s), longest_s)
             self._retry_at = time.monotonic() + self._pause_s
             is_refused = rest.attempts > max(self._failures_in_a_row, MAX_ATTEMPTS)
             if rest.urgent and not is_refused and not self._is_closing:

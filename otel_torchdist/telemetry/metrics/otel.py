@@ -33,13 +33,15 @@ class OTelMetrics:
     no observable histogram.
     """
 
-    def __init__(self, node: NodeMetrics, provider: MeterProvider) -> None:
+    def __init__(self, node: NodeMetrics, provider: MeterProvider, fresh_s: float = FRESH_S) -> None:
         """Start showing the node.
 
         Args:
             node: What to show; only durations reported from now on are recorded.
             provider: The user's provider, or that of `build_meter_provider_from_environment`.
+            fresh_s: For how long after a snapshot was taken its collection may read it.
         """
+        self._fresh_s = fresh_s
         self._node = node
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -71,7 +73,7 @@ class OTelMetrics:
         """Take one snapshot for all metrics of a collection: a metric that was read from it belongs to the next one."""
         with self._lock:
             now_s = time.monotonic()
-            if self._snapshot is None or name in self._served or now_s - self._taken_s > FRESH_S:
+            if self._snapshot is None or name in self._served or now_s - self._taken_s > self._fresh_s:
                 self._snapshot, self._taken_s, self._served = self._node.snapshot(), now_s, set()
             self._served.add(name)
             return self._snapshot

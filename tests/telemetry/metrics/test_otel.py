@@ -38,6 +38,7 @@ from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
 from otel_torchdist.telemetry.metrics.run_status import StallStatus
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.worlds.machines import whole_machine
 
@@ -45,15 +46,26 @@ LABELS = {attribute: label for label, attribute in semconv.OTEL_METRIC_ATTRIBUTE
 PROMETHEUS_NAMES = {otel: name for name, otel in semconv.OTEL_METRIC_NAMES.items()}
 
 
+class CountingNode(NodeMetrics):
+    """A node that counts its snapshots."""
+
+    taken = 0
+
+    def snapshot(self) -> NodeSnapshot:
+        """Count it."""
+        self.taken += 1
+        return super().snapshot()
+
+
 class Pushed:
     """A node's metrics behind a provider whose reader is collected by hand."""
 
     def __init__(self, directory: Path) -> None:
         self.machine: MachineReading | None = None
-        self.node = NodeMetrics(lambda: 4, lambda: 100 * SECOND, lambda: 3, lambda: self.machine)
+        self.node = CountingNode(lambda: 4, lambda: 100 * SECOND, lambda: 3, lambda: self.machine)
         self.reader = InMemoryMetricReader()
         self.provider = MeterProvider(metric_readers=[self.reader], shutdown_on_exit=False)
-        self.metrics = OTelMetrics(self.node, self.provider)
+        self.metrics = OTelMetrics(self.node, self.provider, fresh_s=60.0)
         self.directory = directory
 
     def add(self, rank: int, state: RunIdState = RunIdState.AGREED) -> tuple[FakeTape, RankMetrics]:
@@ -141,19 +153,15 @@ def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
     assert pushed.otel_samples() == pytest.approx(expected)
 
 
-def test_one_snapshot_for_a_collection(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_snapshot_for_a_collection(pushed: Pushed) -> None:
     """All metrics of a collection show one moment, and cost one snapshot; the next collection shows a newer one."""
     simulated, counted = pushed.add(0)
-    taken = []
-    snapshot = pushed.node.snapshot
-    monkeypatch.setattr("otel_torchdist.telemetry.metrics.otel.FRESH_S", 60.0)
-    monkeypatch.setattr(pushed.node, "snapshot", lambda: taken.append(1) or snapshot())
     before = pushed.otel_samples()
-    assert len(taken) == 1
+    assert pushed.node.taken == 1
     simulated.run(sequence=10)
     counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
     assert pushed.otel_samples() != before
-    assert len(taken) == 2
+    assert pushed.node.taken == 2
 
 
 def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
