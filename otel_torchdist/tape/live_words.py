@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,10 +97,14 @@ class LiveWords:
             words[LiveWord.RUN_ID_LOW] = run_id & _MASK_64
         words[LiveWord.RUN_ID_STATE] = seals.run_id_seal(run_id, state)
 
-    def beat(self) -> None:
-        """Publish that Python threads run in this process, and the wall clock's lead over the monotonic clock."""
+    def beat(self, clocks: Callable[[], tuple[int, int]] = clock_pair) -> None:
+        """Publish that Python threads run in this process, and the wall clock's lead over the monotonic clock.
+
+        Args:
+            clocks: Reads the monotonic clock and the wall clock, in nanoseconds.
+        """
         words = self._words
-        monotonic_ns, realtime_ns = clock_pair()
+        monotonic_ns, realtime_ns = clocks()
         offset_us = max(realtime_ns - monotonic_ns, 0) // 1000
         words[LiveWord.CLOCK_OFFSET_US] = seals.seal_live(LiveWord.CLOCK_OFFSET_US, offset_us)
         words[LiveWord.HEARTBEAT_US] = seals.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)

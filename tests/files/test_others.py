@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
-import json
 import logging
 import os
 import zlib
@@ -19,10 +17,9 @@ from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.requests.stacks_file import StacksFile, read_stacks
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.tapes.tapes import WriterProcess, new_writer, open_descriptors, settled_descriptors
+from tests.support.tapes.tapes import WriterProcess, open_descriptors, settled_descriptors
 
 TIB_4 = 1 << 42
 
@@ -107,73 +104,6 @@ def test_host_that_forges_a_line() -> None:
     assert decode_identity(bytes(block), "here").host == r"x\n\x1b[31m"
 
 
-def dictionary(path: Path, *bodies: object) -> NamesReader:
-    """A reader of a dictionary with these lines, each under a checksum that is right."""
-    texts = [json.dumps(body).encode() for body in bodies]
-    path.write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts))
-    return NamesReader(path)
-
-
-GROUP = {"name": "0", "description": "", "ranks": [0, 1], "nth": 0, "backend": "gloo", "aligned": True}
-SIGNATURE = {"operation": "a", "reduce_op": "", "shapes": [[1]], "dtypes": ["f"], "device": "cpu", "tensors": 1}
-SITE = {"function": "f", "file": "g", "line": 1}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"id": 1, "group": GROUP | {"ranks": None}},
-        {"id": 1, "group": GROUP | {"ranks": ["0"]}},
-        {"id": 1, "group": GROUP | {"ranks": [10**400]}},
-        {"id": 1, "group": GROUP | {"nth": -1}},
-        {"id": 1, "group": GROUP | {"description": 7}},
-        {"id": 1, "signature": SIGNATURE | {"shapes": [1]}},
-        {"id": 1, "signature": SIGNATURE | {"operation": None}},
-        {"id": 1, "call_site": SITE | {"line": "1"}},
-        {"id": 1, "call_site": {"function": "f"}},
-        {"id": 1, "text": {}},
-        {"id": 1 << 40, "text": "a"},
-        {"id": True, "text": "a"},
-        [1],
-    ],
-)
-def test_names_of_other_types(memory: Path, body: object) -> None:
-    """A name that is not of our types, under a right checksum, is unknown; no reader fails on it."""
-    names = dictionary(memory / "some.names", body, {"id": 2, "text": "sound"})
-    assert names.text(2) == "sound"
-    assert names.group(1) is names.signature(1) is names.call_site(1) is names.text(1) is None
-    assert names.corrupt_lines == 1
-
-
-def test_names_that_would_forge(memory: Path) -> None:
-    """Each string of a name can be printed; a path that is not UTF-8 is known, with its bytes escaped."""
-    names = dictionary(
-        memory / "some.names",
-        {"id": 1, "call_site": {"function": "\x1b[2J", "file": "/home/\udcff.py", "line": 3}},
-        {"id": 2, "text": "Error\nrank 3 is dead"},
-        {"id": 3, "group": GROUP | {"description": "\u202egroup"}},
-    )
-    assert names.call_site(1) == CallSiteName(r"\x1b[2J", r"/home/\udcff.py", 3)
-    assert names.text(2) == r"Error\nrank 3 is dead"
-    group = names.group(3)
-    assert group is not None and group.description == r"\u202egroup"
-
-
-def test_dictionary_that_never_ends_a_line(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is not read again and again: the bytes that are read of one dictionary are bounded."""
-    path = memory / "some.names"
-    path.write_bytes(b"x" * (5 << 20))
-    names = NamesReader(path)
-    for _ in range(8):
-        names.refresh()
-        with path.open("ab") as file:
-            file.write(b"x")
-    assert names.group(1) is None
-    left = names._left  # pyright: ignore[reportPrivateUsage]
-    assert left <= 0
-    assert not caplog.records
-
-
 def test_pipe_in_place_of_a_dictionary(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No reader waits for its other end; one warning names it, however often it is checked."""
     caplog.set_level(logging.WARNING)
@@ -221,22 +151,3 @@ def test_tape_that_is_truncated_while_it_is_read(memory: Path) -> None:
         with pytest.raises(TapeError, match="truncated while it was read"):
             tape.status()
         tape.close()
-
-
-def test_link_in_place_of_a_tape(memory: Path) -> None:
-    """A tape elsewhere, perhaps another user's, is not read by way of a link."""
-    writer = new_writer(memory)
-    link = memory / f"{1:016x}.tape"
-    link.symlink_to(writer.path)
-    with pytest.raises(TapeError, match="cannot be opened: Too many levels of symbolic links"):
-        TapeReader(link)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("rank", 1 << 40), ("world_size", 1 << 62), ("monotonic_ns", (1 << 64) - 1)]
-)
-def test_identity_that_cannot_be(memory: Path, field: str, value: int) -> None:
-    """Numbers that no job has are damage, also under a right checksum: their spans could not be exported."""
-    block = encode_identity(dataclasses.replace(identify(0, 0, 1, 64), **{field: value}))
-    with pytest.raises(TapeError, match="damaged"):
-        decode_identity(block, "here")

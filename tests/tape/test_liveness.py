@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.support.repository import REPOSITORY
 from tests.support.tapes.tapes import WriterProcess, begin, new_writer, open_descriptors
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
-
-
-def alive_for_others(path: Path) -> bool:
-    """What a process other than this one reports."""
-    program = (
-        "import pathlib, sys; from otel_torchdist.tape.reading.reader import TapeReader; "
-        "print(TapeReader(pathlib.Path(sys.argv[1])).is_alive())"
-    )
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", program, str(path)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 def test_killed(memory: Path) -> None:
@@ -110,11 +96,12 @@ def test_own_tape_until_closed(memory: Path) -> None:
     """A reader over the writer's mapping reports what other processes report."""
     writer = new_writer(memory)
     reader = TapeReader.of_writer(writer)
-    assert reader.is_alive()
-    assert alive_for_others(writer.path)
-    writer.close()
-    assert not reader.is_alive()
-    assert not alive_for_others(writer.path)
+    with WriterProcess(memory) as other:
+        assert reader.is_alive()
+        assert other.send(f"alive {writer.path}") == "True"
+        writer.close()
+        assert not reader.is_alive()
+        assert other.send(f"alive {writer.path}") == "False"
 
 
 def test_nothing_stays_open(memory: Path) -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.naming import readable
-from otel_torchdist.tape import layout, live_words, seals
+from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_identity, identify
 from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind, RunIdState, TapeState, Word, pack_failure
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -63,10 +63,8 @@ def limits(name: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_what_does_not_fit(memory: Path, name: str) -> None:
+def test_what_does_not_fit(writer: TapeWriter, reader: TapeReader, name: str) -> None:
     """A value too large, too small or of another type raises and uses up no number: readers see no gap."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     least, most = limits(name)
     wrong: list[Any] = [least - 1, most + 1, 1.5, None, "7"]
     for value in wrong:
@@ -79,10 +77,8 @@ def test_what_does_not_fit(memory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FITTING if name != "kind"])
-def test_what_just_fits(memory: Path, name: str) -> None:
+def test_what_just_fits(writer: TapeWriter, reader: TapeReader, name: str) -> None:
     """The minimum and the maximum value come back as they were, as far as they are possible."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     for value in (0, MAX_NUMBER) if name in UNSIGNED_64 or name == "step" else limits(name):
         writer.begin(**FITTING | {name: value})
         (operation,) = reader.poll().entered
@@ -93,10 +89,8 @@ def test_what_just_fits(memory: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("elapsed", "said"), [(0, 0), (1, 1), (-1, 0), (-(2**70), 0), (2**48 - 1, 2**48 - 1), (2**48, 2**48 - 1)]
 )
-def test_times_are_clipped(memory: Path, elapsed: int, said: int) -> None:
+def test_times_are_clipped(writer: TapeWriter, reader: TapeReader, elapsed: int, said: int) -> None:
     """A time before the operation's start counts as its start, one after 78 hours as 78 hours."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     number = begin(writer, entered_ns=1_000)
     writer.mark(number, Word.RETURNED, elapsed, How.CALL)
     writer.complete(number, 1_000, 1_000 + elapsed, How.WAIT)
@@ -105,10 +99,9 @@ def test_times_are_clipped(memory: Path, elapsed: int, said: int) -> None:
     assert operation.completed_ns == 1_000 + max(said, 1), "an operation that has ended took some time"
 
 
-def test_late_end_brings_the_words_along(memory: Path) -> None:
+def test_late_end_brings_the_words_along(small_writer: TapeWriter) -> None:
     """Times stored in the refuge since a reader's last poll are not lost with the slot."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
+    writer, reader = small_writer, TapeReader.of_writer(small_writer)
     number = begin(writer, entered_ns=1_000)
     for _ in range(8):
         begin(writer)
@@ -123,10 +116,8 @@ def test_late_end_brings_the_words_along(memory: Path) -> None:
     assert (operation.completed_ns, operation.how, operation.failure) == (1_031, How.FAILED, 9)
 
 
-def test_hanging_operation_outlives_a_lapped_reader(memory: Path) -> None:
+def test_hanging_operation_outlives_a_lapped_reader(writer: TapeWriter, reader: TapeReader) -> None:
     """The one operation that hangs while thousands pass is found by a reader that missed them all."""
-    writer = new_writer(memory, capacity=64)
-    reader = TapeReader.of_writer(writer)
     hanging = begin(writer, sequence=77)
     for _ in range(10_000):
         writer.complete(begin(writer), 1_000, 1_001, How.CALL)
@@ -138,9 +129,8 @@ def test_hanging_operation_outlives_a_lapped_reader(memory: Path) -> None:
         assert batch.lost == 10_001 - len(batch.entered)
 
 
-def test_a_lapped_reader_reads_what_is_left(memory: Path) -> None:
+def test_a_lapped_reader_reads_what_is_left(writer: TapeWriter) -> None:
     """One poll is enough, though more records are lost than it reads at most."""
-    writer = new_writer(memory, capacity=64)
     for _ in range(1_000):
         writer.complete(begin(writer), 1_000, 1_001, How.CALL)
     batch = TapeReader.of_writer(writer).poll(limit=100)
@@ -150,71 +140,72 @@ def test_a_lapped_reader_reads_what_is_left(memory: Path) -> None:
 
 @contextlib.contextmanager
 def again_and_again(action: Callable[[], None]) -> Iterator[None]:
-    """Run something repeatedly in a thread of its own."""
-    stop = threading.Event()
+    """Run something repeatedly in a thread of its own, and switch between threads far more often than usual."""
+    stop, usual = threading.Event(), sys.getswitchinterval()
 
     def repeat() -> None:
         while not stop.is_set():
             action()
 
     thread = threading.Thread(target=repeat, daemon=True)
+    sys.setswitchinterval(1e-5)
     thread.start()
     try:
         yield
     finally:
+        sys.setswitchinterval(usual)
         stop.set()
         thread.join()
 
 
-@pytest.fixture
-def quick_switches() -> Iterator[None]:
-    """Threads switch far more often than usual."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(usual)
-
-
-@pytest.mark.usefixtures("quick_switches")
-def test_clock_is_one(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_is_one(writer: TapeWriter, reader: TapeReader) -> None:
     """Wall clock and monotonic clock in a status belong together, however a poll falls between two beats."""
     seconds = itertools.count(1)
+    heartbeats: set[int] = set()
 
     def next_second() -> tuple[int, int]:
         now = next(seconds) * SECOND
         return now, now + 1_700_000_000 * SECOND
 
-    monkeypatch.setattr(live_words, "clock_pair", next_second)
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
-    heartbeats: set[int] = set()
-
     def look() -> bool:
         status = reader.status()
         assert status.realtime_ns - status.monotonic_ns == 1_700_000_000 * SECOND
         heartbeats.add(status.heartbeat_ns)
-        return len(heartbeats) >= 50
+        return len(heartbeats) >= 20
 
-    with again_and_again(writer.beat):
+    writer.beat(next_second)
+    with again_and_again(lambda: writer.beat(next_second)):
         assert until(look)
 
 
-def test_heartbeat_is_now(memory: Path) -> None:
+def test_heartbeat_is_now(writer: TapeWriter, reader: TapeReader) -> None:
     """A beat records both clocks."""
-    writer = new_writer(memory)
     before, before_wall = time.monotonic_ns(), time.time_ns()
     writer.beat()
-    status = TapeReader.of_writer(writer).status()
+    status = reader.status()
     assert before // 1000 <= status.heartbeat_ns // 1000 <= time.monotonic_ns() // 1000
     assert before_wall // 1000 - 1 <= status.realtime_ns // 1000 <= time.time_ns() // 1000 + 1
 
 
-@pytest.mark.usefixtures("quick_switches")
-def test_run_id_is_whole(memory: Path) -> None:
+@given(days=st.floats(0.01, 4_000), later_s=st.floats(-200 * 86_400, 3_600))
+@example(days=407, later_s=0)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_time_of_a_request_to_end(memory: Path, days: float, later_s: float) -> None:
+    """It is known to the microsecond on any machine, however long that is up, before or after the last heartbeat."""
+    asked_us = round(days * 86_400_000_000)
+    heartbeat_us = max(asked_us + round(later_s * 1_000_000), 0)
+    with contextlib.closing(new_writer(memory)) as writer:
+        writer.beat(lambda: (heartbeat_us * 1_000, heartbeat_us * 1_000))
+        status = TapeReader.of_writer(writer).status()
+        assert (status.asked_signal, status.asked_ns) == (0, 0)
+        writer.mark_asked(15, asked_us * 1_000)
+        status = TapeReader.of_writer(writer).status()
+        assert (status.asked_signal, status.asked_ns) == (15, asked_us * 1_000)
+
+
+def test_run_id_is_whole(writer: TapeWriter, reader: TapeReader) -> None:
     """A reader beside a writer that changes the run's id gets one of the ids or none, never a mix."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
-    ids = [(1 << 128) - 1, 1 << 64, 1]
+    ids = [(1 << 128) - 1, 1]
     expected = {(run_id, state) for run_id in ids for state in (RunIdState.PROVISIONAL, RunIdState.AGREED)}
     seen: set[tuple[int, RunIdState]] = set()
 
@@ -233,11 +224,8 @@ def test_run_id_is_whole(memory: Path) -> None:
     assert seen <= expected | {(0, RunIdState.NONE)}
 
 
-@pytest.mark.usefixtures("quick_switches")
-def test_agreement_does_not_hide_the_run_id(memory: Path) -> None:
+def test_agreement_does_not_hide_the_run_id(writer: TapeWriter, reader: TapeReader) -> None:
     """When only the state changes, the id stays readable throughout."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     writer.set_run_id(5, RunIdState.PROVISIONAL)
     seen: list[RunIdState] = []
 
@@ -250,16 +238,14 @@ def test_agreement_does_not_hide_the_run_id(memory: Path) -> None:
         assert status.run_id == 5
         if seen[-1:] != [status.run_id_state]:
             seen.append(status.run_id_state)
-        return len(seen) >= 20
+        return len(seen) >= 10
 
     with again_and_again(agree):
         assert until(look)
 
 
-def test_end_and_counters(memory: Path) -> None:
+def test_end_and_counters(writer: TapeWriter, reader: TapeReader) -> None:
     """A status shows what the writer reports about itself."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     assert reader.status().state is TapeState.RUNNING
     writer.add_overhead(100, 2)
     writer.add_overhead(50, 1)
@@ -270,10 +256,8 @@ def test_end_and_counters(memory: Path) -> None:
     assert (status.state, status.failure) == (TapeState.FAILED, 17)
 
 
-def test_request_and_answer(memory: Path) -> None:
+def test_request_and_answer(writer: TapeWriter, reader: TapeReader) -> None:
     """A reader's request reaches the writer until it is answered."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     assert writer.pending_request() == 0
     request = reader.request_stacks()
     assert writer.pending_request() == request == 1

@@ -9,13 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.repository import REPOSITORY
 
-PROGRAM = Path(__file__).with_name("writer_process.py")
+BEGIN_FIELDS: Final = (
+    *("entered_ns", "step", "sequence", "message_bytes", "group", "signature", "call_site", "label_word", "peer"),
+    *("tag", "thread", "kind", "flags", "phase"),
+)
+"""The arguments of `TapeWriter.begin`, as they are called in an operation that has been read."""
+PROGRAM: Final = Path(__file__).with_name("writer_process.py")
 
 
 def new_writer(directory: Path, capacity: int = 8, rank: int = 3) -> TapeWriter:

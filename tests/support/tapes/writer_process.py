@@ -38,6 +38,8 @@ def main() -> None:
                 reader = TapeReader.of_writer(writer)
                 answer = str(len(reader.poll().entered))
                 reader.close()
+            case ["alive", path]:
+                answer = str(TapeReader(Path(path)).is_alive())
             case ["clean"]:
                 clean_up(directory.parent, 0, 0)
             case ["finish"]:

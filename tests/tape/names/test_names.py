@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import resource
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,9 +40,6 @@ from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import new_writer
 
-_Named = TypeVar(
-    "_Named", bound=CallerName | CallPathName | CallSiteName | GroupName | LabelName | RaisedName | SignatureName
-)
 _TEXT = st.text(max_size=40)
 _SIZES = st.integers(0, 2**53)
 _NAMES = st.one_of(
@@ -84,45 +83,46 @@ _NAMES = st.one_of(
 )
 
 
-def as_shown(name: Name) -> Name:
-    """What comes back: unprintable letters are escaped."""
-    if isinstance(name, str):
-        return readable(name, MAX_TEXT)
-    if isinstance(name, SignatureName):
-        dtypes = tuple(map(readable, name.dtypes))
-        return dataclasses.replace(_with_shown_texts(name), dtypes=dtypes)
-    if isinstance(name, ParameterNames):
-        return ParameterNames(tuple(map(readable, name.names)))
-    if isinstance(name, GroupName):
-        return dataclasses.replace(_with_shown_texts(name), dimensions=tuple(map(readable, name.dimensions)))
-    return _with_shown_texts(name)
+def as_shown(value: Any) -> Any:
+    """What comes back of a name, or of a part of one: unprintable letters are escaped."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **{name: as_shown(part) for name, part in parts.items()})
+    if isinstance(value, tuple):
+        return tuple(map(as_shown, value))
+    return readable(value) if isinstance(value, str) else value
 
 
-def _with_shown_texts(name: _Named) -> _Named:
-    fields = {field.name: getattr(name, field.name) for field in dataclasses.fields(name)}
-    shown = {field: readable(value) for field, value in fields.items() if isinstance(value, str)}
-    return dataclasses.replace(name, **shown)
+LOOK_UP: dict[type, Callable[[NamesReader, int], Name | None]] = {
+    str: NamesReader.text,
+    GroupName: NamesReader.group,
+    SignatureName: NamesReader.signature,
+    CallSiteName: NamesReader.call_site,
+    LabelName: NamesReader.label_name,
+    RaisedName: NamesReader.raised,
+    ParameterNames: lambda names, identity: ParameterNames(names.parameters(identity)),
+}
+"""How each kind of name is found; `call_path` and `caller` return the newest of a call site, or of a number."""
 
 
-def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
-    """Look up an id as a name of its kind."""
-    if isinstance(name, GroupName):
-        return names.group(identity)
-    if isinstance(name, SignatureName):
-        return names.signature(identity)
-    if isinstance(name, CallPathName):
-        found = names.get(identity)  # `call_path` returns the newest for a call site
-        return found if isinstance(found, CallPathName) else None
-    if isinstance(name, CallerName):
-        found = names.get(identity)  # `caller` returns the newest with a number
-        return found if isinstance(found, CallerName) else None
-    if isinstance(name, ParameterNames):
-        return ParameterNames(names.parameters(identity))
-    if isinstance(name, LabelName):
-        return names.label_name(identity)
-    if isinstance(name, RaisedName):
-        return names.raised(identity)
-    return names.call_site(identity) if isinstance(name, CallSiteName) else names.text(identity)
+@pytest.fixture
+def path(memory: Path) -> Path:
+    """Where a dictionary is."""
+    return memory / "some.names"
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[NamesWriter]:
+    """The writer of a dictionary, which `reader` follows."""
+    writer = NamesWriter(path)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def reader(path: Path, writer: NamesWriter) -> NamesReader:
+    """The reader of that dictionary."""
+    return NamesReader(path)
 
 
 @given(given_names=st.lists(_NAMES, max_size=20))
@@ -136,30 +136,25 @@ def test_round_trip(memory: Path, given_names: list[Name]) -> None:
     for name in given_names:
         identity = writer.intern(name)
         assert identity == ids.setdefault(name, identity) != OTHER
-        assert look_up(reader, identity, name) == as_shown(name)
+        found = LOOK_UP.get(type(name), NamesReader.get)(reader, identity)
+        assert found == (readable(name, MAX_TEXT) if isinstance(name, str) else as_shown(name))
     assert len(set(ids.values())) == len(ids)
     assert reader.corrupt_lines == writer.dropped == 0
     writer.close()
 
 
-def test_wrong_kind_is_unknown(memory: Path) -> None:
+def test_wrong_kind_is_unknown(writer: NamesWriter, reader: NamesReader) -> None:
     """An id is only found as a name of its kind, and `other` is none."""
-    path = memory / "some.names"
-    writer, reader = NamesWriter(path), NamesReader(path)
     identity = writer.intern("label")
     assert reader.text(identity) == "label"
     assert (reader.group(identity), reader.signature(identity), reader.call_site(identity)) == (None, None, None)
     assert reader.text(OTHER) is None
     assert reader.text(99) is None
-    writer.close()
 
 
-def test_long_text_is_cut(memory: Path) -> None:
+def test_long_text_is_cut(writer: NamesWriter, reader: NamesReader) -> None:
     """A label has a bound too."""
-    path = memory / "some.names"
-    writer = NamesWriter(path)
-    assert NamesReader(path).text(writer.intern("x" * 10_000)) == "x" * MAX_TEXT
-    writer.close()
+    assert reader.text(writer.intern("x" * 10_000)) == "x" * MAX_TEXT
 
 
 def test_bound_on_the_number(memory: Path) -> None:
@@ -206,10 +201,8 @@ def test_bound_on_the_bytes(memory: Path) -> None:
     writer.close()
 
 
-def test_no_space(memory: Path) -> None:
+def test_no_space(path: Path, writer: NamesWriter, reader: NamesReader) -> None:
     """A half-written name is taken back: it is `other`, and later ones can be read."""
-    path = memory / "some.names"
-    writer, reader = NamesWriter(path), NamesReader(path)
     first = writer.intern("first")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -222,23 +215,18 @@ def test_no_space(memory: Path) -> None:
     second = writer.intern("second")
     assert (reader.text(first), reader.text(second)) == ("first", "second")
     assert (writer.dropped, reader.corrupt_lines) == (1, 0)
-    writer.close()
 
 
-def test_closed(memory: Path) -> None:
+def test_closed(path: Path, writer: NamesWriter) -> None:
     """After the end a new name is `other`, and nothing is written to a descriptor that may belong to another file."""
-    path = memory / "some.names"
-    writer = NamesWriter(path)
     known = writer.intern("known")
     writer.close()
     assert (writer.intern("known"), writer.intern("new")) == (known, OTHER)
     assert path.read_bytes().count(b"\n") == 1
 
 
-def test_replaced(memory: Path) -> None:
+def test_replaced(writer: NamesWriter, reader: NamesReader) -> None:
     """A group that a device mesh takes keeps its id; readers see its dimensions with the next name that they need."""
-    path = memory / "some.names"
-    writer, reader = NamesWriter(path), NamesReader(path)
     before = GroupName("0", "default_pg", (0, 1), 0, "gloo", True)
     after = dataclasses.replace(before, dimensions=("dp",))
     group, other = writer.intern(before), writer.intern("other")
@@ -248,7 +236,6 @@ def test_replaced(memory: Path) -> None:
     assert (reader.text(new), reader.group(group), reader.renamed) == ("new", after, 1)
     assert len({group, other, new}) == 3
     assert before.key == after.key
-    writer.close()
 
 
 def test_key_of_a_group() -> None:
@@ -264,11 +251,9 @@ def test_key_of_a_group() -> None:
     assert group.key not in {other.key for other in others}
 
 
-def test_type_of_an_exception(memory: Path) -> None:
+def test_type_of_an_exception(writer: NamesWriter, reader: NamesReader) -> None:
     """Whoever asks for an exception's type alone gets it, whether more is known of it or not."""
     raised = RaisedName("ValueError", "loss is nan", "step", "/home/ada/train.py", 57)
-    writer = NamesWriter(memory / "tape.names")
     alone, known = writer.intern("KeyError"), writer.intern(raised)
-    names = NamesReader(memory / "tape.names")
-    assert (names.text(alone), names.raised(alone)) == ("KeyError", None)
-    assert (names.text(known), names.raised(known)) == ("ValueError", raised)
+    assert (reader.text(alone), reader.raised(alone)) == ("KeyError", None)
+    assert (reader.text(known), reader.raised(known)) == ("ValueError", raised)

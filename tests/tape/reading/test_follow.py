@@ -13,22 +13,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from otel_torchdist.tape.layout import (
-    MAX_DURATION_NS,
-    REFUGE_SLOTS,
-    Blame,
-    Flag,
-    How,
-    RecordKind,
-    RunIdState,
-    Word,
-    pack_failure,
-)
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.layout import REFUGE_SLOTS, Blame, Flag, How, RecordKind, RunIdState, Word, pack_failure
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.records.operations import Operation, StepMark
-from tests.support.tapes.tapes import new_writer
+from tests.support.tapes.tapes import BEGIN_FIELDS, new_writer
 
 _TIMES = {
     Word.RETURNED: "returned_ns",
@@ -213,22 +204,8 @@ class Following(RuleBasedStateMachine):
 
     def _begin(self, operation: Operation) -> int:
         # Each on a thread of its own: when a thread goes on, its earlier calls are taken as over.
-        fields = operation = msgspec.structs.replace(operation, thread=operation.thread ^ next(self._threads))
-        number = self._writer.begin(
-            fields.entered_ns,
-            fields.step,
-            fields.sequence,
-            fields.message_bytes,
-            fields.group,
-            fields.signature,
-            fields.call_site,
-            fields.label_word,
-            fields.peer,
-            fields.tag,
-            fields.thread,
-            fields.kind,
-            fields.flags,
-        )
+        operation = msgspec.structs.replace(operation, thread=operation.thread ^ next(self._threads))
+        number = self._writer.begin(*(getattr(operation, name) for name in BEGIN_FIELDS))
         assert number == self._world.record()
         self._world.operations[number] = Truth(msgspec.structs.replace(operation, number=number))
         self._world.open.append(number)
@@ -241,7 +218,7 @@ class Following(RuleBasedStateMachine):
             return
         self._writer.mark(number, word, elapsed, How.CALL)
         if self._world.has_place(number):
-            truth.times[_TIMES[word]] = truth.entered.entered_ns + max(0, min(elapsed, MAX_DURATION_NS))
+            truth.times[_TIMES[word]] = truth.entered.entered_ns + max(0, min(elapsed, layout.MAX_DURATION_NS))
         self._eager.poll()
 
     def _complete(self, number: int, elapsed: int, how: How, failure: int) -> None:
@@ -249,7 +226,7 @@ class Following(RuleBasedStateMachine):
         entered = truth.entered.entered_ns
         late = number <= self._world.count - self._world.capacity
         self._world.open.remove(number)
-        took = max(elapsed, 1) if late else max(1, min(elapsed, MAX_DURATION_NS))
+        took = max(elapsed, 1) if late else max(1, min(elapsed, layout.MAX_DURATION_NS))
         truth.end, truth.late, truth.times_at_end = (entered + took, how, failure), late, dict(truth.times)
         assert self._writer.complete(number, entered, entered + elapsed, how, failure)
         if late:

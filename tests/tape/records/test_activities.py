@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,7 @@ from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.operations import operation_of
 from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes.tapes import begin, new_writer
-
-pytestmark = pytest.mark.usefixtures("memory")
+from tests.support.tapes.tapes import begin
 
 
 def enter(writer: TapeWriter, entered_ns: int = 1_000, detail: int = 0, thread: int = 7) -> int:
@@ -26,10 +23,8 @@ def enter(writer: TapeWriter, entered_ns: int = 1_000, detail: int = 0, thread: 
     return writer.begin_prepared(entered_ns, 3, 0, prepare_activity(ActivityKind.OPTIMIZER_STEP, detail, thread))
 
 
-def test_from_begin_to_end(memory: Path) -> None:
+def test_from_begin_to_end(writer: TapeWriter, reader: TapeReader) -> None:
     """An activity is read as it was written: first open, then ended, with its failure, and among nothing else."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     adam, error = writer.names.intern("Adam"), writer.names.intern("ValueError")
     number = enter(writer, detail=adam)
     entered = Activity(number, ActivityKind.OPTIMIZER_STEP, 1_000, 3, adam, 7)
@@ -49,7 +44,6 @@ def test_from_begin_to_end(memory: Path) -> None:
     assert (ended.completed_ns, ended.how, ended.failure) == (3_500, How.FAILED, error)
     assert (batch.ended, reader.open_activities(), reader.lost) == ([], [], 0)
     assert reader.poll().is_empty
-    writer.close()
 
 
 def test_no_record_is_both() -> None:
@@ -63,21 +57,18 @@ def test_no_record_is_both() -> None:
                 operation_of(1, fields)
 
 
-def test_unknown_kind_is_a_lost_record(memory: Path) -> None:
+def test_unknown_kind_is_a_lost_record(writer: TapeWriter, reader: TapeReader) -> None:
     """An activity of a later version costs a count, and nothing beside it."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     tail = layout.PAYLOAD_TAIL.pack(0, 0, 99, 0, 0, -1, 0, 7, RecordKind.ACTIVITY, 0, 0, 0)
     writer.begin_prepared(1_000, 0, 0, tail)
     known = enter(writer)
     batch = reader.poll()
     assert ([one.number for one in batch.activities_entered], batch.lost) == ([known], 1)
-    writer.close()
 
 
-def test_open_one_survives_the_ring(memory: Path) -> None:
+def test_open_one_survives_the_ring(small_writer: TapeWriter) -> None:
     """Lapped, an open activity stays visible to old and new readers, and its end comes as a record of its own."""
-    writer = new_writer(memory, capacity=8)
+    writer = small_writer
     follows = TapeReader.of_writer(writer)
     number = enter(writer)
     follows.poll()
@@ -92,13 +83,10 @@ def test_open_one_survives_the_ring(memory: Path) -> None:
     for reader in (follows, late):
         [ended] = reader.poll().activities_ended
         assert (ended.number, ended.completed_ns, ended.how) == (number, 9_000, How.ABANDONED)
-    writer.close()
 
 
-def test_damaged_end(memory: Path) -> None:
+def test_damaged_end(writer: TapeWriter, reader: TapeReader) -> None:
     """An end whose checksum is wrong is lost and counted; no other end is made of it."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     number = enter(writer)
     writer.complete(number, 1_000, 2_000, How.CALL)
     offset = layout.RING_OFFSET + number * layout.RECORD_SIZE + layout.WORDS_OFFSET + 8 * layout.Word.COMPLETED
@@ -106,12 +94,10 @@ def test_damaged_end(memory: Path) -> None:
     batch = reader.poll()
     assert (len(batch.activities_entered), batch.activities_ended, batch.lost) == (1, [], 1)
     assert reader.open_activities() == []
-    writer.close()
 
 
-def test_another_reader_continues(memory: Path) -> None:
+def test_another_reader_continues(writer: TapeWriter) -> None:
     """From a cursor a reader goes on with the open activities, and can read again what had ended before."""
-    writer = new_writer(memory, capacity=64)
     first = TapeReader.of_writer(writer)
     over, still_open = enter(writer), enter(writer)
     writer.complete(over, 1_000, 1_500, How.CALL)
@@ -127,16 +113,12 @@ def test_another_reader_continues(memory: Path) -> None:
     second.resume(cursor)
     batch = second.poll()
     assert (batch.activities_entered, [one.number for one in batch.activities_ended]) == ([], [still_open])
-    writer.close()
 
 
-def test_does_not_end_the_call_of_its_thread(memory: Path) -> None:
+def test_does_not_end_the_call_of_its_thread(writer: TapeWriter, reader: TapeReader) -> None:
     """An activity within a synchronous collective does not show that the collective is over, as an operation does."""
-    writer = new_writer(memory, 64)
-    reader = TapeReader.of_writer(writer)
     long_ago_ns = time.monotonic_ns() - 3 * GRACE_NS
     call = writer.begin(long_ago_ns, 0, 1, 0, 0, 0, 0, 0, -1, 0, 7, RecordKind.OPERATION, 0)
     enter(writer, long_ago_ns + 1, thread=7)
     assert reader.poll().ended == []
     assert [operation.number for operation in reader.open_operations()] == [call]
-    writer.close()

@@ -20,19 +20,10 @@ from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.records.numerics import NumericsFlag, pack_numerics
 from otel_torchdist.tape.records.remote_calls import RemoteCall, prepare_call
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes.tapes import begin, new_writer
+from tests.support.tapes.tapes import begin
 
 HUGE = 2**64 - 1
 INT64 = 2**63 - 1
-CAPACITY = 64
-
-
-@pytest.fixture
-def writer(memory: Path) -> Iterator[TapeWriter]:
-    """A tape."""
-    writer = new_writer(memory, CAPACITY)
-    yield writer
-    writer.close()
 
 
 def numbers_of(value: Any) -> Iterator[int]:
@@ -58,6 +49,12 @@ def read(writer: TapeWriter) -> Batch:
     assert all(-INT64 <= number <= INT64 for number in numbers_of(batch)), batch
     assert all(-INT64 <= number <= INT64 for number in numbers_of(reader.cursor))
     return batch
+
+
+def write(writer: TapeWriter, fields: tuple[int, ...]) -> int:
+    """Write a payload of any fields under a right checksum; returns the record's number."""
+    writer.write_splits([layout.PAYLOAD.pack(*fields)])
+    return writer.next_number() - 1
 
 
 def operation(
@@ -98,7 +95,7 @@ KINDS: dict[str, dict[str, Any]] = {
 )
 def test_an_impossible_time_or_position_is_no_record(writer: TapeWriter, kind: str, impossible: dict[str, Any]) -> None:
     """Such a record is counted as refused, and the one behind it is read."""
-    writer._append(layout.PAYLOAD.pack(*operation(**KINDS[kind], **impossible)), layout.EMPTY_WORDS)
+    write(writer, operation(**KINDS[kind], **impossible))
     last = begin(writer, sequence=5)
     batch = read(writer)
     assert (batch.lost, batch.refused) == (1, 1)
@@ -110,19 +107,16 @@ def test_an_impossible_time_or_position_is_no_record(writer: TapeWriter, kind: s
 def test_the_largest_numbers_are_read(writer: TapeWriter, kind: str) -> None:
     """A record with the largest possible numbers is read, and fits 63 bits, its end included."""
     fields = operation(MAX_NUMBER, MAX_NUMBER, MAX_NUMBER, MAX_NUMBER, **KINDS[kind])
-    number = writer._append(layout.PAYLOAD.pack(*fields), layout.EMPTY_WORDS)
-    writer.mark(number, layout.Word.COMPLETED, layout.MAX_DURATION_NS, How.CALL)
+    writer.mark(write(writer, fields), layout.Word.COMPLETED, layout.MAX_DURATION_NS, How.CALL)
     batch = read(writer)
     assert (batch.lost, len([*batch.ended, *batch.activities_ended, *batch.steps])) == (0, 1)
 
 
 def test_a_huge_size_is_clipped(writer: TapeWriter) -> None:
     """An operation on a tensor that claims 2^64 bytes is read all the same, since it may be the one that hangs."""
-    writer._append(layout.PAYLOAD.pack(*operation(size=HUGE)), layout.EMPTY_WORDS)
-    uneven = operation(size=HUGE, flags=Flag.UNEVEN)
-    writer._append(layout.PAYLOAD.pack(*uneven), layout.EMPTY_WORDS)  # which takes another way through the reader
-    fields = operation(size=HUGE, **KINDS["optimizer step"])
-    writer._append(layout.PAYLOAD.pack(*fields), layout.EMPTY_WORDS)
+    write(writer, operation(size=HUGE))
+    write(writer, operation(size=HUGE, flags=Flag.UNEVEN))  # which takes another way through the reader
+    write(writer, operation(size=HUGE, **KINDS["optimizer step"]))
     batch = read(writer)
     assert batch.lost == 0
     assert [one.message_bytes for one in (*batch.entered, *batch.activities_entered)] == [MAX_NUMBER] * 3
@@ -131,9 +125,9 @@ def test_a_huge_size_is_clipped(writer: TapeWriter) -> None:
 def test_impossible_values_do_not_take_their_operation_along(writer: TapeWriter) -> None:
     """Statistics at an impossible position are left out without their operation; a count of elements is clipped."""
     writer.write_numerics(pack_numerics(1, 0, HUGE, 0, -1, 0, 7, 4, 0), {})
-    other = writer._append(layout.PAYLOAD.pack(*operation(sequence=2)), layout.EMPTY_WORDS)
+    other = write(writer, operation(sequence=2))
     writer.write_numerics(pack_numerics(1, 0, 3, 0, -1, 0, 7, HUGE, NumericsFlag.SAMPLED), {})
-    number = writer._append(layout.PAYLOAD.pack(*operation(sequence=3)), layout.EMPTY_WORDS)
+    number = write(writer, operation(sequence=3))
     batch = read(writer)
     assert batch.refused == 1
     assert [one.number for one in batch.entered] == [other, number]
@@ -141,14 +135,12 @@ def test_impossible_values_do_not_take_their_operation_along(writer: TapeWriter)
 
 
 @pytest.mark.parametrize("field", ["entered", "original", "elapsed"])
-def test_a_late_end_at_an_impossible_time(writer: TapeWriter, field: str) -> None:
+def test_a_late_end_at_an_impossible_time(writer: TapeWriter, reader: TapeReader, field: str) -> None:
     """The operation stays open."""
     number = begin(writer)
     said = {"entered": 1_000, "original": number, "elapsed": 5} | {field: HUGE}
     fields = (said["entered"], 0, said["original"], said["elapsed"], 0, 0, 0, 0, How.CALL, 0, 0)
-    late = layout.PAYLOAD.pack(*fields, RecordKind.LATE_COMPLETION, 0, 0, 0)
-    writer._append(late, layout.EMPTY_WORDS)
-    reader = TapeReader.of_writer(writer)
+    write(writer, (*fields, RecordKind.LATE_COMPLETION, 0, 0, 0))
     batch = reader.poll()
     assert (batch.refused, batch.ended) == (1, [])
     assert [one.number for one in reader.open_operations()] == [number]
@@ -159,7 +151,7 @@ def test_parts_are_bounded(writer: TapeWriter) -> None:
     listed = (HUGE).to_bytes(8, "little") * 2
     packed = layout.SPLITS.pack(0, 1_000, 1, 7, 2, 0, listed, RecordKind.SPLITS, 8, 0)
     writer.write_splits([packed])
-    writer._append(layout.PAYLOAD.pack(*operation(flags=Flag.UNEVEN)), layout.EMPTY_WORDS)
+    write(writer, operation(flags=Flag.UNEVEN))
     batch = read(writer)
     assert (batch.refused, [one.splits for one in batch.entered]) == (1, [None])
 
@@ -175,8 +167,7 @@ def test_a_nonce_may_have_all_bits(writer: TapeWriter) -> None:
 def test_a_record_with_an_impossible_number(writer: TapeWriter) -> None:
     """A record numbered near 2^64 is none, so the count of lost ones stays possible too."""
     first = begin(writer)
-    number = HUGE - (HUGE % CAPACITY) + 20
-    number -= CAPACITY * (number > HUGE)
+    number = HUGE - HUGE % writer.identity.capacity - 44
     payload = layout.PAYLOAD.pack(*operation())
     offset = layout.RING_OFFSET + number % writer.identity.capacity * layout.RECORD_SIZE
     head = number.to_bytes(8, "little") + seals.payload_checksum(number, payload).to_bytes(8, "little")

@@ -26,15 +26,9 @@ from otel_torchdist.tape.records.numerics import (
 )
 from otel_torchdist.tape.records.parameters import Parameters, mixed, summed
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes.fake_tape import FakeTape
+from tests.support.tapes.tapes import new_writer
 
 SAMPLED = int(NumericsFlag.SAMPLED | NumericsFlag.COMPARABLE)
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> TapeWriter:
-    """A tape with a ring of 64 records."""
-    return FakeTape(tmp_path, capacity=64).writer
 
 
 def write(writer: TapeWriter, sequence: int, flags: int = SAMPLED, thread: int = 7, smallest: float = -1.5) -> int:
@@ -55,9 +49,8 @@ def enter(writer: TapeWriter, sequence: int, thread: int = 7, group: int = 5) ->
     return writer.begin(2_000, 3, sequence, 512, group, 0, 0, 0, -1, 0, thread, 1, 0)
 
 
-def test_values_come_with_their_operation(writer: TapeWriter) -> None:
+def test_values_come_with_their_operation(writer: TapeWriter, reader: TapeReader) -> None:
     """All that was known when it was entered, and later the checksum of its outputs."""
-    reader = TapeReader.of_writer(writer)
     number = write(writer, 11)
     operation = enter(writer, 11)
     batch = reader.poll()
@@ -81,9 +74,8 @@ def test_values_come_with_their_operation(writer: TapeWriter) -> None:
     assert reader.poll().is_empty
 
 
-def test_values_of_an_operation_that_was_not_recorded(writer: TapeWriter) -> None:
+def test_values_of_an_operation_that_was_not_recorded(writer: TapeWriter, reader: TapeReader) -> None:
     """They are given to no other operation: not to the next one, and not to one of another thread or group."""
-    reader = TapeReader.of_writer(writer)
     write(writer, 11)
     enter(writer, 12)
     write(writer, 13)
@@ -95,9 +87,8 @@ def test_values_of_an_operation_that_was_not_recorded(writer: TapeWriter) -> Non
     assert [one.numerics.sequence if one.numerics else 0 for one in reader.poll().entered] == [0, 0, 0, 15]
 
 
-def test_overwritten_values(writer: TapeWriter) -> None:
+def test_overwritten_values(writer: TapeWriter, reader: TapeReader) -> None:
     """Outputs that become known when the record has left the ring are not reported as another record's."""
-    reader = TapeReader.of_writer(writer)
     number = write(writer, 1)
     writer.complete(enter(writer, 1), 2_000, 3_000, How.WAIT)
     reader.poll()
@@ -109,9 +100,9 @@ def test_overwritten_values(writer: TapeWriter) -> None:
     assert batch.lost == 0 or all(one.numerics is None for one in batch.entered)
 
 
-def test_outputs_that_are_never_known(writer: TapeWriter) -> None:
+def test_outputs_that_are_never_known(memory: Path) -> None:
     """They are awaited up to a bound, and the newest ones are still found."""
-    tape = FakeTape(writer.path.parent, rank=1, capacity=4096).writer
+    tape = new_writer(memory, capacity=4096)
     reader = TapeReader.of_writer(tape)
     numbers = []
     for sequence in range(1, 2 * MAX_AWAITED + 1):
@@ -123,9 +114,8 @@ def test_outputs_that_are_never_known(writer: TapeWriter) -> None:
     assert [one.sequence for one in reader.poll().numerics] == list(range(MAX_AWAITED + 1, 2 * MAX_AWAITED + 1))
 
 
-def test_parameters(writer: TapeWriter) -> None:
+def test_parameters(writer: TapeWriter, reader: TapeReader) -> None:
     """They belong to no operation, and are read as a whole once their checksum is known."""
-    reader = TapeReader.of_writer(writer)
     total, sums = summed([mixed(nth, nth) for nth in range(100)])
     payload = pack_parameters(1_000, 300, 300 << 32 | 5, 9, 7, 4_096, Parameters(100, 3, 2, ()))
     number = writer.write_numerics(payload, dict(enumerate(sums)))
@@ -135,20 +125,10 @@ def test_parameters(writer: TapeWriter) -> None:
     batch = reader.poll()
     assert batch.numerics == [
         Numerics(
-            number,
-            1_000,
-            300,
-            300 << 32 | 5,
-            9,
-            -1,
-            0,
-            7,
-            4_096,
-            NumericsFlag.PARAMETERS,
-            output_checksum=total,
-            parameters=Parameters(100, 3, 2, sums),
+            number, 1_000, 300, 300 << 32 | 5, 9, -1, 0, 7, 4_096, NumericsFlag.PARAMETERS,
+            output_checksum=total, parameters=Parameters(100, 3, 2, sums),
         )
-    ]
+    ]  # fmt: skip
     assert [one.numerics for one in batch.entered] == [None]
 
 
@@ -176,9 +156,8 @@ def test_words(value: float, share: float | None, checksum: int, number: int) ->
     assert numerics_of(number, fields, damaged).smallest is None
 
 
-def test_values_that_a_device_finds_out(writer: TapeWriter) -> None:
+def test_values_that_a_device_finds_out(writer: TapeWriter, reader: TapeReader) -> None:
     """They are unknown until its words are there, and are then passed on, with an operation that ends too."""
-    reader = TapeReader.of_writer(writer)
     payload = pack_numerics(1_000, 3, 1, 5, -1, 0, 7, 128, int(NumericsFlag.PENDING))
     number = writer.write_numerics(payload, {})
     operation = enter(writer, 1)
@@ -194,9 +173,8 @@ def test_values_that_a_device_finds_out(writer: TapeWriter) -> None:
     assert ended.numerics == late
 
 
-def test_why_there_is_none(writer: TapeWriter) -> None:
+def test_why_there_is_none(writer: TapeWriter, reader: TapeReader) -> None:
     """Inputs and outputs that were not looked at have a reason, and are not said to be finite."""
-    reader = TapeReader.of_writer(writer)
     flags = SAMPLED | NumericsFlag.UNSEEN
     number = writer.write_numerics(pack_numerics(1_000, 3, 1, 5, -1, 0, 7, 0, int(flags), unseen=Unseen.GRAPH), {})
     enter(writer, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +19,6 @@ from otel_torchdist.tape.records.operations import operation_of
 from otel_torchdist.tape.records.splits import MAX_LISTED, PendingSplits, Splits, pack_splits
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import WriterProcess, begin, new_writer
-
-pytestmark = pytest.mark.usefixtures("memory")
 
 PARTS = st.one_of(
     *(st.lists(st.integers(0, largest), min_size=1, max_size=2 * MAX_LISTED) for largest in (9, 1 << 16, 1 << 32))
@@ -79,10 +76,8 @@ def test_records_that_it_takes(members: int, part: int, records: int) -> None:
     assert len(pack_splits(1_000, 7, [part] * (MAX_LISTED + 1), 4, 0)) == 1
 
 
-def test_on_a_tape(memory: Path) -> None:
+def test_on_a_tape(writer: TapeWriter, reader: TapeReader) -> None:
     """The operation has its splits in all polls; nothing else shows that they are records of their own."""
-    writer = new_writer(memory, capacity=64)
-    reader = TapeReader.of_writer(writer)
     before = begin(writer)
     number = exchange(writer, range(20), received=123)
     batch = reader.poll()
@@ -95,13 +90,10 @@ def test_on_a_tape(memory: Path) -> None:
     [ended] = reader.poll().ended
     assert (ended.number, ended.splits, ended.phase) == (number, splits, Phase.UNKNOWN)
     assert reader.poll().is_empty
-    writer.close()
 
 
-def test_alone_they_are_not_a_wait(memory: Path) -> None:
+def test_alone_they_are_not_a_wait(writer: TapeWriter, reader: TapeReader) -> None:
     """Splits whose operation has not come are news of no operation."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     writer.write_splits(pack_splits(1_000, 7, [1, 2], 4, 0))
     batch = reader.poll()
     assert (batch.entered, batch.ended, batch.steps, batch.is_empty) == ([], [], [], False)
@@ -110,12 +102,10 @@ def test_alone_they_are_not_a_wait(memory: Path) -> None:
     writer.begin(1_000, 3, 1, 12, 0, 0, 0, 0, -1, 0, 7, RecordKind.OPERATION, Flag.UNEVEN)
     [operation] = reader.poll().entered
     assert operation.splits == expected([1, 2], 4, 0), "it may come in a later poll"
-    writer.close()
 
 
-def test_threads_at_once(memory: Path) -> None:
+def test_threads_at_once(writer: TapeWriter, reader: TapeReader) -> None:
     """Each operation gets the splits of its own thread and time, whatever the order of the records is."""
-    writer = new_writer(memory, capacity=64)
     long, short = list(range(40)), [9, 8]
     first, second, third = pack_splits(1_000, 1, long, 4, 0)
     [other] = pack_splits(1_000, 2, short, 4, 5)
@@ -123,24 +113,21 @@ def test_threads_at_once(memory: Path) -> None:
         writer.write_splits([payload])
     for thread, at in ((2, 1_000), (1, 1_000), (1, 2_000)):
         writer.begin(at, 3, 1, 12, 0, 0, 0, 0, -1, 0, thread, RecordKind.OPERATION, Flag.UNEVEN)
-    found = [one.splits for one in TapeReader.of_writer(writer).poll().entered]
+    found = [one.splits for one in reader.poll().entered]
     assert found == [expected(short, 4, 5), expected(long, 4, 0), None]
-    writer.close()
 
 
-def test_an_even_one_has_none(memory: Path) -> None:
+def test_an_even_one_has_none(writer: TapeWriter, reader: TapeReader) -> None:
     """Splits that a signal handler has left without their operation are not given to the next one."""
-    writer = new_writer(memory)
     writer.write_splits(pack_splits(1_000, 7, [1, 2], 4, 0))
     writer.begin(1_000, 3, 1, 12, 0, 0, 0, 0, -1, 0, 7, RecordKind.OPERATION, 0)
-    [operation] = TapeReader.of_writer(writer).poll().entered
+    [operation] = reader.poll().entered
     assert operation.splits is None
-    writer.close()
 
 
-def test_lapped(memory: Path) -> None:
+def test_lapped(small_writer: TapeWriter) -> None:
     """A reader that follows keeps the splits of an open operation; a later one knows that it is uneven."""
-    writer = new_writer(memory, capacity=8)
+    writer = small_writer
     follows = TapeReader.of_writer(writer)
     number = exchange(writer, [1, 2, 3])
     follows.poll()
@@ -154,33 +141,24 @@ def test_lapped(memory: Path) -> None:
     for reader, splits in ((follows, expected([1, 2, 3], 4, 0)), (late, None)):
         [ended] = reader.poll().ended
         assert (ended.splits, bool(ended.flags & Flag.UNEVEN), ended.completed_ns) == (splits, True, 9_000)
-    writer.close()
 
 
-def test_ring_full_of_exchanges(memory: Path) -> None:
+def test_ring_full_of_exchanges(writer: TapeWriter, reader: TapeReader) -> None:
     """A reader that reads in time loses nothing, however often the ring wraps within the splits of one operation."""
-    writer = new_writer(memory, capacity=32)
-    reader = TapeReader.of_writer(writer)
-    for nth in range(50):
+    for nth in range(100):
         parts = [nth * part for part in range(1, 41)]
         number = exchange(writer, parts, at=1_000 + nth, unit=2, received=nth)
         writer.complete(number, 1_000 + nth, 2_000 + nth, How.WAIT)
         [ended] = reader.poll().ended
         assert ended.splits == expected(parts, 2, nth)
     assert reader.lost == 0
-    writer.close()
 
 
-def test_every_flipped_bit_is_seen(memory: Path, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_seen(small_writer: TapeWriter, tmp_path: Path) -> None:
     """With any bit of the splits flipped, the operation has the true ones, or none and a record is lost."""
-    writer = new_writer(memory, capacity=8)
-    number = exchange(writer, range(20), received=99)
-    writer.complete(number, 1_000, 2_000, How.WAIT)
-    path = tmp_path / "copy.tape"
-    shutil.copy(writer.path, path)
-    shutil.copy(writer.path.with_suffix(".names"), path.with_suffix(".names"))
-    writer.close()
-    sound = path.read_bytes()
+    number = exchange(small_writer, range(20), received=99)
+    small_writer.complete(number, 1_000, 2_000, How.WAIT)
+    path, sound = tmp_path / "copy.tape", small_writer.path.read_bytes()
     offset = layout.RING_OFFSET + layout.RECORD_SIZE  # that of record 1
     for bit in range(8 * offset, 8 * (offset + 2 * layout.RECORD_SIZE)):
         damaged = bytearray(sound)
@@ -217,15 +195,12 @@ def test_any_payload(memory: Path, content: bytes) -> None:
     writer.close()
 
 
-def test_unknown_phase_is_a_lost_record(memory: Path) -> None:
+def test_unknown_phase_is_a_lost_record(writer: TapeWriter, reader: TapeReader) -> None:
     """A phase of a later version costs a count; each known one is read as it was written."""
-    writer = new_writer(memory)
-    reader = TapeReader.of_writer(writer)
     for phase in (*Phase, 99):
         writer.begin(1_000, 3, 1, 12, 0, 0, 0, 0, -1, 0, 7, RecordKind.OPERATION, 0, phase)
     batch = reader.poll()
     assert ([one.phase for one in batch.entered], batch.lost) == (list(Phase), 1)
-    writer.close()
 
 
 @pytest.mark.process

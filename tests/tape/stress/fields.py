@@ -2,6 +2,7 @@
 
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records.operations import Operation, StepMark
+from tests.support.tapes.tapes import BEGIN_FIELDS
 
 _LOW_32 = 2**32 - 1
 
@@ -20,22 +21,10 @@ def fields_of(seed: int) -> tuple[int, ...]:
     """Arguments of `begin`; the sequence is the seed itself."""
     mixed = seed * 0x9E3779B97F4A7C15
     low = mixed & _LOW_32
-    return (
-        mixed % 2**60,
-        seed * 3,
-        seed,
-        mixed % 2**62,
-        low,
-        low ^ _LOW_32,
-        low >> 1,
-        seed & _LOW_32,
-        -(low >> 1),
-        low >> 2,
-        low ^ 0x5555_5555,
-        RecordKind.OPERATION if seed % 3 else RecordKind.RENDEZVOUS,
-        seed % 32,
-        seed % len(Phase),
-    )
+    names = low, low ^ _LOW_32, low >> 1, seed & _LOW_32
+    kind = RecordKind.OPERATION if seed % 3 else RecordKind.RENDEZVOUS
+    peer, tag, thread = -(low >> 1), low >> 2, low ^ 0x5555_5555
+    return mixed % 2**60, seed * 3, seed, mixed % 2**62, *names, peer, tag, thread, kind, seed % 32, seed % len(Phase)
 
 
 def step_of(seed: int) -> tuple[int, int, int]:
@@ -45,26 +34,9 @@ def step_of(seed: int) -> tuple[int, int, int]:
 
 def is_whole(operation: Operation) -> bool:
     """Whether all fields of an operation belong together."""
-    seed = operation.sequence
-    entered = operation.entered_ns
-    said = (
-        entered,
-        operation.step,
-        seed,
-        operation.message_bytes,
-        operation.group,
-        operation.signature,
-        operation.call_site,
-        operation.label_word,
-        operation.peer,
-        operation.tag,
-        operation.thread,
-        operation.kind,
-        operation.flags,
-        operation.phase,
-    )
+    seed, entered = operation.sequence, operation.entered_ns
     return (
-        said == fields_of(seed)
+        tuple(getattr(operation, name) for name in BEGIN_FIELDS) == fields_of(seed)
         and isinstance(operation.flags, Flag)
         and operation.returned_ns in (None, entered + returned_after(seed))
         and operation.completed_ns in (None, entered + ended_after(seed))

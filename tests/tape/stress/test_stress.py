@@ -38,9 +38,17 @@ def start_killed(stack: ExitStack, program: str, *arguments: object) -> subproce
     return process
 
 
-@pytest.mark.parametrize(("capacity", "threads", "records"), [(8, 1, 1_000_000), (8, 4, 1_000_000), (512, 2, 500_000)])
+@pytest.mark.parametrize(
+    ("capacity", "threads", "records"),
+    [
+        (8, 4, 100_000),
+        pytest.param(8, 1, 1_000_000, marks=pytest.mark.thorough),
+        pytest.param(8, 4, 1_000_000, marks=pytest.mark.thorough),
+        pytest.param(512, 2, 500_000, marks=pytest.mark.thorough),
+    ],
+)
 def test_nothing_is_torn(memory: Path, running: ExitStack, capacity: int, threads: int, records: int) -> None:
-    """Millions of records, of which readers see some and miss most; each is whole, once, or counted."""
+    """Many records, of which readers see some and miss most; each is whole, once, or counted."""
     writer = start_killed(running, "writer.py", memory, capacity, records, threads)
     path = line_of(writer)
     readers = [start_killed(running, "reader.py", path, limit) for limit in (50_000, 3)]

@@ -59,7 +59,7 @@ def main() -> None:
     for worker in workers:
         worker.join()
     writer.finish(TapeState.FINISHED)
-    print(next(writer._numbers) - 1, flush=True)
+    print(writer.next_number() - 1, flush=True)
     sys.stdin.readline()
 
 
