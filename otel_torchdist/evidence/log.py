@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 from otel_torchdist.evidence.lines import MAX_LINE, LogLine, parsed
 from otel_torchdist.evidence.model import Statement, has_failure
-from otel_torchdist.evidence.repeats import Repeats
+from otel_torchdist.evidence.repeats import MAX_KEPT, Repeats
 from otel_torchdist.evidence.texts import desync, errors, fingerprints, gloo, python_stacks, store, torchrun, watchdog
 from otel_torchdist.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget
 
@@ -37,19 +37,22 @@ _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_log(stream: BinaryIO, path: str, allowance: UnpackBudget | None = None) -> tuple[list[Statement], list[str]]:
+def read_log(
+    stream: BinaryIO, path: str, allowance: UnpackBudget | None = None, most: int = MAX_KEPT
+) -> tuple[list[Statement], list[str]]:
     """Read a log to its end.
 
     Args:
         stream: At its beginning; it may be compressed with gzip, or encoded in UTF-16.
         path: Its name in what is returned.
         allowance: Output that a compressed log may still have; None for that of a single one.
+        most: Different statements that are kept.
 
     Returns:
         The statements in the order of lines, repeated ones once; and a line on what could not be read.
     """
     readers = _Readers(path)
-    repeats, others = Repeats(), Repeats()
+    repeats, others = Repeats(most), Repeats()
     warnings: list[str] = []
     try:
         for number, content in _lines(_blocks(stream, allowance or UnpackBudget()), readers):

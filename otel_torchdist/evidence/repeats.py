@@ -20,7 +20,8 @@ class Repeats:
         dropped: How many were left out for lack of room.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        self._most = most
         self._kept: dict[Hashable, Statement] = {}
         self.dropped = 0
 
@@ -34,7 +35,7 @@ class Repeats:
         for one in statements:
             key = _key(one)
             before = self._kept.get(key)
-            if before is None and len(self._kept) >= MAX_KEPT:
+            if before is None and len(self._kept) >= self._most:
                 self.dropped += 1
             elif before is None:
                 self._kept[key] = one

@@ -44,8 +44,9 @@ class Giver(Protocol):
 class UnpackBudget:
     """The output that decompressing may still have, shared by all files of one command."""
 
-    def __init__(self) -> None:
-        self._left = FREE_BYTES
+    def __init__(self, free_bytes: int = FREE_BYTES) -> None:
+        self._free_bytes = free_bytes
+        self._left = free_bytes
 
     def give(self, packed: int, /) -> None:
         """Allow the output of `packed` bytes of input."""
@@ -60,8 +61,8 @@ class UnpackBudget:
         self._left = max(self._left - unpacked, -1)
         if self._left < 0:
             raise TooLargeError(
-                f"it unpacks to more than {MAX_RATIO} times its size and more than {FREE_BYTES >> 20} MiB; the rest is "
-                "not read: unpack it to have it read"
+                f"it unpacks to more than {MAX_RATIO} times its size and more than {self._free_bytes >> 20} MiB; "
+                "the rest is not read: unpack it to have it read"
             )
 
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.evidence import log
 from otel_torchdist.evidence.findings import findings_of
-from otel_torchdist.evidence.log import MARKERS, read_log
+from otel_torchdist.evidence.log import BLOCK_BYTES, MARKERS, read_log
 from otel_torchdist.evidence.model import Ended, Kind, SeenStacks, TimedOut
 from tests.evidence import quoted
 from tests.evidence.reading import DATA, read
@@ -23,33 +22,21 @@ LINES = [*quoted.timed_out(0, 7), *quoted.timed_out(1, 7), quoted.asked_for_dump
 TEXT = "\n".join(["starting", *LINES, "done", ""])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        TEXT.encode(),
-        TEXT.replace("\n", "\r\n").encode(),
-        TEXT.encode("utf-8-sig"),
-        TEXT.encode("utf-16"),
-        b"\xfe\xff" + TEXT.encode("utf-16-be"),
-        gzip.compress(TEXT.encode()),
-        ("grün " + TEXT).encode("latin-1"),
-        b"\x00\xff\xfe" + TEXT.encode(),
-        re.sub(r"(?m)^", "\x1b[31m", TEXT).encode(),
-        TEXT.rstrip("\n").encode(),
-    ],
-    ids=[
-        "utf-8",
-        "crlf",
-        "utf-8-bom",
-        "utf-16",
-        "utf-16-be",
-        "gzip",
-        "latin-1",
-        "binary",
-        "colors",
-        "no-last-line-feed",
-    ],
-)
+ENCODED = {
+    "utf-8": TEXT.encode(),
+    "crlf": TEXT.replace("\n", "\r\n").encode(),
+    "utf-8-bom": TEXT.encode("utf-8-sig"),
+    "utf-16": TEXT.encode("utf-16"),
+    "utf-16-be": b"\xfe\xff" + TEXT.encode("utf-16-be"),
+    "gzip": gzip.compress(TEXT.encode()),
+    "latin-1": ("grün " + TEXT).encode("latin-1"),
+    "binary": b"\x00\xff\xfe" + TEXT.encode(),
+    "colors": re.sub(r"(?m)^", "\x1b[31m", TEXT).encode(),
+    "no last line feed": TEXT.rstrip("\n").encode(),
+}
+
+
+@pytest.mark.parametrize("content", ENCODED.values(), ids=ENCODED)
 def test_encodings(tmp_path: Path, content: bytes) -> None:
     """The same is read from every encoding, with the numbers of the lines."""
     found = read(tmp_path, content)
@@ -72,12 +59,23 @@ def test_cut_off_gzip(tmp_path: Path) -> None:
     assert "read only up to where it is damaged" in warning
 
 
-def test_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Short(io.BytesIO):
+    """A file of which each read returns a few bytes at most."""
+
+    def __init__(self, content: bytes, most: int) -> None:
+        super().__init__(content)
+        self._most = most
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read fewer bytes than were asked for."""
+        return super().read(self._most if size is None or size < 0 else min(size, self._most))
+
+
+@pytest.mark.parametrize("size", [7, 64, 1000])
+def test_blocks(size: int) -> None:
     """Lines and stacks that lie across the borders of blocks are read like others."""
-    whole = read(tmp_path, TEXT)
-    for size in (7, 64, 1000):
-        monkeypatch.setattr(log, "BLOCK_BYTES", size)
-        assert read(tmp_path, TEXT) == whole
+    content = TEXT.encode()
+    assert read_log(Short(content, size), "job.log") == read_log(io.BytesIO(content), "job.log")
 
 
 def test_progress_bar_without_line_feeds(tmp_path: Path) -> None:
@@ -92,10 +90,10 @@ def test_memory_is_bounded() -> None:
     """A log takes the memory of a few blocks, however long it is."""
 
     class Endless(io.RawIOBase):
-        left = 100
+        left = 40
 
         def read(self, size: int = -1) -> bytes:
-            """Some hundred megabytes, in blocks."""
+            """Many megabytes, in blocks."""
             self.left -= 1
             return (b"iteration 12: loss 2.5\n" * (size // 23 + 1))[:size] if self.left > 0 else b""
 
@@ -106,7 +104,7 @@ def test_memory_is_bounded() -> None:
     finally:
         tracemalloc.stop()
     assert (statements, warnings) == ([], [])
-    assert peak < 6 * log.BLOCK_BYTES
+    assert peak < 6 * BLOCK_BYTES
 
 
 def test_repeats_are_counted(tmp_path: Path) -> None:
@@ -115,12 +113,12 @@ def test_repeats_are_counted(tmp_path: Path) -> None:
     assert one.repeated == 999
 
 
-def test_too_many_different_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_different_messages() -> None:
     """What does not fit is counted."""
-    monkeypatch.setattr("otel_torchdist.evidence.repeats.MAX_KEPT", 10)
-    found = read(tmp_path, "\n".join(quoted.timed_out(rank, 5)[0] for rank in range(30)))
-    assert len(found.statements) == 10
-    assert "20 of its messages are left out" in found.warnings[0]
+    content = "\n".join(quoted.timed_out(rank, 5)[0] for rank in range(30)).encode()
+    statements, [warning] = read_log(io.BytesIO(content), "job.log", most=10)
+    assert len(statements) == 10
+    assert "20 of its messages are left out" in warning
 
 
 def test_tracebacks_of_ranks_that_write_at_the_same_time(tmp_path: Path) -> None:

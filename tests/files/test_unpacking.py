@@ -10,8 +10,15 @@ import zlib
 
 import pytest
 
-from otel_torchdist.files import unpacking
-from otel_torchdist.files.unpacking import Counted, GzipStream, TooLargeError, UnpackBudget, gunzip, gunzip_start
+from otel_torchdist.files.unpacking import (
+    MAX_RATIO,
+    Counted,
+    GzipStream,
+    TooLargeError,
+    UnpackBudget,
+    gunzip,
+    gunzip_start,
+)
 
 
 def cpu_s(content: bytes) -> float:
@@ -66,15 +73,13 @@ def test_long_name() -> None:
     assert cpu_s(content) < 0.5
 
 
-def test_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allowance() -> None:
     """The output is bounded by the input that was read, over all files together."""
-    monkeypatch.setattr(unpacking, "FREE_BYTES", 1000)
-    monkeypatch.setattr(unpacking, "MAX_RATIO", 10)
-    allowance = UnpackBudget()
+    allowance = UnpackBudget(free_bytes=1000)
     Counted(io.BytesIO(bytes(50)), allowance).read(20)
-    allowance.take(1200)
+    allowance.take(1000 + 20 * MAX_RATIO)
     Counted(io.BytesIO(bytes(50)), allowance).read(1)
     with pytest.raises(TooLargeError):
-        allowance.take(11)
+        allowance.take(MAX_RATIO + 1)
     allowance.give(1)
-    allowance.take(9)  # a bomb does not use up what later files bring with them
+    allowance.take(MAX_RATIO - 1)  # a bomb does not use up what later files bring with them

@@ -56,8 +56,12 @@ def _places(process: LiveProcess) -> list[Path]:
     return [Path(f"{prefix}{process.rank}") for prefix in prefixes if prefix.startswith("/")]
 
 
-def request_dumps(processes: Iterable[LiveProcess]) -> tuple[list[Path], list[str]]:
+def request_dumps(processes: Iterable[LiveProcess], wait_s: float = WAIT_S) -> tuple[list[Path], list[str]]:
     """Ask ranks for a dump through their pipes, and wait for it.
+
+    Args:
+        processes: The ranks.
+        wait_s: How long to wait.
 
     Returns:
         The dumps that were written, and a line for each rank that cannot be asked or did not answer.
@@ -73,7 +77,7 @@ def request_dumps(processes: Iterable[LiveProcess]) -> tuple[list[Path], list[st
             asked[process.pid] = process
     found: dict[int, Path] = {}
     sizes: dict[Path, int] = {}
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + wait_s
     while len(found) < len(asked) and time.monotonic() < deadline:
         for pid, process in asked.items():
             # Times of files are those of the kernel's last tick.
@@ -82,7 +86,7 @@ def request_dumps(processes: Iterable[LiveProcess]) -> tuple[list[Path], list[st
                 found[pid] = written
         time.sleep(PAUSE_S)
     silent = [process for pid, process in asked.items() if pid not in found]
-    problems += [f"{_name(process)}: no dump within {WAIT_S:g} s" for process in silent]
+    problems += [f"{_name(process)}: no dump within {wait_s:g} s" for process in silent]
     return list(found.values()), problems
 
 

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from otel_torchdist.files.unpacking import Counted, GzipStream, Readable, UnpackBudget
-from otel_torchdist.flight.reading.limits import ArchiveLimits, UnreadableError
+from otel_torchdist.flight.reading.limits import USUAL, ArchiveLimits, ReadingLimits, UnreadableError
 from otel_torchdist.flight.reading.tars import read_tar
 
-MAX_CONTENTS: Final = 32 << 20
-"""Bytes of a zip's table of contents, which `zipfile` reads as a whole."""
 MAX_NAME: Final = 4096
 """Characters of a member's name that are used, from its end; the longest path that Linux allows."""
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
@@ -39,13 +37,16 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith((*_TARS, _ZIP))
 
 
-def members_of(archive: Path, most: int, allowance: UnpackBudget) -> Iterator[tuple[str, bytes | None]]:
+def members_of(
+    archive: Path, most: int, allowance: UnpackBudget, limits: ReadingLimits = USUAL
+) -> Iterator[tuple[str, bytes | None]]:
     """Yield name and content of each regular file in an archive; None for one that is larger than allowed.
 
     Args:
         archive: A file for which `is_archive` is true.
         most: Maximum bytes of one member.
         allowance: Output that is still allowed.
+        limits: The limits for one archive.
 
     Raises:
         UnreadableError: It is damaged or too large, or this Python cannot read its compression.
@@ -53,12 +54,12 @@ def members_of(archive: Path, most: int, allowance: UnpackBudget) -> Iterator[tu
         OSError: It cannot be read.
     """
     with open(archive, "rb") as file:
-        limits = ArchiveLimits(os.fstat(file.fileno()).st_size, allowance)
+        counts = ArchiveLimits(os.fstat(file.fileno()).st_size, allowance, limits)
         read = _of_zip if archive.name.lower().endswith(_ZIP) else _of_tar
         try:
-            for name, content in read(file, archive.name.lower(), most, limits):
+            for name, content in read(file, archive.name.lower(), most, counts):
                 if content is not None and content.startswith(_GZIP):
-                    limits.add_compressed(len(content))
+                    counts.add_compressed(len(content))
                 yield name[-MAX_NAME:], content
         except _DAMAGE as error:
             raise UnreadableError(f"it is damaged ({error or type(error).__name__})") from error
@@ -110,12 +111,13 @@ class _Contents:
 
     def __init__(self, file: BinaryIO, limits: ArchiveLimits) -> None:
         self._counted = Counted(file, limits)
+        self._most = limits.limits.contents_bytes
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, size: int = -1) -> bytes:
         """Read at most `size` bytes."""
-        if size > MAX_CONTENTS:
-            raise UnreadableError(f"its table of contents has more than {MAX_CONTENTS >> 20} MiB; it is not read")
+        if size > self._most:
+            raise UnreadableError(f"its table of contents has more than {self._most >> 20} MiB; it is not read")
         return self._counted.read(size)
 
 

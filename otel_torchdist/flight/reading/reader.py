@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
-from otel_torchdist.flight.reading.limits import NO_MEMORY, UnreadableError
+from otel_torchdist.flight.reading.limits import NO_MEMORY, USUAL, ReadingLimits, UnreadableError
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.naming import name_ranks
@@ -39,15 +40,17 @@ class FoundDumps:
     traces: tuple[str, ...] = ()
 
 
-def read_dumps(paths: Sequence[Path]) -> FoundDumps:
+def read_dumps(paths: Sequence[Path], limits: ReadingLimits = USUAL) -> FoundDumps:
     """Read the dumps of one job, keeping of each only what judging needs.
 
     Args:
         paths: Folders, files and archives.
+        limits: Bounds on what is unpacked.
     """
     skipped = Skipped()
     traces: list[str] = []
-    read = list(read_each(_read_condensed, _without_traces(find_files(paths, skipped), traces)))
+    files = _without_traces(find_files(paths, skipped, limits), traces)
+    read = list(read_each(partial(_read_condensed, most=limits.file_bytes), files))
     problems = [problem for one in read for problem in one.problems]
     skipped.others += [one.other for one in read if one.other is not None]
     skipped.others_inside += sum(one.is_other and one.other is None for one in read)
@@ -128,18 +131,18 @@ class _ReadFile(Generic[_Dump]):
     other: Path | None = None
 
 
-def _read_condensed(file: FoundFile) -> _ReadFile[CondensedDump]:
+def _read_condensed(file: FoundFile, most: int) -> _ReadFile[CondensedDump]:
     with without_collecting_garbage():
-        read = _read(file)
+        read = _read(file, most)
         dump = condense(read.dump) if read.dump is not None else None
         return _ReadFile(dump, read.problems, read.is_other, read.other)
 
 
-def _read(file: FoundFile) -> _ReadFile[FlightDump]:
+def _read(file: FoundFile, most: int = USUAL.file_bytes) -> _ReadFile[FlightDump]:
     rank = rank_in(file.name)
     content = b""
     try:
-        content = file.read()
+        content = file.read(most)
         if not content and rank is None:
             return _ReadFile(None, is_other=True, other=file.file)  # such as the standard output of a rank
         decoded = decode(content, rank if rank is not None else -1, file.path)

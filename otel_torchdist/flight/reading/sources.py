@@ -15,11 +15,9 @@ from typing import Final
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.unpacking import TooLargeError, UnpackBudget, gunzip, gunzip_start
 from otel_torchdist.flight.reading.archives import is_archive, members_of
-from otel_torchdist.flight.reading.limits import NO_MEMORY, UnreadableError
+from otel_torchdist.flight.reading.limits import NO_MEMORY, USUAL, ReadingLimits, UnreadableError
 from otel_torchdist.naming import readable
 
-MAX_DUMP_BYTES: Final = 64 << 20
-"""A default ring with stacks takes less than 2 MiB."""
 MAX_FILES: Final = 100_000
 MAX_DEPTH: Final = 8
 _START_BYTES: Final = 4096
@@ -85,14 +83,17 @@ class FoundFile:
         """Whether it looks like a dump, and not only as if it might be one."""
         return not self.is_trace and _OF_DUMPS.search(self.start) is not None
 
-    def read(self) -> bytes:
+    def read(self, most: int) -> bytes:
         """Return all of it, unpacked if it was compressed by itself.
+
+        Args:
+            most: Maximum size in bytes, unpacked or not.
 
         Raises:
             UnreadableError: It cannot be read; the message says why.
         """
         try:
-            return _unzipped(self.read_as_it_is(MAX_DUMP_BYTES))
+            return _unzipped(self.read_as_it_is(most), most)
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise UnreadableError(_reason(error)) from error
 
@@ -128,18 +129,18 @@ class Skipped:
     problems: list[str] = field(default_factory=list[str])
 
 
-def find_files(paths: Sequence[Path], skipped: Skipped, most: int | None = None) -> Iterator[FoundFile]:
+def find_files(paths: Sequence[Path], skipped: Skipped, limits: ReadingLimits = USUAL) -> Iterator[FoundFile]:
     """Yield what may be a dump or a trace, one file after the other, so that only a few are in memory.
 
     Args:
         paths: Folders, which are searched to a depth of 8, files, and archives.
         skipped: Collects what is left out.
-        most: Maximum bytes of a file inside an archive; None for that of a dump.
+        limits: Bounds on what is unpacked.
     """
-    allowance = UnpackBudget()
+    allowance = UnpackBudget(limits.free_bytes)
     for path in paths:
         for file in _files_below(path, skipped) if path.is_dir() else (path,):
-            yield from _found_in(file, skipped, most or MAX_DUMP_BYTES, allowance)
+            yield from _found_in(file, skipped, limits, allowance)
 
 
 def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
@@ -161,14 +162,14 @@ def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
             yield Path(parent, name)
 
 
-def _found_in(file: Path, skipped: Skipped, most: int, allowance: UnpackBudget) -> Iterator[FoundFile]:
+def _found_in(file: Path, skipped: Skipped, limits: ReadingLimits, allowance: UnpackBudget) -> Iterator[FoundFile]:
     shown = readable(str(file))
     try:
         resolved = file.resolve(strict=True)
         if not resolved.is_file():
             return  # a named pipe, by which a dump is requested, lies beside the dumps
         if is_archive(file.name):
-            yield from _found_inside(resolved, shown, skipped, most, allowance)
+            yield from _found_inside(resolved, shown, skipped, limits, allowance)
             return
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
@@ -188,13 +189,13 @@ def _found_in(file: Path, skipped: Skipped, most: int, allowance: UnpackBudget) 
 
 
 def _found_inside(
-    archive: Path, shown: str, skipped: Skipped, most: int, allowance: UnpackBudget
+    archive: Path, shown: str, skipped: Skipped, limits: ReadingLimits, allowance: UnpackBudget
 ) -> Iterator[FoundFile]:
     try:
-        for name, content in members_of(archive, most, allowance):
+        for name, content in members_of(archive, limits.file_bytes, allowance, limits):
             inner = readable(f"{shown}/{name}")
             if content is None:
-                skipped.problems.append(f"{inner}: it has more than {most} bytes")
+                skipped.problems.append(f"{inner}: it has more than {limits.file_bytes} bytes")
             elif name.endswith(_TAPE):
                 skipped.tapes += 1
             elif content and not _may_be_dump(content[:_START_BYTES]):
@@ -210,15 +211,15 @@ def _found_inside(
         skipped.problems.append(f"{shown}: {NO_MEMORY}")
 
 
-def _unzipped(content: bytes) -> bytes:
+def _unzipped(content: bytes, most: int) -> bytes:
     """The content of a file that was compressed by itself."""
     if not content.startswith(_GZIP):
         return content
-    found, error = gunzip(content, MAX_DUMP_BYTES + 1)
+    found, error = gunzip(content, most + 1)
     if error is not None:
         raise error
-    if len(found) > MAX_DUMP_BYTES:
-        raise ValueError(f"it has more than {MAX_DUMP_BYTES} bytes")
+    if len(found) > most:
+        raise ValueError(f"it has more than {most} bytes")
     return found
 
 

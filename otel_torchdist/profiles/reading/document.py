@@ -22,6 +22,8 @@ MAX_TRACE_BYTES: Final = 1 << 30
 """Unpacked. Reading takes little more memory than that, and a second time as much if it has to be mended."""
 MAX_MENDED_BYTES: Final = MAX_TRACE_BYTES + (MAX_TRACE_BYTES >> 2)
 """Each bare backslash becomes two."""
+CHUNK_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 1 << 20
 MAX_REASON: Final = 200
 CUT_OFF: Final = "its end is missing or damaged: it is read up to there"
 _GZIP: Final = b"\x1f\x8b"
@@ -59,8 +61,6 @@ class TraceDocument(msgspec.Struct, gc=False):
 
 _DOCUMENTS: Final = msgspec.json.Decoder(TraceDocument)
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
-CHUNK_BYTES: Final = 4 << 20
-PIECE_BYTES: Final = 1 << 20
 MAX_SPAN: Final = 16 << 20
 """Bytes in which an event ends: of a list of numbers, these are eight million objects."""
 _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -68,8 +68,12 @@ _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 MAX_BORDERS: Final = 256
 
 
-def unpacked(content: bytes) -> tuple[bytes, bool]:
+def unpacked(content: bytes, most: int = MAX_TRACE_BYTES) -> tuple[bytes, bool]:
     """Unpack a file that was compressed by itself; of a truncated one, as much as there is.
+
+    Args:
+        content: The file.
+        most: Maximum bytes of its content.
 
     Returns:
         The content, and whether it is all of it.
@@ -79,11 +83,11 @@ def unpacked(content: bytes) -> tuple[bytes, bool]:
     """
     if not content.startswith(_GZIP):
         return content, True
-    found, error = gunzip(content, MAX_TRACE_BYTES + 1)
+    found, error = gunzip(content, most + 1)
     if error is not None and not found:
         raise TraceError(f"it is damaged ({error})") from error
-    if len(found) > MAX_TRACE_BYTES:
-        raise TraceError(f"it unpacks to more than {MAX_TRACE_BYTES >> 20} MiB; trace fewer steps")
+    if len(found) > most:
+        raise TraceError(f"it unpacks to more than {most >> 20} MiB; trace fewer steps")
     return found, error is None
 
 
@@ -105,47 +109,51 @@ def open_document(content: bytes) -> tuple[TraceDocument, str]:
         return _DOCUMENTS.decode(content), ""
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         why = readable(str(error) or type(error).__name__, MAX_REASON)
-    mended = _mended(content)
+    sound = mended(content)
     try:
-        return _DOCUMENTS.decode(mended), ""  # the profiler itself writes `nan` and paths with bare backslashes
+        return _DOCUMENTS.decode(sound), ""  # the profiler itself writes `nan` and paths with bare backslashes
     except (msgspec.DecodeError, RecursionError, ValueError):
         pass
-    found = _before_the_cut(mended)
+    found = _before_the_cut(sound)
     if found is None:
         raise TraceError(f"it is damaged ({why})")
     return found, CUT_OFF
 
 
-def _mended(content: bytes) -> bytearray:
+def mended(content: bytes, piece_bytes: int = PIECE_BYTES) -> bytearray:
     """Replace what JSON does not allow and writers of traces write all the same.
 
     It is done in pieces, because `re.sub` and `bytes.replace` take memory for each of the parts between two matches.
 
+    Args:
+        content: The content of a trace.
+        piece_bytes: Minimum bytes of a piece.
+
     Raises:
         TraceError: A piece has no end, or the outcome is too large.
     """
-    mended = bytearray()
+    found = bytearray()
     begin = 0
     while begin < len(content):
-        end = _end_of_piece(content, begin)
+        end = _end_of_piece(content, begin, piece_bytes)
         # Each piece begins with the comma before it, by which a pattern knows that a number can follow.
         before = min(begin, 1)
-        mended += memoryview(_mended_piece(content[begin - before : end]))[before:]
-        if len(mended) > MAX_MENDED_BYTES:
+        found += memoryview(_mended_piece(content[begin - before : end]))[before:]
+        if len(found) > MAX_MENDED_BYTES:
             raise TraceError(f"once it is mended, it has more than {MAX_MENDED_BYTES >> 20} MiB; trace fewer steps")
         begin = end
-    return mended
+    return found
 
 
-def _end_of_piece(content: bytes, begin: int) -> int:
+def _end_of_piece(content: bytes, begin: int, least: int) -> int:
     """Return the place behind a comma, which is part of no escape and no number."""
-    if len(content) - begin <= PIECE_BYTES:
+    if len(content) - begin <= least:
         return len(content)
-    comma = content.find(b",", begin + PIECE_BYTES, begin + MAX_SPAN)
+    comma = content.find(b",", begin + least, begin + MAX_SPAN)
     if comma >= 0:
         return comma + 1
     if len(content) - begin > MAX_SPAN:
-        raise TraceError(f"it is damaged, and a value in it has more than {(MAX_SPAN - PIECE_BYTES) >> 20} MiB")
+        raise TraceError(f"it is damaged, and a value in it has more than {(MAX_SPAN - least) >> 20} MiB")
     return len(content)
 
 
@@ -193,8 +201,12 @@ def decoded(part: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
         return otherwise
 
 
-def items_of(part: msgspec.Raw) -> Iterator[msgspec.Raw]:
+def items_of(part: msgspec.Raw, chunk_bytes: int = CHUNK_BYTES) -> Iterator[msgspec.Raw]:
     """Yield the items of a list, some megabytes at a time: a short file could unpack to a list of a billion items.
+
+    Args:
+        part: The list.
+        chunk_bytes: Bytes that are decoded together, if an item ends soon behind them.
 
     Raises:
         TraceError: It is no list.
@@ -204,17 +216,17 @@ def items_of(part: msgspec.Raw) -> Iterator[msgspec.Raw]:
         raise TraceError("its events are no list")
     begin, end = 1, len(view) - 1
     while begin < end:
-        stop, following, found = _some(view, begin, end)
+        stop, following, found = _some(view, begin, end, chunk_bytes)
         yield from found
         if stop == following == end:
             return
         begin = following
 
 
-def _some(view: memoryview, begin: int, end: int) -> tuple[int, int, list[msgspec.Raw]]:
+def _some(view: memoryview, begin: int, end: int, chunk_bytes: int) -> tuple[int, int, list[msgspec.Raw]]:
     """Decode items from `begin` on; returns where they end, where the next one begins, and the items."""
-    if end - begin > CHUNK_BYTES:
-        borders = _BETWEEN.finditer(view, begin + CHUNK_BYTES, min(begin + MAX_SPAN, end))
+    if end - begin > chunk_bytes:
+        borders = _BETWEEN.finditer(view, begin + chunk_bytes, min(begin + MAX_SPAN, end))
         for border in itertools.islice(borders, MAX_BORDERS):
             stop = border.start() + 1
             with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.flight.reading.file_names import rank_in
-from otel_torchdist.flight.reading.limits import NO_MEMORY, UnreadableError
+from otel_torchdist.flight.reading.limits import NO_MEMORY, ReadingLimits, UnreadableError
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.reader import shortened
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
@@ -28,6 +28,7 @@ from otel_torchdist.profiles.reading.trace_nodes import decode_execution_trace
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 
 LARGE_BYTES: Final = 64 << 20
+_LIMITS: Final = ReadingLimits(file_bytes=MAX_TRACE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def kinds_in(paths: Sequence[Path]) -> FoundKinds:
     traces: list[str] = []
     dumps: list[str] = []
     size = 0
-    for file in find_files(paths, Skipped(), MAX_TRACE_BYTES):
+    for file in find_files(paths, Skipped(), _LIMITS):
         if file.is_trace:
             traces.append(file.path)
             size += file.size
@@ -80,7 +81,7 @@ def read_profiles(paths: Sequence[Path], size: int = 0) -> FoundProfiles:
         size: Bytes of the traces, if that is known: large ones are read by several processes.
     """
     skipped = Skipped()
-    files = (file for file in find_files(paths, skipped, MAX_TRACE_BYTES) if file.is_trace)
+    files = (file for file in find_files(paths, skipped, _LIMITS) if file.is_trace)
     read = list(read_each(_read, files, alone=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files))
     notes = [*shortened(skipped.problems), *shortened([problem for one in read for problem in one.problems])]
     profiles = [one.profile for one in read if one.profile is not None]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.evidence.live import recorder
 from otel_torchdist.evidence.live.ranks import LiveProcess
+from otel_torchdist.evidence.live.recorder import request_dumps
 
 USER, OTHER = 23456, 23457
 
@@ -17,9 +17,8 @@ USER, OTHER = 23456, 23457
 @pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 @pytest.mark.parametrize("owner", [USER, OTHER])
-def test_pipe_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int) -> None:
+def test_pipe_of_another_user(tmp_path: Path, owner: int) -> None:
     """A rank's environment names the pipe: root writes to it only if it is of the rank's user."""
-    monkeypatch.setattr(recorder, "WAIT_S", 0.1)
     path = tmp_path / "3.pipe"
     os.mkfifo(path)
     os.chown(path, owner, owner)
@@ -28,7 +27,7 @@ def test_pipe_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
     with subprocess.Popen(["sleep", "60"], user=USER, group=USER, extra_groups=[]) as process:
         try:
             asked = LiveProcess(process.pid, os.getpid(), "sleep 60", 3, 3, 4, variables)
-            dumps, [problem] = recorder.request_dumps([asked])
+            dumps, [problem] = request_dumps([asked], wait_s=0.1)
             assert dumps == []
             if owner == USER:
                 assert os.read(reader, 10) == b"1"

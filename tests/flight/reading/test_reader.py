@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.flight.reading import limits, parallel, sources
 from otel_torchdist.flight.reading.file_names import rank_in
+from otel_torchdist.flight.reading.limits import ReadingLimits
 from otel_torchdist.flight.reading.reader import FoundDumps, read_dumps, read_whole
 from tests.flight.made_dumps import START_NS, call, document, late_rank, write, write_json
 
@@ -154,28 +154,24 @@ def test_no_permission(tmp_path: Path) -> None:
     assert found.notes == (f"{tmp_path}/missing: No such file or directory",)
 
 
-def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large(tmp_path: Path) -> None:
     """Neither a file nor a member of an archive, nor all of them together, are read beyond a limit."""
     folder = write(tmp_path / "dumps", late_rank())
     pack_zip(folder, tmp_path / "a.zip")
     tar_of("w:gz")(folder, tmp_path / "a.tgz")
-    monkeypatch.setattr(sources, "MAX_DUMP_BYTES", 100)
     for path in (folder, tmp_path / "a.zip", tmp_path / "a.tgz"):
-        found = read_dumps([path])
+        found = read_dumps([path], ReadingLimits(file_bytes=100))
         assert (found.dumps, len(found.notes)) == ((), 4)
         assert all("more than 100 bytes" in note for note in found.notes)
-    monkeypatch.undo()
-    monkeypatch.setattr(limits, "MAX_TOTAL_BYTES", 1_500)
     for path in (tmp_path / "a.zip", tmp_path / "a.tgz"):
-        assert any("unpacks to more than" in note for note in read_dumps([path]).notes)
+        notes = read_dumps([path], ReadingLimits(total_bytes=1_500)).notes
+        assert any("unpacks to more than" in note for note in notes)
 
 
 def test_bomb_in_gzip(tmp_path: Path) -> None:
     """A small file that unpacks to gigabytes is given up at the limit."""
-    with gzip.open(tmp_path / "rank_0.gz", "wb", compresslevel=1) as stream:
-        stream.write(b"{")  # else it would be a log, which may be of any size
-        for _ in range(80):
-            stream.write(bytes(1 << 20))
+    # Without a brace it would be a log, which may be of any size.
+    (tmp_path / "rank_0.gz").write_bytes(gzip.compress(b"{") + gzip.compress(bytes(1 << 20)) * 80)
     assert read_dumps([tmp_path]).notes == (f"{tmp_path}/rank_0.gz: it has more than 67108864 bytes",)
 
 
@@ -241,12 +237,11 @@ def test_all_entries(tmp_path: Path) -> None:
 
 def test_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With many files, several processes read them, with the same outcome as one."""
-    dumps = late_rank(40)
-    write(tmp_path, dumps)
+    write(tmp_path, late_rank(70))
     (tmp_path / "rank_77").write_bytes(b"\x80\x02.")
     (tmp_path / "text").write_bytes(b"{}")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     alone = read_dumps([tmp_path])
-    monkeypatch.setattr(parallel, "ALONE", 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert read_dumps([tmp_path]) == alone
-    assert len(alone.dumps) == 40 and len(alone.notes) == 1 and len(alone.others) == 1
+    assert len(alone.dumps) == 70 and len(alone.notes) == 1 and len(alone.others) == 1
