@@ -63,20 +63,24 @@ def pytest_configure(config: pytest.Config) -> None:
     at_end = contextlib.ExitStack()
     config.add_cleanup(at_end.close)
     if not hasattr(config, "workerinput"):  # the processes that run tests inherit it
-        os.environ["XDG_CACHE_HOME"] = str(at_end.enter_context(_empty_cache()))
+        os.environ.update(at_end.enter_context(_empty_homes()))
     if config.getoption("numprocesses", None) and WARM_PYTHON not in os.environ:
         os.environ[WARM_PYTHON] = str(at_end.enter_context(memory_directory()))
 
 
 @contextlib.contextmanager
-def _empty_cache() -> Iterator[Path]:
-    """A user's cache that has the servers of `make stack`, if they are there, and nothing else of the user's."""
+def _empty_homes() -> Iterator[dict[str, str]]:
+    """The variables that name a user's caches and configuration, all empty but for the servers of `make stack`."""
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-cache-") as folder:
-        stack, ours = cache_folder() / "stack", Path(folder) / "otel-torchdist"
-        ours.mkdir()
+        cache, configuration, compiled = (Path(folder) / name for name in ("cache", "config", "torchinductor_tests"))
+        stack, ours = cache_folder() / "stack", cache / "otel-torchdist"
+        for empty in (configuration, compiled, ours):
+            empty.mkdir(parents=True)
         if stack.is_dir():
             (ours / "stack").symlink_to(stack)
-        yield Path(folder)
+        # Inductor's is in /tmp otherwise, and shared by all programs of the user.
+        names = {"XDG_CACHE_HOME": cache, "XDG_CONFIG_HOME": configuration, "TORCHINDUCTOR_CACHE_DIR": compiled}
+        yield {name: str(path) for name, path in names.items()}
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
