@@ -9,6 +9,7 @@ from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinde
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
+from tests.support.launch.jobs import Job
 
 
 def world_of(tapes: Iterable[Path]) -> WorldSnapshot:
@@ -25,6 +26,16 @@ def world_of(tapes: Iterable[Path]) -> WorldSnapshot:
         reader.close()
     now_ns = max(view.heartbeat_ns for view in views.values())
     return WorldSnapshot(1, now_ns, views)
+
+
+def world_of_job(job: Job) -> WorldSnapshot:
+    """What is known of a finished job, from the tapes of its ranks."""
+    return world_of(tape.path for tape in job.tapes)
+
+
+def findings_of(job: Job) -> list[NonFinite | Diverged]:
+    """What a judge finds at the end of a job."""
+    return findings_in(world_of_job(job))
 
 
 def findings_in(world: WorldSnapshot) -> list[NonFinite | Diverged]:

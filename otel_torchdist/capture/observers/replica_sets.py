@@ -138,7 +138,8 @@ class _Replicated:
 class ReplicatedTensors:
     """The DTensors that living optimizers update."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_optimizers: int = MAX_OPTIMIZERS) -> None:
+        self._max_optimizers = max_optimizers
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._left_out: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
@@ -157,7 +158,7 @@ class ReplicatedTensors:
     def learn(self, optimizer: Optimizer) -> None:
         """Follow an optimizer that begins a step; it counts as made."""
         steps = self._steps.get(optimizer, 0)
-        if not steps and len(self._steps) >= MAX_OPTIMIZERS:
+        if not steps and len(self._steps) >= self._max_optimizers:
             self._left_out.add(optimizer)
             return
         self._steps[optimizer] = steps + 1

@@ -1,22 +1,17 @@
-"""Runs the job whose calls are labelled, once for each kernel."""
+"""Runs the job whose calls are labelled."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.tapes.recorded import Recorded, RecordedTape
 
 RANKS = 4
-WORKERS = Path(__file__).parent / "workers"
 PARTS = ("fsdp2", "fsdp1", "ddp", "pipelines", "meshes")
 
 
@@ -43,17 +38,9 @@ class LabelledJob:
         return parts[PARTS.index(name)]
 
 
-@pytest.fixture(scope="module", params=KERNELS)
-def jobs(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Jobs]:
-    """Runs jobs, recorded in Python and natively."""
-    jobs = Jobs(warm_python, WORKERS, environ=environ_of(request.param))
-    yield jobs
-    jobs.clean_up()
-
-
 @pytest.fixture(scope="module")
 def job(jobs: Jobs) -> LabelledJob:
-    """The job, recorded in Python and natively."""
+    """The job."""
     done = jobs.run("labelled", RANKS)
     lines = [json.loads(line) for line in done.ranks[0].out.splitlines() if line.startswith("{")]  # torch 2.8 says more
     return LabelledJob({key: value for line in lines for key, value in line.items()}, done.tapes)

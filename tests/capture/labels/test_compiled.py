@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import IN_PYTHON
 
 
-@pytest.mark.parametrize("jobs", ["python"], indirect=True)  # the hooks are the same for both kernels
+@pytest.mark.thorough
+@IN_PYTHON
 def test_same_graphs(jobs: Jobs) -> None:
     """Models of DDP, both FSDPs and pipelines, and a sliced mesh: equal graphs, breaks, results and warnings."""
     plain = jobs.run("compiled_parallel", 2, "off", timeout_s=120)

@@ -20,23 +20,22 @@ def elements(operation: Recorded) -> int:
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
-def test_units_of_fully_shard(job: LabelledJob, rank: int) -> None:
-    """Each call has its unit, also with explicit prefetching both ways; the unit is known by its number of elements."""
-    units = {size: f"FSDP {name}" for name, size in job.said["sizes"].items()}
-    calls = job.part("fsdp2", rank)
-    shards = {"all_gather_into_tensor": 2, "reduce_scatter_tensor": 1, "all_reduce": 2}
-    assert [one.label for one in calls] == [units[elements(one) * shards[one.name]] for one in calls]
-    assert len(calls) == STEPS * (7 + 4 + 4)
+@pytest.mark.parametrize(
+    ("part", "shards", "calls"),
+    [
+        ("fsdp2", {"all_gather_into_tensor": 2, "reduce_scatter_tensor": 1, "all_reduce": 2}, STEPS * (7 + 4 + 4)),
+        ("fsdp1", {"all_gather": RANKS, "reduce_scatter_tensor": 1}, 2 * STEPS * (7 + 4)),
+    ],
+)
+def test_units(job: LabelledJob, rank: int, part: str, shards: dict[str, int], calls: int) -> None:
+    """Each call of either FSDP has its unit, by the number of its elements.
 
-
-@pytest.mark.parametrize("rank", range(RANKS))
-def test_units_of_flat_parameters(job: LabelledJob, rank: int) -> None:
-    """The older FSDP's units have the same names, with the original parameters and without."""
+    Also with explicit prefetching both ways; with flat parameters and the original ones.
+    """
     units = {size: f"FSDP {name}" for name, size in job.said["sizes"].items()}
-    calls = job.part("fsdp1", rank)
-    shards = {"all_gather": RANKS, "reduce_scatter_tensor": 1}
-    assert [one.label for one in calls] == [units[elements(one) * shards[one.name]] for one in calls]
-    assert len(calls) == 2 * STEPS * (7 + 4)
+    found = job.part(part, rank)
+    assert [one.label for one in found] == [units[elements(one) * shards[one.name]] for one in found]
+    assert len(found) == calls
 
 
 @pytest.mark.parametrize("rank", range(RANKS))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 
 
+@NATIVE_LATER
 def test_sentences_name_units_and_microbatches(jobs: Jobs) -> None:
     """A hang in FSDP names the unit and the mesh's dimension, one in a pipeline the stage and the microbatch."""
     done = jobs.run("stalls_with_label", 2)

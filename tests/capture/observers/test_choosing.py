@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import gc
+import weakref
 
+import pytest
+import torch
+
+from otel_torchdist.capture.observers.replica_sets import ReplicatedTensors
 from otel_torchdist.capture.observers.values.equal_outputs import makes_equal
 from otel_torchdist.capture.observers.values.numerics import has_values, is_chosen
 
@@ -59,3 +64,20 @@ def test_what_must_be_equal() -> None:
     """Results of reductions to all, of broadcasts and of gathers to all."""
     names = ("all_reduce", "all_gather", "broadcast", "reduce_scatter_tensor", "gather", "reduce", "send", "all_to_all")
     assert [name for name in names if makes_equal(name, "gloo")] == ["all_reduce", "all_gather", "broadcast"]
+
+
+def test_places_of_optimizers_are_bounded_and_become_free() -> None:
+    """Optimizers beyond the bound are counted, those that are gone free their place, and none is kept alive."""
+    followed = ReplicatedTensors(max_optimizers=2)
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.ones(2))]) for _ in range(3)]
+    alive = [weakref.ref(one) for one in optimizers]
+    for nth in range(3):
+        followed.learn(optimizers[nth])
+    assert followed.left_out == 1
+    del optimizers[0]
+    gc.collect()
+    followed.learn(optimizers[-1])
+    assert followed.left_out == 0
+    optimizers.clear()
+    gc.collect()
+    assert [one() for one in alive] == [None] * 3

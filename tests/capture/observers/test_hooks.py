@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,17 +16,12 @@ from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.names.model import GroupName
 from tests.support.launch.jobs import Job, Jobs
-from tests.support.launch.warm_python import WarmPython
-
-WORKERS = Path(__file__).parent / "workers"
 
 
 @pytest.fixture(scope="module")
-def job(warm_python: WarmPython) -> Iterator[Job]:
+def job(jobs: Jobs) -> Job:
     """Two ranks."""
-    jobs = Jobs(warm_python, WORKERS)
-    yield jobs.run("hooked", 2)
-    jobs.clean_up()
+    return jobs.run("hooked", 2)
 
 
 def part_of(job: Job, rank: int, name: str) -> dict[str, Any]:

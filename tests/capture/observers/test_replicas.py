@@ -1,63 +1,105 @@
-"""Parameters of replicas: those that have parted are found, with both kernels, and others are not."""
+"""Parameters of replicas, of DDP's models and of DTensors: those that have parted are found, and others are not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 
 from otel_torchdist.stall.findings.values import Diverged
 from otel_torchdist.stall.findings.wording import describe_values
-from tests.capture.observers.values.test_numerics import findings, world_of
-from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.launch.jobs import Job, Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
+from tests.support.value_findings import findings_of, world_of_job
 
-WORKERS = Path(__file__).parent / "workers"
-RANKS = 3
-NO_RANK = -1
+pytestmark = NATIVE_LATER
+BAD_RANK, NO_RANK = 1, -1
+TENSORS = "replicated_tensors"
 STEPS = 9
-"""Optimizer steps of the first model: parameters are compared when the first optimizer steps that finds a new step."""
+"""Optimizer steps of each model of `replicas`."""
+EVERY, STEPS_OF_TENSORS = 2, 7
+"""Parameters of `replicated_tensors` are compared before each second step."""
 
 
-@pytest.fixture(scope="module", params=KERNELS)
-def jobs(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Jobs]:
-    """Runs trainings, recorded with each kernel."""
-    jobs = Jobs(warm_python, WORKERS, environ=environ_of(request.param))
-    yield jobs
-    jobs.clean_up()
+@dataclass(frozen=True)
+class Parted:
+    """A training in which a bit of one parameter of rank 1 is flipped after step 3, or a step is left out.
 
-
-@pytest.mark.parametrize("kind", ["adam", "two_models"])
-def test_flipped_bit(jobs: Jobs, kind: str) -> None:
-    """One bit of one parameter is enough, in any of the models, and the rank is named once.
-
-    The bit is flipped after step 3. The second optimizer of two already sees the step that the first has begun.
+    Attributes:
+        ranks: Those that are named.
+        others: Those from which they differ; none where it cannot be known which is right.
+        step: The step in which that is found.
+        said: A part of the sentence.
+        size: Ranks of the job.
     """
-    [found] = findings(jobs.run("replicas", RANKS, kind, "1"))
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    step: int
+    said: str
+    size: int = 4
+
+
+MAJORITY = Parted((1,), (0, 2, 3), 4, "rank 1 has other parameters of ")
+PLAIN = "in step 4, since then or earlier: replicas must be equal; it is parameter 0 of SGD (16x16), the only one of 4"
+MODEL = "rank 1 has other parameters of default_pg than ranks 0,2 in step {step}, since then or earlier:"
+SHARDS = "ranks 1,3 have different parameters of mesh_replicate in step {step}, since then or earlier: replicas must be"
+
+
+@pytest.mark.parametrize(
+    ("worker", "kind", "parted"),
+    [
+        pytest.param("replicas", "adam", Parted((1,), (0, 2), 4, MODEL.format(step=4), 3), id="one model"),
+        # The second optimizer of two already sees the step that the first has begun.
+        pytest.param("replicas", "two_models", Parted((1,), (0, 2), 5, MODEL.format(step=5), 3), id="two models"),
+        pytest.param("replicas", "adam", Parted((0, 1), (), 4, "the only one of 4", 2), id="no majority"),
+        # Two compared steps before the flip, nothing differed, though ranks drew different random numbers.
+        pytest.param(TENSORS, "hsdp", Parted((1, 3), (), 6, SHARDS.format(step=6)), id="FSDP2, replicated"),
+        pytest.param(TENSORS, "four_replicas", MAJORITY, id="majority", marks=pytest.mark.thorough),
+        pytest.param(TENSORS, "one_skips", Parted((1,), (0, 2, 3), 4, "several of all 6 differ"), id="one step less"),
+        pytest.param(TENSORS, "plain", Parted((1,), (0, 2, 3), 4, PLAIN), id="mesh of the world, no names"),
+    ],
+)
+def test_parted(jobs: Jobs, worker: str, kind: str, parted: Parted) -> None:
+    """One bit of one parameter is enough: the ranks are named once, with the step and the parameter."""
+    assert_found(jobs.run(worker, parted.size, kind, str(BAD_RANK)), parted)
+
+
+def assert_found(job: Job, parted: Parted) -> None:
+    """Check that it is all that a judge finds in a job."""
+    [found] = findings_of(job)
     assert isinstance(found, Diverged)
-    step = 5 if kind == "two_models" else 4
-    assert (found.is_of_parameters, found.ranks, found.others, found.step) == (True, (1,), (0, 2), step)
-    assert describe_values(found) == (
-        f"rank 1 has other parameters of default_pg than ranks 0,2 in step {step}, since then or earlier:"
-        " replicas must be equal; it is 2.weight, the only one of 4 that differs"
-    )
+    assert (found.is_of_parameters, found.ranks, found.others) == (True, parted.ranks, parted.others)
+    assert found.step == parted.step
+    assert parted.said in describe_values(found)
 
 
-def test_no_majority(jobs: Jobs) -> None:
-    """Of two replicas it cannot be known which is right."""
-    [found] = findings(jobs.run("replicas", 2, "adam", "1"))
-    assert isinstance(found, Diverged)
-    assert (found.ranks, found.others) == ((0, 1), ())
+def test_parts_of_tensor_parallel_layers(jobs: Jobs) -> None:
+    """They are compared along the dimension of replicas, and what is replicated twice along both."""
+    job = jobs.run(TENSORS, 4, "with_tensor_parallel", str(BAD_RANK))
+    assert_found(job, Parted((1, 3), (), 4, ""))
+    for view in world_of_job(job).ranks.values():
+        compared = [one.parameters.count for one in view.values.outputs if one.parameters is not None]
+        assert compared == [6, 3] * (STEPS_OF_TENSORS // EVERY)
 
 
-@pytest.mark.parametrize("kind", ["adam", "two_models", "zero"])
-def test_healthy(jobs: Jobs, kind: str) -> None:
-    """Nothing is found where replicas are equal at the start of each step, as with ZeRO, which distributes after it."""
-    job = jobs.run("replicas", RANKS, kind, str(NO_RANK))
-    assert findings(job) == []
-    count = 2 * STEPS if kind == "two_models" else STEPS - 1
-    for view in world_of(job).ranks.values():
-        compared = [one.operation_id.sequence for one in view.values.outputs]
-        assert len(compared) == len({*compared}) == count
+@pytest.mark.parametrize(
+    ("worker", "size", "kind", "compared"),
+    [
+        # Parameters are compared when the first optimizer steps that finds a new step.
+        pytest.param("replicas", 3, "adam", STEPS - 1, id="one model"),
+        pytest.param("replicas", 3, "two_models", 2 * STEPS, id="two models", marks=pytest.mark.thorough),
+        pytest.param("replicas", 3, "zero", STEPS - 1, id="ZeRO, which distributes after a step"),
+        # At no moment have all ranks made the same steps: they are compared when all are even.
+        pytest.param(TENSORS, 4, "reordered", STEPS_OF_TENSORS // EVERY, id="steps in another order"),
+    ],
+)
+def test_healthy(jobs: Jobs, worker: str, size: int, kind: str, compared: int) -> None:
+    """Nothing is found where replicas are equal at the start of each step, though all are compared at like moments."""
+    job = jobs.run(worker, size, kind, str(NO_RANK))
+    assert findings_of(job) == []
+    sequences = [
+        [one.operation_id.sequence for one in view.values.outputs] for view in world_of_job(job).ranks.values()
+    ]
+    assert sequences == [sequences[0]] * size
+    assert len(sequences[0]) == len({*sequences[0]}) == compared

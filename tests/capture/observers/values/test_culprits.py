@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from otel_torchdist.world.rank_values import NonFiniteInput
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
-from tests.support.value_findings import world_of
+from tests.support.value_findings import world_of_job
 
 RANKS, BAD_RANK = 2, 1
 KNOWN_AFTER = 3
@@ -20,23 +16,21 @@ Named = tuple[list[str], list[NonFiniteInput]]
 
 
 @pytest.fixture(scope="module")
-def named(warm_python: WarmPython) -> Iterator[dict[str, Named]]:
+def named(jobs: Jobs) -> dict[str, Named]:
     """The parameters that were spoilt in each part of a job, and what is known of the operations that sent them."""
-    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
     job = jobs.run("names_culprits", RANKS)
-    values = {view.rank: view.values for view in world_of(tape.path for tape in job.tapes).ranks.values()}
+    values = {view.rank: view.values for view in world_of_job(job).ranks.values()}
     assert values[1 - BAD_RANK].non_finite == ()
     found = iter(values[BAD_RANK].non_finite)
-    yield {
+    return {
         line["part"]: (line["spoilt"], [next(found) for _ in line["spoilt"]]) for line in job.ranks[BAD_RANK].lines()
     }
-    jobs.clean_up()
 
 
 def test_in_buckets(named: dict[str, Named]) -> None:
     """The right one is named in each step: also in that in which DDP rebuilds its buckets, in another order."""
     spoilt, found = named["rebuilt"]
-    assert [one.parameters.text if one.parameters is not None else None for one in found] == spoilt
+    assert [one.parameters and one.parameters.text for one in found] == spoilt
     counts = {one.parameters.count for one in found[KNOWN_AFTER:] if one.parameters is not None}
     assert counts == {2, 4}, "of both buckets"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,17 +14,8 @@ from otel_torchdist.capture.observers.values.float8 import FLOAT8, extremes_of_f
 from otel_torchdist.capture.observers.values.statistics import extremes_of, format_of, moments_of
 from otel_torchdist.tape.records.number_formats import LARGEST, NumberFormat
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
 
 DTYPES = sorted(FLOAT8, key=str)
-
-
-@pytest.fixture(scope="module")
-def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
-    """Runs jobs."""
-    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
-    yield jobs
-    jobs.clean_up()
 
 
 @given(st.sampled_from(DTYPES), st.lists(st.integers(0, 255), min_size=1, max_size=40))

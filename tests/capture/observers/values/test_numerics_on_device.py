@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_torchdist.tape.records.numerics import Unseen
 from tests.support.launch.jobs import Jobs
-from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import simulated_library
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
 
@@ -19,13 +16,11 @@ SLOTS = 6
 
 
 @pytest.fixture(scope="module")
-def said(warm_python: WarmPython) -> Iterator[list[dict[str, Any]]]:
+def said(jobs: Jobs) -> list[dict[str, Any]]:
     """What a rank says that goes through all parts; where its host would wait for its device, an error is raised."""
-    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
     job = jobs.run("numeric_on_device", 1, str(simulated_library()))
     assert "internal error" not in job.ranks[0].err
-    yield job.ranks[0].lines()
-    jobs.clean_up()
+    return job.ranks[0].lines()
 
 
 def of(said: list[dict[str, Any]], part: str) -> list[dict[str, Any]]:
