@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture.agreement import peer_discovery as discovery_module
 from tests.capture.agreement.announcements import HOST
 from tests.support.native.both_kernels import jobs as jobs
 from tests.support.native.both_kernels import jobs_of as jobs_of
-
-
-@pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Poll more often than in production."""
-    monkeypatch.setattr(discovery_module, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(discovery_module, "LONGEST_PAUSE_S", 0.05)
 
 
 @pytest.fixture

@@ -28,10 +28,6 @@ from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.peers import MAX_PEERS, TOKEN_BYTES, Peer, Peers, peer_from_json, read_listening, write_peers
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=10)
-AGENT_DUE_S: Final = 60.0
-DISCOVERY_S: Final = 120.0
-FIRST_PAUSE_S: Final = 0.2
-LONGEST_PAUSE_S: Final = 5.0
 _ANEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _logger = logging.getLogger("otel_torchdist")
@@ -54,11 +50,37 @@ class RankAddress:
     host: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DiscoveryBounds:
+    """How long and how often to look for other agents, and for how many.
+
+    Attributes:
+        first_pause_s: Seconds between the first polls of the store, and between polls for this node's own agent.
+        longest_pause_s: Seconds between later polls of the store.
+        agent_due_s: Seconds after which this node's agent is no longer expected.
+        discovery_s: Seconds after which other nodes are no longer expected.
+        max_peers: Upper bound on the agents that exchange data.
+    """
+
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 5.0
+    agent_due_s: float = 60.0
+    discovery_s: float = 120.0
+    max_peers: int = MAX_PEERS
+
+
+USUAL_BOUNDS: Final = DiscoveryBounds()
+
+
 class PeerDiscovery:
     """Discovers the peer agents of one run."""
 
     def __init__(
-        self, address: RankAddress, stopping: threading.Event, environ: Mapping[str, str] = os.environ
+        self,
+        address: RankAddress,
+        stopping: threading.Event,
+        environ: Mapping[str, str] = os.environ,
+        bounds: DiscoveryBounds = USUAL_BOUNDS,
     ) -> None:
         """Initialize the discovery; `hold` runs it.
 
@@ -66,7 +88,9 @@ class PeerDiscovery:
             address: Location of this rank.
             stopping: Ends the discovery when set.
             environ: The environment.
+            bounds: Limits on its time and its results.
         """
+        self._bounds = bounds
         self._address = address
         self._directory = address.tape.parent
         self._stopping = stopping
@@ -77,7 +101,7 @@ class PeerDiscovery:
     def prepare(self, store: Any, run: int) -> None:
         """Put the token into the store. Called on rank 0 only, before other ranks can know the run id."""
         if self._local_size < self._address.world_size:
-            store.set(_key(run, "token"), os.urandom(TOKEN_BYTES).hex())
+            store.set(store_key(run, "token"), os.urandom(TOKEN_BYTES).hex())
 
     def hold(self, store: Any, run: int) -> None:
         """Announce this node's agent and find those of other nodes, if there are any. May take a few minutes.
@@ -90,9 +114,9 @@ class PeerDiscovery:
         if self._is_alone() or not self._is_first(run):
             return
         store.set_timeout(STORE_TIMEOUT)
-        if not store.check([_key(run, "token")]):  # set before the run id, or never
+        if not store.check([store_key(run, "token")]):  # set before the run id, or never
             return
-        token = bytes.fromhex(store.get(_key(run, "token")).decode())
+        token = bytes.fromhex(store.get(store_key(run, "token")).decode())
         if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend claims every key and holds no values
             _logger.info("the job's store keeps no values: this node's agent judges from its own ranks only")
             return
@@ -108,27 +132,27 @@ class PeerDiscovery:
         # An agent that listens at all addresses is reachable at the one that the job uses.
         reached_at = own if is_every_address(peers.own_host) else peers.own_host
         peer = Peer(self._address.rank, socket.gethostname(), reached_at, port, self._local_size)
-        number = store.add(_key(run, "count"), 1)
-        if number > MAX_PEERS:
+        number = store.add(store_key(run, "count"), 1)
+        if number > self._bounds.max_peers:
             _logger.info(
                 "only the agents of the first %d nodes exchange data: this one judges from its own ranks only",
-                MAX_PEERS,
+                self._bounds.max_peers,
             )
             return
-        store.set(_key(run, str(number)), peer.to_json())
+        store.set(store_key(run, str(number)), peer.to_json())
         self._find_others(store, peers)
 
     def _find_others(self, store: Any, peers: Peers) -> None:
         found: dict[int, Peer] = {}
-        deadline, pause = time.monotonic() + DISCOVERY_S, FIRST_PAUSE_S
+        deadline, pause = time.monotonic() + self._bounds.discovery_s, self._bounds.first_pause_s
         while not self._stopping.wait(pause) and time.monotonic() < deadline:
-            pause = min(pause * 1.5, LONGEST_PAUSE_S)
-            count = min(store.add(_key(peers.run, "count"), 0), MAX_PEERS)
+            pause = min(pause * 1.5, self._bounds.longest_pause_s)
+            count = min(store.add(store_key(peers.run, "count"), 0), self._bounds.max_peers)
             new = [number for number in range(1, count + 1) if number not in found]
-            new = [number for number in new if store.check([_key(peers.run, str(number))])]
+            new = [number for number in new if store.check([store_key(peers.run, str(number))])]
             if not new:
                 continue
-            found |= {number: peer_from_json(store.get(_key(peers.run, str(number)))) for number in new}
+            found |= {number: peer_from_json(store.get(store_key(peers.run, str(number)))) for number in new}
             others = tuple(peer for peer in found.values() if peer.agent_id != peers.own_id)
             write_peers(self._directory, Peers(peers.run, peers.token, peers.own_id, peers.own_host, others))
             if sum(peer.ranks for peer in found.values()) >= self._address.world_size:
@@ -138,7 +162,7 @@ class PeerDiscovery:
         """Whether all ranks are on this node: according to the launcher, else to their tapes after a short wait."""
         if self._local_size:
             return self._local_size >= self._address.world_size
-        self._stopping.wait(LONGEST_PAUSE_S / 2)
+        self._stopping.wait(self._bounds.longest_pause_s / 2)
         live = 1 + sum(_is_written(path) for path in tapes_in(self._directory) if path != self._address.tape)
         return live >= self._address.world_size
 
@@ -152,15 +176,16 @@ class PeerDiscovery:
 
     def _wait_for_agent(self, host: str, run: int) -> int:
         """Wait for the port of this node's agent; 0 if none reports one in time."""
-        deadline = time.monotonic() + AGENT_DUE_S
-        while not self._stopping.wait(FIRST_PAUSE_S) and time.monotonic() < deadline:
+        deadline = time.monotonic() + self._bounds.agent_due_s
+        while not self._stopping.wait(self._bounds.first_pause_s) and time.monotonic() < deadline:
             agent = read_listening(self._directory)
             if agent is not None and agent.host == host and run in agent.runs:
                 return agent.port
         return 0
 
 
-def _key(run: int, name: str) -> str:
+def store_key(run: int, name: str) -> str:
+    """Return the key in the job's store of what agents of a run announce."""
     return f"otel_torchdist/peers/{run:032x}/{name}"
 
 

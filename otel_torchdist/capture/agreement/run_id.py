@@ -71,6 +71,7 @@ class RunIdAgreement:
         discover_peers: Callable[[threading.Event], PeerDiscovery] | None = None,
         key: str = "",
         for_others: bool = False,
+        first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         """Start the agreement: rank 0 sets an id before this returns, the others poll for it.
 
@@ -83,7 +84,9 @@ class RunIdAgreement:
                 found.
             key: Where in the store; by default one for each default group of this process.
             for_others: Whether this process, of another run, only draws and sets an id for those that poll for it.
+            first_pause_s: Seconds between the first polls of the store.
         """
+        self._first_pause_s = first_pause_s
         identity = recorder.tape.identity
         self._tape = recorder.tape
         self._has_met_rank_0 = has_met_rank_0
@@ -163,7 +166,7 @@ class RunIdAgreement:
 
     def _answer(self, store: Any, published: _Published) -> None:
         """Publish the id again whenever a rank has asked, until another attempt has set its own."""
-        pause, deadline = FIRST_PAUSE_S, time.monotonic() + ANSWER_S
+        pause, deadline = self._first_pause_s, time.monotonic() + ANSWER_S
         is_last_look = False
         while not is_last_look and not self._has_met_all() and time.monotonic() < deadline:
             is_last_look = self._stopping.wait(pause)
@@ -173,7 +176,7 @@ class RunIdAgreement:
             if self._read(store).run_id != published.run_id:
                 return
             published = self._publish(store, published.run_id)
-            pause = FIRST_PAUSE_S
+            pause = self._first_pause_s
 
     # --- the other ranks ------------------------------------------------------------------------------------------
 
@@ -188,7 +191,7 @@ class RunIdAgreement:
 
     def _read_published(self, store: Any, question: int) -> None:
         """Poll until rank 0 has answered or the agreement is stopped."""
-        first_pause_s = pause = FIRST_PAUSE_S + READ_S * self._tape.identity.world_size
+        first_pause_s = pause = self._first_pause_s + READ_S * self._tape.identity.world_size
         doubts_at = time.monotonic() + DOUBT_S
         is_last_read = False
         while not is_last_read:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from otel_torchdist.capture.agreement.peer_discovery import _key
+from otel_torchdist.capture.agreement.peer_discovery import DiscoveryBounds, store_key
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_peers
 
 HOST = "127.0.0.1"
 RUN = 0xFEED
+QUICK = DiscoveryBounds(first_pause_s=0.01, longest_pause_s=0.05)
+"""Polls more often than in production."""
 LOCAL = 2
 """Ranks on each node."""
 
@@ -27,4 +29,4 @@ def peers_in(directory: Path) -> Peers:
 
 def announced(store: Any, run: int = RUN) -> int:
     """The number of announced agents."""
-    return store.add(_key(run, "count"), 0)
+    return store.add(store_key(run, "count"), 0)

@@ -21,7 +21,6 @@ from tests.support.launch.quiet import QUIET
 from tests.support.repository import REPOSITORY
 
 WORKER = Path(__file__).parent / "workers" / "ends_before_store_answers.py"
-AT_ONCE_S = 1.0
 
 
 class LateStore:
@@ -75,9 +74,9 @@ def late(store: Any) -> Iterator[LateStore]:
     late.close()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_program_ends_while_our_thread_is_in_the_store(rank: int, late: LateStore, memory: Path) -> None:
-    """Its group is created at once, its exit code is 0, and rank 0 has set the run id nevertheless."""
+    """Its group is created before the store answers, its exit code is 0, and rank 0 has set the run id nevertheless."""
     environ = {
         **os.environ,
         **QUIET,
@@ -94,5 +93,4 @@ def test_program_ends_while_our_thread_is_in_the_store(rank: int, late: LateStor
         late.lets_through.set()
         _, errors = program.communicate()
     assert (program.returncode, errors) == (0, "")
-    assert begin["took_s"] < AT_ONCE_S
     assert begin["has_id"] is (rank == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
@@ -14,15 +15,12 @@ from typing import Any
 import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture.agreement import peer_discovery as discovery_module
-from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress, _key
+from otel_torchdist.capture.agreement.peer_discovery import DiscoveryBounds, PeerDiscovery, RankAddress, store_key
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.job.peers import peers_files, read_listening, read_peers
-from tests.capture.agreement.announcements import HOST, LOCAL, RUN, announced, peers_in, say_port
+from tests.capture.agreement.announcements import HOST, LOCAL, QUICK, RUN, announced, peers_in, say_port
 from tests.support.tapes.tapes import WriterProcess
 from tests.support.waiting import until
-
-pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @dataclass
@@ -34,6 +32,7 @@ class Rank:
         directory: Its node's job directory.
         world_size: Ranks of the run.
         local: The number of ranks on its node according to the launcher.
+        bounds: Limits on its discovery.
         stopping: Ends it.
         errors: Errors that it raised, if any.
     """
@@ -42,13 +41,15 @@ class Rank:
     directory: Path
     world_size: int
     local: str = str(LOCAL)
+    bounds: DiscoveryBounds = QUICK
     stopping: threading.Event = field(default_factory=threading.Event)
     errors: list[Exception] = field(default_factory=list[Exception])
 
     def meeting(self) -> PeerDiscovery:
         """Its part of the discovery."""
         place = RankAddress(self.rank, self.world_size, self.directory / f"rank-{self.rank}.tape", HOST)
-        return PeerDiscovery(place, self.stopping, {"LOCAL_WORLD_SIZE": self.local} if self.local else {})
+        environ = {"LOCAL_WORLD_SIZE": self.local} if self.local else {}
+        return PeerDiscovery(place, self.stopping, environ, self.bounds)
 
     def hold(self, store: Any) -> threading.Thread:
         """Start the discovery."""
@@ -65,13 +66,13 @@ class Rank:
         return thread
 
 
-def ranks_of(base: Path, nodes: int, local: str = str(LOCAL)) -> list[Rank]:
+def ranks_of(base: Path, nodes: int, local: str = str(LOCAL), **bounds: Any) -> list[Rank]:
     """Ranks of a job, each node with its own job directory."""
     made: list[Rank] = []
     for rank in range(nodes * LOCAL):
         directory = base / f"node-{rank // LOCAL}"
         directory.mkdir(exist_ok=True)
-        made.append(Rank(rank, directory, nodes * LOCAL, local))
+        made.append(Rank(rank, directory, nodes * LOCAL, local, dataclasses.replace(QUICK, **bounds)))
     return made
 
 
@@ -99,7 +100,6 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
 
             def is_over() -> bool:
                 for agent, directory in zip(agents, directories, strict=True):
-                    agent._searched_at = float("-inf")
                     agent.search([directory])
                 return not any(thread.is_alive() for thread in threads)
 
@@ -172,10 +172,9 @@ def test_launcher_that_states_nothing(local: str, store: Any, tmp_path: Path) ->
         assert own.errors == []
 
 
-def test_agent_that_never_publishes_its_port(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_that_never_publishes_its_port(store: Any, tmp_path: Path) -> None:
     """The agent gets some time and an address to listen on, and is not announced; a port elsewhere is not its own."""
-    monkeypatch.setattr(discovery_module, "AGENT_DUE_S", 0.3)
-    (rank, *_) = ranks_of(tmp_path, 2)
+    (rank, *_) = ranks_of(tmp_path, 2, agent_due_s=0.3)
     say_port(rank.directory, host="10.0.0.1")
     began = time.monotonic()
     with meeting_of([rank], store) as (thread,):
@@ -202,21 +201,18 @@ def test_stop(is_waiting: Callable[[Rank, Any], bool], store: Any, tmp_path: Pat
     with meeting_of([rank], store) as (thread,):
         assert until(lambda: is_waiting(rank, store))
         rank.stopping.set()
-        began = time.monotonic()
         thread.join(10)
         assert not thread.is_alive()
-        assert time.monotonic() - began < 2
     assert rank.errors == []
 
 
-def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meeting_ends_by_itself(store: Any, tmp_path: Path) -> None:
     """Nodes that never come are awaited for a limited time, not until the job ends; what was found stays written."""
-    monkeypatch.setattr(discovery_module, "DISCOVERY_S", 0.5)
-    ranks = ranks_of(tmp_path, 3)
+    ranks = ranks_of(tmp_path, 3, discovery_s=0.5)
     for rank in (ranks[0], ranks[2]):
         say_port(rank.directory, 4711 + rank.rank)
     with meeting_of([ranks[2]], store) as threads:
-        assert until(lambda: store.check([_key(RUN, "1")]))
+        assert until(lambda: store.check([store_key(RUN, "1")]))
         threads.append(ranks[0].hold(store))
         assert until(lambda: not any(thread.is_alive() for thread in threads))
     assert [peer.agent_id for peer in peers_in(ranks[0].directory).others] == [2]
@@ -225,10 +221,9 @@ def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.
 def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:
     """Without the token, which comes before the run's id or never, nothing waits for it and nothing is written."""
     (rank, *_) = ranks_of(tmp_path, 2)
-    began = time.monotonic()
     thread = rank.hold(store)
     thread.join(10)
-    assert time.monotonic() - began < 5
+    assert not thread.is_alive()
     assert rank.errors == []
     assert peers_files(rank.directory) == {}
 
@@ -247,13 +242,10 @@ def test_store_that_keeps_nothing(tmp_path: Path) -> None:
     assert peers_files(rank.directory) == {}
 
 
-def test_more_nodes_than_may_be(
-    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_more_nodes_than_may_be(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each node beyond the bound reports it once, keeps to itself, and is not found by the others."""
-    monkeypatch.setattr(discovery_module, "MAX_PEERS", 2)
     caplog.set_level(logging.INFO, "otel_torchdist")
-    ranks = ranks_of(tmp_path, 3)[::LOCAL]
+    ranks = ranks_of(tmp_path, 3, max_peers=2)[::LOCAL]
     for rank in ranks:
         say_port(rank.directory)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,25 +13,59 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture.agreement import run_id
-from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress, _key
+from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress, store_key
 from otel_torchdist.capture.agreement.run_id import RunIdAgreement
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.job.peers import peers_files, read_peers
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
-from tests.capture.agreement.announcements import HOST, announced, say_port
+from otel_torchdist.tape.writer import TapeWriter
+from tests.capture.agreement.announcements import HOST, QUICK, announced, say_port
 from tests.support.tapes.tapes import new_writer
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("short_pauses")
+KEY = "otel_torchdist/run/of this test"
+
+
+class DeafStore:
+    """A job's store in which its owner sees no question."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def clone(self) -> DeafStore:
+        """Return a store that is as deaf."""
+        return DeafStore(self._store.clone())
+
+    def add(self, key: str, amount: int) -> int:
+        """Count nothing of what others ask."""
+        return 0 if key == f"{KEY}/questions" else self._store.add(key, amount)
+
+
+@dataclass(frozen=True)
+class Agreeing:
+    """A rank that agrees on a run's id."""
+
+    agreement: RunIdAgreement
+    tape: TapeWriter
+
+    @property
+    def run(self) -> tuple[int, RunIdState]:
+        """Run id and its state on the tape."""
+        reader = TapeReader.of_writer(self.tape)
+        reader.poll()
+        status = reader.status()
+        return status.run_id, status.run_id_state
 
 
 @contextlib.contextmanager
 def agreeing(
-    store: Any, directory: Path, rank: int = 0, has_met_rank_0: bool = True, meets_in: Path | None = None
-) -> Iterator[tuple[RunIdAgreement, Path]]:
-    """A rank of two nodes, as a session starts it; its tape. It meets in the tape's directory, unless given another."""
+    store: Any, directory: Path, rank: int = 0, has_met_rank_0: bool = True, meets_in: Path | None = None, **more: Any
+) -> Iterator[Agreeing]:
+    """A rank of two nodes, as a session starts it. It meets in the tape's directory, unless given another."""
     tape = new_writer(directory, rank=rank)
     place = RankAddress(rank, 4, (meets_in or directory) / tape.path.name, HOST)
     agreement = RunIdAgreement(
@@ -40,32 +73,20 @@ def agreeing(
         store,
         lambda: has_met_rank_0,
         lambda: False,
-        lambda stopping: PeerDiscovery(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
+        lambda stopping: PeerDiscovery(place, stopping, {"LOCAL_WORLD_SIZE": "2"}, QUICK),
+        KEY,
+        **more,
     )
     try:
-        yield agreement, tape.path
+        yield Agreeing(agreement, tape)
     finally:
         agreement.stop()
         tape.close()
 
 
-def run_of(agreement: RunIdAgreement) -> tuple[int, RunIdState]:
-    """Run id and its state on the tape."""
-    reader = TapeReader.of_writer(agreement._tape)
-    reader.poll()
-    status = reader.status()
-    return status.run_id, status.run_id_state
-
-
-def is_meeting(agreement: RunIdAgreement) -> bool:
-    """Whether its node is still looking for the others."""
-    return any(thread.name == "otel-torchdist-peers" and thread.is_alive() for thread in agreement._threads)
-
-
-@pytest.fixture
-def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agreements of this process belong to one default group, as in the processes of a job."""
-    monkeypatch.setattr(run_id, "_attempts", itertools.repeat(0))
+def threads_of_ours(name: str = "") -> set[threading.Thread]:
+    """The threads of this process that agree on ids, or look for other nodes."""
+    return {one for one in threading.enumerate() if one.name.startswith(f"otel-torchdist-{name}")}
 
 
 @pytest.fixture
@@ -85,111 +106,103 @@ def have_met(directories: list[Path]) -> bool:
     return all(len(files) == 1 and len(read_peers(files[0][0]).others) == 1 for files in known)
 
 
-@pytest.mark.usefixtures("one_attempt")
 def test_before_any_collective(store: Any, nodes: list[Path]) -> None:
     """A job that hangs in its very first collective: its ranks still agree on the id and its nodes still meet."""
     with (
-        agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as (other, _),
-        agreeing(store, nodes[0], 0, has_met_rank_0=False) as (first, _),
+        agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as other,
+        agreeing(store, nodes[0], 0, has_met_rank_0=False) as first,
     ):
-        assert until(lambda: run_of(other)[1] is RunIdState.AGREED, run_id.DOUBT_S)
-        assert run_of(other) == run_of(first)
+        assert until(lambda: other.run[1] is RunIdState.AGREED)
+        assert other.run == first.run
         assert until(lambda: have_met(nodes))
 
 
-@pytest.mark.usefixtures("one_attempt")
-def test_rank_0_is_stuck(store: Any, nodes: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_is_stuck(store: Any, nodes: list[Path]) -> None:
     """Rank 0 answers no one after it has set the id: it is taken provisionally, and the nodes meet under it."""
-    monkeypatch.setattr(RunIdAgreement, "_answer", lambda *_: None)
     with (
-        agreeing(store, nodes[0], 0, has_met_rank_0=False) as (first, _),
-        agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as (other, _),
+        agreeing(DeafStore(store), nodes[0], 0, has_met_rank_0=False) as first,
+        agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as other,
     ):
-        assert until(lambda: run_of(other) == (run_of(first)[0], RunIdState.PROVISIONAL), run_id.DOUBT_S + 2)
+        assert until(lambda: other.run == (first.run[0], RunIdState.PROVISIONAL))
         assert until(lambda: have_met(nodes))
 
 
-@pytest.mark.usefixtures("one_attempt")
 def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
     """A rank that comes before rank 0 takes the leftover id provisionally, and then the one that rank 0 confirms."""
     elsewhere, here = nodes
-    with agreeing(store, elsewhere, 0) as (earlier, _):
-        left, _ = run_of(earlier)
-    with agreeing(store.clone(), here, 2, has_met_rank_0=False) as (other, _):
-        assert until(lambda: run_of(other) == (left, RunIdState.PROVISIONAL))
-        with agreeing(store, elsewhere, 0) as (first, _):
-            now, _ = run_of(first)
-            assert until(lambda: run_of(other) == (now, RunIdState.AGREED))
+    with agreeing(store, elsewhere, 0) as earlier:
+        left, _ = earlier.run
+    with agreeing(store.clone(), here, 2, has_met_rank_0=False) as other:
+        assert until(lambda: other.run == (left, RunIdState.PROVISIONAL))
+        with agreeing(store, elsewhere, 0) as first:
+            now, _ = first.run
+            assert until(lambda: other.run == (now, RunIdState.AGREED))
             assert until(lambda: now in peers_files(here))
     assert now != left
 
 
-@pytest.mark.usefixtures("one_attempt")
 def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path]) -> None:
     """Rank 0 stops answering once another has set its id, so that no rank gets the wrong answer."""
-    with agreeing(store, nodes[0], 0) as (earlier, _), agreeing(store.clone(), nodes[0], 0) as (first, _):
+    with agreeing(store, nodes[0], 0), agreeing(store.clone(), nodes[0], 0) as first:
         for rank in (2, 3):
-            with agreeing(store.clone(), nodes[1], rank, has_met_rank_0=False) as (other, _):
-                assert until(lambda other=other: run_of(other) == (run_of(first)[0], RunIdState.AGREED))
-        assert until(lambda: not earlier._threads[0].is_alive())  # it polls the store
+            with agreeing(store.clone(), nodes[1], rank, has_met_rank_0=False) as other:
+                assert until(lambda other=other: other.run == (first.run[0], RunIdState.AGREED))
+        assert until(lambda: len(threads_of_ours("run-id")) == 1)  # that of the first; it polls the store
 
 
-def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path) -> None:
     """Rank 0 answers it all the same."""
-    monkeypatch.setattr(run_id, "FIRST_PAUSE_S", 60.0)
-    with agreeing(store, tmp_path) as (agreement, _):
-        store.add(agreement._questions, 1)
-        agreement.stop()
-        assert agreement._read(store).answers == 1
+    with agreeing(store, tmp_path, first_pause_s=60.0) as one:
+        question = store.add(f"{KEY}/questions", 1)
+        one.agreement.stop()
+        assert store.get(KEY).decode().rpartition("/")[2] == str(question)
 
 
 def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The host of the store ends during discovery: one warning, no exception, and the run id stays."""
     hosts: list[Any] = [TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
     client = TCPStore(HOST, hosts[0].port, is_master=False)
-    with agreeing(client, tmp_path) as (agreement, tape):
+    with agreeing(client, tmp_path) as one:
         assert until(lambda: len(peers_files(tmp_path)) == 1)
         say_port(tmp_path)
         assert until(lambda: announced(client, next(iter(peers_files(tmp_path)))) == 1)
         hosts.clear()
         assert until(lambda: caplog.records)  # the thread may run before it is in the agreement's list
-        assert until(lambda: not is_meeting(agreement))
+        assert until(lambda: not threads_of_ours("peers"))
         warnings = [record.getMessage() for record in caplog.records if record.name == "otel_torchdist"]
         assert len(warnings) == 1
         assert warnings[0].startswith("the agents of this job's nodes cannot find each other: ")
-        assert run_of(agreement)[1] is RunIdState.AGREED
-        assert tape.exists()
+        assert one.run[1] is RunIdState.AGREED
+        assert one.tape.path.exists()
 
 
 def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A value that is not an agent is one warning, and ends the discovery."""
-    with agreeing(store, tmp_path) as (agreement, _):
+    with agreeing(store, tmp_path):
         assert until(lambda: len(peers_files(tmp_path)) == 1)
         (run,) = peers_files(tmp_path)
-        store.set(_key(run, "1"), "[1, 2]")
-        store.add(_key(run, "count"), 1)
+        store.set(store_key(run, "1"), "[1, 2]")
+        store.add(store_key(run, "count"), 1)
         say_port(tmp_path)
         assert until(lambda: "it is not a peer" in caplog.text)
-        assert until(lambda: not is_meeting(agreement))
+        assert until(lambda: not threads_of_ours("peers"))
     assert [record.levelname for record in caplog.records if record.name == "otel_torchdist"] == ["WARNING"]
 
 
 def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A rank that ends while it waits for its agent is not delayed, and logs nothing."""
-    with agreeing(store, tmp_path) as (agreement, _):
+    with agreeing(store, tmp_path) as one:
         assert until(lambda: len(peers_files(tmp_path)) == 1)
-        began = time.monotonic()
-        agreement.stop()
-        assert time.monotonic() - began < run_id.STOP_S
-        assert not any(thread.is_alive() for thread in agreement._threads)
+        one.agreement.stop()
+        assert not threads_of_ours()
     assert caplog.records == []
 
 
 def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An unwritable job directory is one warning, and the run id is still agreed."""
-    with agreeing(store, tmp_path, meets_in=tmp_path / "gone") as (agreement, _):
+    with agreeing(store, tmp_path, meets_in=tmp_path / "gone") as one:
         assert until(lambda: len(caplog.records) == 1)
-        assert run_of(agreement)[1] is RunIdState.AGREED
+        assert one.run[1] is RunIdState.AGREED
     (record,) = caplog.records
     assert (record.levelname, "gone" in record.getMessage()) == ("WARNING", True)
 
