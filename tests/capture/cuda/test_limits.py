@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.c10d.devices import Devices
-from otel_torchdist.capture.cuda import poller as cuda_watch
 from otel_torchdist.capture.cuda.operations import _blocks_in_wait
 from otel_torchdist.tape.layout import How
 from tests.support.devices.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank
 from tests.support.devices.simulated_device import MS, SimulatedDevice
 from tests.support.launch.forked_ranks import ORDINARY_END
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import IN_PYTHON
 
 
 @pytest.fixture
@@ -131,9 +131,8 @@ def test_a_device_that_breaks_inside_a_call(rank: DeviceRank, caplog: pytest.Log
     assert rank.read()[call.number].how is How.UNTRACKED
 
 
-def test_the_thread_sleeps_and_wakes(rank: DeviceRank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_sleeps_and_wakes(rank: DeviceRank) -> None:
     """With nothing to query the device is left alone; the next operation wakes the thread."""
-    monkeypatch.setattr(cuda_watch, "IDLE_POLLS", 2)
     rank.until_ended(rank.run(50_000))
     rank.until(lambda: rank.cuda.watch.is_asleep)
     rank.until_ended(rank.run(50_000))
@@ -206,6 +205,7 @@ def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
         rank.until_ended(stuck)
 
 
+@IN_PYTHON  # the library is not in use: the rank is put together by hand
 @pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 3), ("terminate", -15)])
 def test_the_end_of_the_process(jobs: Jobs, how: str, code: int) -> None:
     """Operations in flight change neither the exit code nor the time to exit, and stay on the tape as what they are."""

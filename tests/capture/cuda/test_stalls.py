@@ -64,10 +64,6 @@ class WatchedPair:
         """The verdicts that the detector has reported."""
         return [event for event in self.events if isinstance(event, VerdictGiven)]
 
-    def reported(self, kind: type[Event]) -> list[Event]:
-        """Events of a kind that the detector has reported."""
-        return [event for event in self.events if isinstance(event, kind)]
-
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[WatchedPair]:
@@ -89,66 +85,23 @@ def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
     assert pair.events == []
 
 
-def test_no_stall_in_a_long_queue_that_moves(pair: WatchedPair) -> None:
-    """Asynchronous operations of one group wait for each other; the last is enqueued long before its turn."""
-    queues = [[rank.start(100 * MS) for _ in range(15)] for rank in pair.ranks]
-    pair.check_until(lambda: not any(rank[queue[-1]].is_open for rank, queue in zip(pair.ranks, queues, strict=True)))
-    assert pair.events == []
-    last = pair.ranks[0][queues[0][-1]]
-    assert last.completed_ns is not None
-    assert last.completed_ns - last.entered_ns > 2 * THRESHOLD_S * 1e9, "it was open for long enough to be suspected"
-
-
 def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
     """One rank's device still computes while the other's waits in the collective: the verdict names the busy one."""
     waiting, busy = pair.ranks
     kernel = busy.device.launch(MAIN_STREAM, None)
     collectives = [rank.run(None) for rank in pair.ranks]
-    pair.check_until(lambda: pair.reported(VerdictGiven))
-    [given] = pair.reported(VerdictGiven)
-    assert isinstance(given, VerdictGiven)
+    pair.check_until(lambda: pair.verdicts)
+    [given] = pair.verdicts
     assert (given.verdict.kind, given.verdict.ranks, given.verdict.waiting) == (VerdictKind.DEVICE, (1,), (0,))
     assert given.verdict.since_ns == waiting[collectives[0]].started_ns
     busy.device.release(kernel)
     for rank, issued in zip(pair.ranks, collectives, strict=True):
         rank.device.release(issued.kernel)
-    pair.check_until(lambda: pair.reported(IncidentResolved))
-    [resolved] = pair.reported(IncidentResolved)
-    assert isinstance(resolved, IncidentResolved)
-    assert resolved.outcome is Outcome.COMPLETED
+    pair.check_until(lambda: any(isinstance(event, IncidentResolved) for event in pair.events))
+    assert [event.outcome for event in pair.events if isinstance(event, IncidentResolved)] == [Outcome.COMPLETED]
 
 
-def test_a_rank_that_has_not_enqueued(pair: WatchedPair) -> None:
-    """The host of one rank is elsewhere: its device does not even have the collective."""
-    pair.ranks[0].start(None)
-    pair.check_until(lambda: pair.reported(VerdictGiven))
-    [given] = pair.reported(VerdictGiven)
-    assert isinstance(given, VerdictGiven)
-    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
-
-
-def test_both_devices_are_in_it(pair: WatchedPair) -> None:
-    """Both devices have begun the operation and neither ends: it is itself stuck."""
-    for rank in pair.ranks:
-        rank.run(None)
-    pair.check_until(lambda: pair.reported(VerdictGiven))
-    [given] = pair.reported(VerdictGiven)
-    assert isinstance(given, VerdictGiven)
-    assert given.verdict.kind is VerdictKind.TRANSPORT
-
-
-def test_a_device_that_does_not_come_out(pair: WatchedPair) -> None:
-    """One device has left the collective long ago, and the other has not: that one is stuck, or its connection."""
-    leaves, stays = pair.ranks
-    leaves.run(1 * MS)
-    stuck = stays.run(None)
-    pair.check_until(lambda: VerdictKind.STUCK in [one.verdict.kind for one in pair.verdicts])
-    verdict = pair.verdicts[-1].verdict
-    assert (verdict.kind, verdict.ranks, verdict.waiting) == (VerdictKind.STUCK, (1,), (1,))
-    stays.device.release(stuck.kernel)
-    pair.check_until(lambda: pair.reported(IncidentResolved))
-
-
+@pytest.mark.thorough
 def test_a_device_that_reports_an_error(pair: WatchedPair) -> None:
     """After an error nothing is known of a device's operations: the rank that waits for it is not the one to blame."""
     broken, waits = pair.ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.requests.abort import HOOK, AbortHooks
 from otel_torchdist.job.requests.abort import GIVEN_UP
 from otel_torchdist.tape.layout import TapeState
-from tests.support.devices.device_rank import DeviceRank, device_rank
+from tests.support.tapes.own_tape import OwnTape
 
 
 class Aborting(ProcessGroup):
@@ -31,9 +32,9 @@ class Aborting(ProcessGroup):
 
 
 @pytest.fixture
-def rank(tmp_path: Path) -> Iterator[DeviceRank]:
+def rank(memory: Path) -> Iterator[OwnTape]:
     """A rank with a tape."""
-    with device_rank(tmp_path) as one:
+    with contextlib.closing(OwnTape(memory)) as one:
         yield one
 
 
@@ -46,26 +47,27 @@ def group() -> Aborting:
     return made
 
 
-def said(rank: DeviceRank) -> str:
+def said(rank: OwnTape) -> str:
     """The rank's end as recorded on the tape."""
     return rank.reader.names.text(rank.reader.status().failure) or ""
 
 
-def test_not_asked_for(rank: DeviceRank, group: Aborting) -> None:
+def test_not_asked_for(rank: OwnTape, group: Aborting) -> None:
     """No hook is registered unless it is wanted: a hook in Python waits for the GIL."""
     AbortHooks(False).attach(rank.recorder, group)
     assert group.hooks == {}
 
 
-def test_a_backend_without(rank: DeviceRank, group: Aborting) -> None:
+def test_a_backend_without(rank: OwnTape, group: Aborting) -> None:
     """A backend without hooks and a torch without support for them are left alone."""
+    plain: Any = ProcessGroup
     group.supports_abort_hooks = False
     AbortHooks(True).attach(rank.recorder, group)
-    AbortHooks(True).attach(rank.recorder, rank.process_group)
+    AbortHooks(True).attach(rank.recorder, plain(0, 2))
     assert group.hooks == {}
 
 
-def test_the_announcement(rank: DeviceRank, group: Aborting) -> None:
+def test_the_announcement(rank: OwnTape, group: Aborting) -> None:
     """The hook records the abort, however often it is called, while the tape goes on; a clean end clears it."""
     hooks = AbortHooks(True)
     hooks.attach(rank.recorder, group)
@@ -79,7 +81,7 @@ def test_the_announcement(rank: DeviceRank, group: Aborting) -> None:
     assert said(rank) == ""
 
 
-def test_taken_out(rank: DeviceRank, group: Aborting) -> None:
+def test_taken_out(rank: OwnTape, group: Aborting) -> None:
     """All hooks are removed with the tape; hooks registered by others stay."""
     hooks = AbortHooks(True)
     group.hooks[7] = lambda: None

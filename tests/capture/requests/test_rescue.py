@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -15,7 +16,7 @@ from otel_torchdist.capture.requests import rescue
 from otel_torchdist.capture.requests.rescue import RescuePlan, Rescuer, StalledRank
 from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue, rescue_path
 from otel_torchdist.tape.rescue import Rescue, RescueState
-from tests.support.devices.device_rank import DeviceRank, device_rank
+from tests.support.tapes.own_tape import OwnTape
 from tests.support.waiting import until
 
 REQUEST = RescueRequest("ab" * 16, "cd" * 16, "absent", "1", "rank 1 has not entered all_reduce")
@@ -43,33 +44,33 @@ def give_up(stalled: StalledRank) -> None:
 
 
 @pytest.fixture
-def rank(tmp_path: Path) -> Iterator[DeviceRank]:
+def rank(memory: Path) -> Iterator[OwnTape]:
     """A rank with a tape."""
     called.clear()
     may_end.clear()
-    with device_rank(tmp_path) as one:
+    with contextlib.closing(OwnTape(memory)) as one:
         one.recorder.step = 7
         yield one
     may_end.set()
 
 
-def rescuer(rank: DeviceRank, function: str, timeout_s: float = 20.0) -> Rescuer:
+def rescuer(rank: OwnTape, function: str, timeout_s: float = 20.0) -> Rescuer:
     """What rescues a rank by a function of this module."""
     return Rescuer(RescuePlan(f"{THIS}:{function}", timeout_s, Path("/nowhere/rescue")), lambda: rank.recorder)
 
 
-def published(rank: DeviceRank) -> Rescue:
+def published(rank: OwnTape) -> Rescue:
     """What its tape shows."""
     return rank.reader.status().rescue
 
 
-def ended(rank: DeviceRank) -> Rescue:
+def ended(rank: OwnTape) -> Rescue:
     """What its tape shows in the end."""
     until(lambda: published(rank).state.is_final)
     return published(rank)
 
 
-def test_saved_once_for_each_stall(rank: DeviceRank) -> None:
+def test_saved_once_for_each_stall(rank: OwnTape) -> None:
     """Nothing is called before it is requested; then once, with step and verdict; and again for the next stall."""
     one = rescuer(rank, "save")
     one.beat()
@@ -87,7 +88,7 @@ def test_saved_once_for_each_stall(rank: DeviceRank) -> None:
     until(lambda: len(called) == 2)
 
 
-def test_step_of_the_programs_own(rank: DeviceRank) -> None:
+def test_step_of_the_programs_own(rank: OwnTape) -> None:
     """A function that returns a number says itself which step it has saved."""
     may_end.set()
     request_rescue(rank.recorder.tape.path, REQUEST)
@@ -95,7 +96,7 @@ def test_step_of_the_programs_own(rank: DeviceRank) -> None:
     assert ended(rank) == Rescue(RescueState.SAVED, 41)
 
 
-def test_within_the_step_of_an_optimizer(rank: DeviceRank) -> None:
+def test_within_the_step_of_an_optimizer(rank: OwnTape) -> None:
     """Half of the parameters may be updated: nothing is called."""
     parameter = torch.zeros(2, requires_grad=True)
     parameter.grad = torch.ones(2)
@@ -111,7 +112,7 @@ def test_within_the_step_of_an_optimizer(rank: DeviceRank) -> None:
     assert called == []
 
 
-def test_rank_that_goes_on_meanwhile(rank: DeviceRank) -> None:
+def test_rank_that_goes_on_meanwhile(rank: OwnTape) -> None:
     """The rank begins its next step while it is saved: what was saved does not count."""
     request_rescue(rank.recorder.tape.path, REQUEST)
     rescuer(rank, "save_slowly").beat()
@@ -122,7 +123,7 @@ def test_rank_that_goes_on_meanwhile(rank: DeviceRank) -> None:
     assert ended(rank) == Rescue(RescueState.WENT_ON, 7)
 
 
-def test_one_that_takes_too_long(rank: DeviceRank, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_takes_too_long(rank: OwnTape, caplog: pytest.LogCaptureFixture) -> None:
     """After the timeout it does not count, even if it ends later."""
     request_rescue(rank.recorder.tape.path, REQUEST)
     one = rescuer(rank, "save_slowly", timeout_s=0.0)
@@ -136,7 +137,7 @@ def test_one_that_takes_too_long(rank: DeviceRank, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("function", ["give_up", "nothing_of_this_name"])
-def test_function_that_raises(rank: DeviceRank, function: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_function_that_raises(rank: OwnTape, function: str, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever it raises is logged with its traceback, and ends neither the process nor our thread."""
     request_rescue(rank.recorder.tape.path, REQUEST)
     rescuer(rank, function).beat()
@@ -146,7 +147,7 @@ def test_function_that_raises(rank: DeviceRank, function: str, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"run": 1}', '{"command": "rm"}', "x" * 100_000])
-def test_damaged_request(rank: DeviceRank, content: str) -> None:
+def test_damaged_request(rank: OwnTape, content: str) -> None:
     """A file that is no request is ignored."""
     rescue_path(rank.recorder.tape.path).write_text(content)
     rescuer(rank, "save").beat()
@@ -158,13 +159,17 @@ def test_damaged_request(rank: DeviceRank, content: str) -> None:
     [
         (f"{THIS}:save", False),
         ("json:loads", False),
-        ("xml.dom:later", False),
+        ("imported_only_then:later", False),  # it may be there by then
         (f"{THIS}:sav", True),
         ("nowhere:x", True),
     ],
 )
-def test_function_that_is_missing(target: str, is_missing: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_function_that_is_missing(
+    target: str, is_missing: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A function that does not exist is reported some seconds after the start, not only in the stall."""
+    (tmp_path / "imported_only_then.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     one = Rescuer(RescuePlan(target, 60.0, Path("/nowhere")), lambda: None)
     with caplog.at_level(logging.WARNING):
         for _ in range(2 * rescue.BEATS_BEFORE_CHECK):
