@@ -15,6 +15,7 @@ import pytest
 from otel_torchdist.tape.layout import TapeState
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.quiet import QUIET
+from tests.support.native.both_kernels import IN_PYTHON
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.recorded import read_tapes
 
@@ -30,7 +31,7 @@ def run(jobs: Jobs, environ: Mapping[str, str], code: int = 0) -> Job:
     return job
 
 
-@pytest.mark.parametrize("code", [0, 1, 3])
+@pytest.mark.parametrize("code", [0, pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_switched_on(jobs: Jobs, code: int) -> None:
     """Each default group has its tape, nothing is written to standard error, and the exit code is the script's own."""
     job = run(jobs, {}, code)
@@ -39,6 +40,7 @@ def test_switched_on(jobs: Jobs, code: int) -> None:
     assert {tape.status.state for tape in job.tapes} == {TapeState.FINISHED}
 
 
+@IN_PYTHON
 @pytest.mark.parametrize(
     "environ",
     [
@@ -56,6 +58,7 @@ def test_switched_off(jobs: Jobs, environ: dict[str, str]) -> None:
     assert job.tapes == []
 
 
+@IN_PYTHON
 def test_bad_values(jobs: Jobs) -> None:
     """Each bad value gives one warning with its name, the value and its replacement; recording goes on."""
     environ = {
@@ -75,6 +78,7 @@ def test_bad_values(jobs: Jobs) -> None:
     assert len(job.tapes) == 2
 
 
+@IN_PYTHON
 def test_directory_that_others_write_to(jobs: Jobs) -> None:
     """A base directory that others can write to is refused: one warning, and training goes on unrecorded."""
     for path in (Path("/dev/shm"), Path("/proc/self")):
@@ -86,6 +90,7 @@ def test_directory_that_others_write_to(jobs: Jobs) -> None:
         assert job.tapes == []
 
 
+@IN_PYTHON
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_directory_of_another_user(jobs: Jobs, tmp_path: Path) -> None:
     """A base directory of another user is refused, with both users in the warning."""
@@ -94,6 +99,7 @@ def test_directory_of_another_user(jobs: Jobs, tmp_path: Path) -> None:
     assert f"{tmp_path}: refused for tapes: it belongs to user 65534 and not to user 0" in warning
 
 
+@IN_PYTHON
 def test_directory_on_disk(jobs: Jobs) -> None:
     """A directory on a disk is refused unless allowed."""
     cache = REPOSITORY / ".pytest_cache"

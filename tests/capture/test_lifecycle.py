@@ -8,6 +8,7 @@ from deploy.native.ports import free_port
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
 from tests.support.launch.forked_ranks import ORDINARY_END
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape
 
 
@@ -58,6 +59,7 @@ def test_device_mesh_only(jobs: Jobs) -> None:
         assert tape.status.run_id_state is RunIdState.AGREED
 
 
+@NATIVE_LATER
 def test_id_of_an_attempt_before(jobs: Jobs) -> None:
     """An id left over in the store is provisional: after the first collective rank 0's own counts."""
     job = jobs.run("stale_run_id", 2)

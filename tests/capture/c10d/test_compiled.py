@@ -7,8 +7,10 @@ from collections import Counter
 
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.stderr import comparable
+from tests.support.native.both_kernels import NATIVE_LATER
 
 
+@NATIVE_LATER
 def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:
     """Graphs, breaks with their reasons, Dynamo's counters, results and warnings are equal, and no call is missed."""
     plain = jobs.run("compiled", 1, "off")

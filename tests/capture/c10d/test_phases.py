@@ -6,8 +6,10 @@ import pytest
 
 from otel_torchdist.tape.layout import Phase
 from tests.support.launch.jobs import Job, Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import Recorded
 
+pytestmark = NATIVE_LATER
 IN = Phase.BACKWARD
 OUT = Phase.OUTSIDE_BACKWARD
 GATHER, SCATTER, REDUCE = "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"

@@ -6,8 +6,10 @@ import pytest
 
 from otel_torchdist.tape.layout import Flag
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 
 
+@NATIVE_LATER
 def test_works_that_cannot_be_asked(jobs: Jobs) -> None:
     """Every operation is recorded, and those that are waited for end; silently, and no Work is kept alive."""
     job = jobs.run("python_works", 1)

@@ -13,7 +13,9 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from tests.support.launch.jobs import Job, Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 
+pytestmark = NATIVE_LATER
 RANKS = 2
 STEPS, SAVES = 12, 3
 OF_TRAINING = {

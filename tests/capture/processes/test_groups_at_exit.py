@@ -14,6 +14,7 @@ from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.memory import memory_directory
 
+pytestmark = pytest.mark.thorough
 WORKER = Path(__file__).parent / "workers" / "keeps_its_group.py"
 
 

@@ -10,14 +10,15 @@ from otel_torchdist.tape.layout import RunIdState, TapeState
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable
+from tests.support.native.both_kernels import NATIVE_LATER
 
 ENDS = [
     ("returns", 0, TapeState.FINISHED, ""),
     ("raises", 1, TapeState.FAILED, "TrainingError"),
-    ("exits", 3, TapeState.FINISHED, ""),
-    ("exits_at_once", 4, TapeState.RUNNING, ""),
+    pytest.param("exits", 3, TapeState.FINISHED, "", marks=pytest.mark.thorough),
+    pytest.param("exits_at_once", 4, TapeState.RUNNING, "", marks=pytest.mark.thorough),
     ("is_killed", -9, TapeState.RUNNING, ""),
-    ("is_terminated", -15, TapeState.RUNNING, ""),
+    pytest.param("is_terminated", -15, TapeState.RUNNING, "", marks=pytest.mark.thorough),
     ("aborts", -6, TapeState.RUNNING, ""),
 ]
 
@@ -38,7 +39,7 @@ def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state:
         assert comparable(job.ranks[0].err) == comparable(plain.ranks[0].err)
 
 
-@pytest.mark.parametrize(("method", "ranks"), [("fork", 2), ("spawn", 1)])
+@pytest.mark.parametrize(("method", "ranks"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.thorough)])
 def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
     """Forked and spawned children are ranks like any other, and record how they ended."""
     job = jobs.run("launches", 1, method, str(ranks), "raises", environ=QUIET)
@@ -52,6 +53,7 @@ def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
     assert {tape.identity.parent for tape in job.tapes} == {0}  # the launcher is not a rank
 
 
+@NATIVE_LATER
 def test_process_that_a_rank_starts(jobs: Jobs) -> None:
     """A process that creates its own group is a helper of that rank: in its job at any address, and marked."""
     job = jobs.run("starts_helper", environ=QUIET)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +21,8 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.launch.jobs import Job, Jobs
-from tests.support.launch.warm_python import WarmPython
+from tests.support.native.both_kernels import IN_PYTHON, NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape
-
-WORKERS = Path(__file__).parent / "workers"
 
 _OF_TORCH = ("_gather_to_leader", "_broadcast_to_followers", "_rref_typeof_on_owner")
 
@@ -221,17 +217,10 @@ def test_durations(job: Job) -> None:
     assert {labels[0] for _, labels in run.calls} == {"torch"}
 
 
-@pytest.fixture(scope="module")
-def mixed_jobs(warm_python: WarmPython) -> Iterator[Jobs]:
-    """Runs jobs with the kernel that this machine has."""
-    jobs = Jobs(warm_python, WORKERS)
-    yield jobs
-    jobs.clean_up()
-
-
-def test_worker_in_no_group(mixed_jobs: Jobs) -> None:
+@NATIVE_LATER
+def test_worker_in_no_group(jobs: Jobs) -> None:
     """Ids of workers are no ranks: who is in no group is a run of its own; others record on their group's tape."""
-    job = mixed_jobs.run("rpc_and_group", 3, "first")
+    job = jobs.run("rpc_and_group", 3, "first")
     of_group = [tape for tape in job.tapes if tape.identity.world_size == 2]
     [other] = [tape for tape in job.tapes if tape.identity.world_size == 3]
     assert job.ranks[1].line() == {"sums": [4.0, 4.0]}
@@ -248,9 +237,10 @@ def test_worker_in_no_group(mixed_jobs: Jobs) -> None:
         assert len(tape.named("all_reduce")) == 1
 
 
-def test_group_made_in_a_call(mixed_jobs: Jobs) -> None:
+@NATIVE_LATER
+def test_group_made_in_a_call(jobs: Jobs) -> None:
     """A function that makes a group, with other numbers, is served on the tape of workers, then on the group's."""
-    job = mixed_jobs.run("rpc_and_group", 3, "later")
+    job = jobs.run("rpc_and_group", 3, "later")
     served = {
         (tape.identity.world_size, tape.identity.rank): [call.how for call, _ in sides(tape, ActivityKind.RPC_SERVER)]
         for tape in job.tapes
@@ -262,9 +252,10 @@ def test_group_made_in_a_call(mixed_jobs: Jobs) -> None:
     assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
 
 
-def test_unknown_torch(mixed_jobs: Jobs) -> None:
+@IN_PYTHON
+def test_unknown_torch(jobs: Jobs) -> None:
     """Without a private part of torch that this needs, calls are made as ever, and one line says why none is shown."""
-    job = mixed_jobs.run("no_rpc_hook")
+    job = jobs.run("no_rpc_hook")
     assert job.ranks[0].lines() == [{"sum": 3}]
     assert job.tapes == []
     lines = [line for line in job.ranks[0].err.splitlines() if "recorded" in line]

@@ -12,7 +12,7 @@ from tests.support.launch.jobs import Jobs
 TIMES = 400
 
 
-@pytest.mark.parametrize("way", ["signal", "thread"])
+@pytest.mark.parametrize("way", ["signal", pytest.param("thread", marks=pytest.mark.thorough)])
 def test_raised_at_random_moments(jobs: Jobs, way: str) -> None:
     """Deadlines by signal handlers and from other threads, in collectives, waits and steps of an optimizer.
 
@@ -33,7 +33,9 @@ def test_deadline_while_rank_0_sets_the_id(jobs: Jobs) -> None:
     assert [operation.name for operation in job.tapes[0].operations] == ["all_reduce", "barrier"]
 
 
-@pytest.mark.parametrize("create", ["new_group", "init_process_group", "launch"])
+@pytest.mark.parametrize(
+    "create", ["new_group", "init_process_group", pytest.param("launch", marks=pytest.mark.thorough)]
+)
 def test_while_groups_are_created(jobs: Jobs, create: str) -> None:
     """At whichever line of our hooks a creation is interrupted, the exception arrives and no record stays open."""
     found = jobs.run("interrupted_creation", 1, create).ranks[0].line()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from otel_torchdist.tape.layout import How
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 
 
+@NATIVE_LATER
 def test_host_of_the_store_has_a_tape_while_it_waits(jobs: Jobs) -> None:
     """A host whose ranks do not come has a tape that says where it waited and how that ended, one for all its tries.
 

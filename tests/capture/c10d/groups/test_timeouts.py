@@ -10,6 +10,7 @@ from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of
 from otel_torchdist.tape.layout import Blame, How
 from otel_torchdist.tape.names.model import AtTimeout
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape
 
 
@@ -45,6 +46,7 @@ def test_timeouts_that_keep_changing_are_bounded(jobs: Jobs) -> None:
     assert timeouts(tape)[-1] == ("all_reduce", 0)
 
 
+@NATIVE_LATER
 def test_gloo_raises_when_it_is_said_to(jobs: Jobs) -> None:
     """A collective fails its timeout after the call, a receive after the wait; as `verdict.deadline` has it."""
     tape, _ = jobs.run("timeouts", 2, "raises").tapes

@@ -7,6 +7,7 @@ from collections import Counter
 from otel_torchdist.capture.torch_api import store_place
 from otel_torchdist.job.worlds import worlds_beside
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape
 
 
@@ -39,6 +40,7 @@ def test_worlds_beside_the_default_one(jobs: Jobs) -> None:
     assert listed[0] == listed[1] == {one.group.world for one in tapes[0].operations if one.group.world}
 
 
+@NATIVE_LATER
 def test_worlds_that_are_made_again_and_again(jobs: Jobs) -> None:
     """A world for each update takes no tape, and a default group that is made anew begins one, as ever."""
     tapes = jobs.run("worlds", 2, "again").tapes
@@ -52,6 +54,7 @@ def test_worlds_that_are_made_again_and_again(jobs: Jobs) -> None:
         assert len({one.group.key for one in of_rank if one.group.world}) == 5
 
 
+@NATIVE_LATER
 def test_process_that_is_in_no_other_world(jobs: Jobs) -> None:
     """Its tape begins with the first such world, and has its rank there; a second one ends nothing."""
     tapes = jobs.run("worlds", 2, "alone").tapes
@@ -98,6 +101,7 @@ def test_every_method_of_a_backend(jobs: Jobs) -> None:
         ]
 
 
+@NATIVE_LATER
 def test_process_that_has_a_backend_only(jobs: Jobs) -> None:
     """Its tape begins with that backend."""
     tapes = jobs.run("worlds", 2, "only_backend").tapes

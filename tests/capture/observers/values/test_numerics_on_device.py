@@ -8,10 +8,14 @@ import pytest
 
 from otel_torchdist.tape.records.numerics import Unseen
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.native.native_library import simulated_library
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
 
-pytestmark = pytest.mark.skipif(not SHOWS_REDUCE_OP, reason="this torch does not show the reduce op to Python")
+pytestmark = [
+    NATIVE_LATER,
+    pytest.mark.skipif(not SHOWS_REDUCE_OP, reason="this torch does not show the reduce op to Python"),
+]
 SLOTS = 6
 
 
