@@ -21,10 +21,10 @@ from tests.support.launch.warm_python import WarmPython
 
 ODD: Final = 'pipeline "1" \\ back\nnext\ttab ☃ } , = ; {{x}} $y'
 """A group description with every odd character that torch's text may have."""
-HEALTHY_S: Final = 22.0
-AWAY_S: Final = 25.0
+HEALTHY_S: Final = 21.0
+AWAY_S: Final = 20.0
 AFTER_S: Final = 10.0
-LINGER_S: Final = 15.0
+LINGER_S: Final = 11.0
 STRAGGLER: Final = 1
 ABSENT: Final = 2
 DIES: Final = 3

@@ -83,7 +83,7 @@ def in_memory(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield backend_at(ports, api)
 
 
-@pytest.fixture(scope="module", params=["disk", "memory"])
+@pytest.fixture(scope="module", params=["disk", pytest.param("memory", marks=pytest.mark.thorough)])
 def backend(request: pytest.FixtureRequest, stack: Stack, in_memory: Backend) -> Backend:
     """Jaeger as `deploy` has it, and one with the other storage."""
     if request.param == "memory":

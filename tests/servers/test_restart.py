@@ -53,7 +53,7 @@ def test_jaeger_killed_in_the_middle_loses_nothing(
     assert [span.warnings for span in spans() if span.warnings] == []
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("protocol", ["grpc", pytest.param("http/protobuf", marks=pytest.mark.thorough)])
 def test_jaeger_without_a_collector(
     protocol: str, warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path: Path
 ) -> None:

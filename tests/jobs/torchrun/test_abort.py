@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.requests.abort import EXIT_CODE
-from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
+from tests.jobs.torchrun.recording import TWO_RANKS, WORKERS, switched_on
 from tests.support.commands.running import kill_processes_of
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.recorded import read_tapes
 
 FAILURE = "StallAborted"
-TWO_RANKS = ("--standalone", "--nproc-per-node=2")
 ON_STALL = {
     # Else the second attempt finds addresses of the first in torchrun's store, and gloo hangs, with or without us.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

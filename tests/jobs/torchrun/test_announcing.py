@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
+from tests.jobs.torchrun.recording import COMMAND, TWO_RANKS, WORKERS, notices, switched_on
 from tests.support.commands.running import kill_processes_of
+from tests.support.launch.forked_ranks import with_forked_ranks
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
 
 LINGERS = {"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "30000", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 SENTENCE = re.compile(r"^otel_torchdist: rank 1 (?:was killed by SIGKILL|is dead)[^\n]*all_reduce", re.MULTILINE)
-COMMAND = re.compile(r"^otel_torchdist: details: otel-torchdist diagnose (\w{8}) --run-dir (\S+)$", re.MULTILINE)
 JOB = [WORKERS / "crashes.py"]
-TWO_RANKS = ["--standalone", "--nproc-per-node=2"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +28,6 @@ def none_is_left(tmp_path: Path) -> Iterator[None]:
     """End agents that linger."""
     yield
     kill_processes_of(tmp_path / "tapes")
-
-
-def notices(log: str) -> int:
-    """How many lines of ours there are; each must be whole, at the begin of a line."""
-    assert log.count("otel_torchdist: ") == len(re.findall(r"^otel_torchdist: ", log, re.MULTILINE))
-    return log.count("otel_torchdist: ")
 
 
 def test_each_attempt_says_how_it_ended(warm_python: WarmPython, tmp_path: Path) -> None:
@@ -57,7 +50,7 @@ def test_each_attempt_says_how_it_ended(warm_python: WarmPython, tmp_path: Path)
 def test_log_file_of_a_user(tmp_path: Path, mode: str) -> None:
     """With `2>log` and with `2>>log` all lines of the job are there, and the notice."""
     log = tmp_path / "log"
-    environ = {**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS}
+    environ = with_forked_ranks({**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS})
     with log.open(mode) as stderr:
         subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", *TWO_RANKS, *JOB, "1"],
@@ -76,7 +69,7 @@ def test_log_file_of_a_user(tmp_path: Path, mode: str) -> None:
 @pytest.mark.thorough
 def test_captured_output(tmp_path: Path) -> None:
     """A program that reads the output of the job to its end gets the end at once, although the agent stays."""
-    environ = {**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS}
+    environ = with_forked_ranks({**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS})
     command = [sys.executable, "-m", "torch.distributed.run", *TWO_RANKS, *JOB, "1"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
@@ -121,7 +114,7 @@ def test_rank_logs_for_the_agent(tmp_path: Path) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     gate.touch()
     settings = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1500"}
-    environ = {**os.environ, **switched_on(tmp_path / "tapes"), **settings}
+    environ = with_forked_ranks({**os.environ, **switched_on(tmp_path / "tapes"), **settings})
     ranks = ["--standalone", "--nproc-per-node=3", WORKERS / "late_rank.py", gate]
     with log.open("w") as stderr:
         job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *ranks], env=environ, stderr=stderr)

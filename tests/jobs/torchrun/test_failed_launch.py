@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.native.ports import free_port
-from tests.jobs.torchrun.test_announcing import COMMAND, TWO_RANKS, notices
-from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
+from tests.jobs.torchrun.recording import COMMAND, TWO_RANKS, WORKERS, notices, switched_on
 from tests.support.commands.running import kill_processes_of
 
 JOB = WORKERS / "crashes_at_once.py"

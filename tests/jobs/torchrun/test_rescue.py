@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.torchrun.test_abort import ON_STALL, TWO_RANKS
-from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
+from tests.jobs.torchrun.recording import TWO_RANKS, WORKERS, switched_on
+from tests.jobs.torchrun.test_abort import ON_STALL
 from tests.jobs.torchrun.test_two_nodes import launched
 from tests.support.launch.nodes import nodes, why_not
 from tests.support.launch.torchrun import Torchrun

@@ -7,24 +7,26 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.native.ports import free_port
-from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.tape.ends import AWAITED, COARSE
+from otel_torchdist.tape.layout import How, RunIdState, TapeState
+from tests.jobs.torchrun.recording import TWO_RANKS, WORKERS, switched_on
 from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.forked_ranks import TOGETHER
-from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import Done, WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.profiled import names_of
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.recorded import RecordedTape, read_tapes
 
-WORKERS = Path(__file__).parent / "workers"
 DEADLINE_S = 170.0
 
 
@@ -55,35 +57,31 @@ def started_anew(script: Path, folder: Path, environ: Mapping[str, str]) -> Done
     return Done(process.returncode, out, err)
 
 
-def switched_on(tapes: Path) -> dict[str, str]:
-    """The environment with default settings that records to a directory, from which an agent reads."""
-    tapes.mkdir(0o700)
-    return {
-        **QUIET,
-        "OTEL_PYTHON_TORCHDIST_READER": "agent",
-        "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
-        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
-        "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true",
-    }
-
-
+@dataclass(frozen=True)
 class Pair:
     """The same training, without us and with us."""
 
-    def __init__(self, folder: Path) -> None:
-        self.without_us = started_anew(WORKERS / "train.py", folder, {})
-        self.with_us = started_anew(WORKERS / "train.py", folder, switched_on(folder / "tapes"))
-        self.tapes = read_tapes(folder / "tapes")
+    without_us: Done
+    with_us: Done
+    tapes: list[RecordedTape]
 
     def reports(self, done: Done) -> list[dict[str, Any]]:
         """The reports of the ranks, by rank."""
         return sorted(done.lines(), key=lambda report: report["rank"])
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+@pytest.fixture(scope="module", params=[*KERNELS, pytest.param("as a user starts it", marks=pytest.mark.thorough)])
+def pair(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Both trainings."""
-    return Pair(tmp_path_factory.mktemp("train"))
+    folder, train = tmp_path_factory.mktemp("train"), WORKERS / "train.py"
+    tapes = folder / "tapes"
+    settings = switched_on(tapes)
+    if request.param not in KERNELS:
+        ends = [started_anew(train, folder, environ) for environ in ({}, settings)]
+        return Pair(*ends, read_tapes(tapes))
+    environs = {"without": {}, "with": settings | environ_of(request.param)}
+    both = [Torchrun(warm_python, folder / name, [*TWO_RANKS, train], environ) for name, environ in environs.items()]
+    return Pair(*[torchrun.end() for torchrun in both], read_tapes(tapes))
 
 
 def test_training_sees_no_difference(pair: Pair) -> None:
@@ -94,11 +92,13 @@ def test_training_sees_no_difference(pair: Pair) -> None:
 
 
 def test_every_collective_of_ddp(pair: Pair) -> None:
-    """The tapes have as many of each operation as torch's profiler counted in the training without us, all ended."""
+    """The tapes have as many of each operation as torch's profiler counted in the training without us, all awaited."""
     assert [tape.identity.rank for tape in pair.tapes] == [0, 1]
     for report, tape in zip(pair.reports(pair.without_us), pair.tapes, strict=True):
         assert Counter(operation.name for operation in tape.operations) == names_of(report["issued"])
-        assert {operation.how for operation in tape.operations} == {"WAIT", "POLL"}
+        ends = {How[operation.how] for operation in tape.operations}
+        assert ends & {*AWAITED}
+        assert ends <= {*AWAITED, *COARSE}
         assert {operation.group.description for operation in tape.operations} == {"default_pg"}
         sequences = [operation.raw.sequence for operation in tape.operations]
         assert sequences == list(range(1, len(sequences) + 1))
