@@ -169,7 +169,7 @@ def test_every_open_call_of_a_rank_is_explained() -> None:
     everyone, pair = group_of(0, 1, 2, description="default_pg"), group_of(0, 1, description="pair")
     world.train(everyone, 2)
     world.recorded[0].enter(everyone, 1)
-    world.recorded[1].enter(pair, 2)
+    world.recorded[1].enter(pair, 2, blocking=False)
     world.recorded[1].enter(pair, 3, flags=Flag.ON_DEVICE)
     traces = imported(world.found(NOW_S))
     open_calls = [span for span in traces.calls if span.name.endswith("(in progress)")]

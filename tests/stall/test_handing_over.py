@@ -101,7 +101,7 @@ def test_received_ruling_is_over() -> None:
         watching.peer_agents.role = Leads
         watching.until(20.0)
         for rank in (0, 1, 3):
-            world.ranks[rank].enter(EVERYBODY, 20.0)
+            world.ranks[rank].enter(EVERYBODY, 20.0, line=50)
         watching.until(33.0)
         ((_, given),) = watching.verdicts
         assert given.incident.name != received.incident.name

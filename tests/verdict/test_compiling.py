@@ -38,9 +38,9 @@ def waiting_world(late: int = 2) -> FakeWorld:
     return world
 
 
-def wait(world: FakeWorld, at_s: float, late: int = 2) -> dict[int, int]:
+def wait(world: FakeWorld, at_s: float, late: int = 2, line: int = 42) -> dict[int, int]:
     """All ranks but one wait in the next all_reduce."""
-    return {rank.rank: rank.enter(EVERYBODY, at_s) for rank in world.ranks if rank.rank != late}
+    return {rank.rank: rank.enter(EVERYBODY, at_s, line=line) for rank in world.ranks if rank.rank != late}
 
 
 def let_go(world: FakeWorld, at_s: float, late: int = 2) -> None:

@@ -12,7 +12,6 @@ from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.watched_world import Watching, stalled
@@ -221,8 +220,6 @@ def test_host_of_the_store_that_has_left(is_over: bool) -> None:
     for rank in (1, 2):
         number = world.ranks[rank].enter(pair, 6.1, "new_group", kind=RecordKind.RENDEZVOUS)
         world.ranks[rank].end(number, 6.2, How.FAILED, "DistNetworkError", Blame.CONNECTION)
-        creation = Channel(RecordKind.RENDEZVOUS, pair.key)
-        world.ranks[rank].progress[creation] = world.ranks[rank].progress[creation]._replace(entered=0)
         world.ranks[rank].is_seen_to_die(6.3, OTHER_ERROR, TapeState.FAILED, "DistNetworkError")
     given = reported(world, watching)
     assert [(one.verdict.kind, one.verdict.ranks) for one in given] == [(VerdictKind.ABSENT, (0,))] * is_over

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import MAX_LISTED, Splits
 from otel_torchdist.world.part_sizes import Misfit, PartSizes, find_misfit, part_sizes
 from tests.support.worlds.fake_world import FakeRank, group_of
@@ -104,10 +105,15 @@ def test_as_recorded(splits: Splits | None, flags: Flag, message_bytes: int, fou
         group_of(0, 1), 1.0, "all_to_all_single", flags=flags, message_bytes=message_bytes, splits=splits
     )
     signature = SignatureName("all_to_all_single", "", ((6, 4),), ("float32",), "cpu", 1)
-    record = rank.open[number].record
+    record = record_of(rank, number)
     assert part_sizes(record, signature, 2) == found
     assert part_sizes(record, None, 2) is None
     assert part_sizes(record, signature, MAX_LISTED + 1) is None
+
+
+def record_of(rank: FakeRank, number: int) -> Operation:
+    """The record of an open operation."""
+    return rank.open[number].record
 
 
 def test_gathered() -> None:
@@ -115,7 +121,7 @@ def test_gathered() -> None:
     rank, group = FakeRank(0), group_of(0, 1, 2)
     signature = SignatureName("all_gather", "", ((6, 4),), ("float32",), "cpu", 1)
     even, uneven = (
-        rank.open[rank.enter(group, 1.0, "all_gather", flags=flags, message_bytes=96)].record
+        record_of(rank, rank.enter(group, 1.0, "all_gather", flags=flags, message_bytes=96))
         for flags in (Flag(0), Flag.UNEVEN)
     )
     assert part_sizes(even, signature, 3) == PartSizes((96,) * 3, (96,) * 3, 16)

@@ -23,9 +23,8 @@ from tests.support.worlds.watched_world import stalled
 )
 def test_process_that_a_rank_has_started(tmp_path: Path, run: int, life: RankLife) -> None:
     """Killed before the rank that had started it ended: a rank of the same run has died."""
-    world, numbers = stalled(late=-1)
+    world, numbers = stalled(late=1)
     world.ranks[1].is_seen_to_die(6.0, signal.SIGKILL)
-    world.ranks[1].open.clear()
     world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
     world.ranks[0].die(6.2, TapeState.FAILED, "RuntimeError")
     starter = FakeTape(tmp_path, 0)

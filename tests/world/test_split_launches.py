@@ -46,7 +46,9 @@ class Part:
         for rank in self.ranks:
             number = world.ranks[rank].enter(group, self.at_s, "init_process_group", kind=RecordKind.RENDEZVOUS)
             if self.end is not None:
-                world.ranks[rank].end(number, self.at_s + 10, self.end, "DistStoreError")
+                world.ranks[rank].end(
+                    number, self.at_s + 10, self.end, "DistStoreError" if self.end is How.FAILED else ""
+                )
         views = world.snapshot(now_s, only=self.ranks).ranks
         changed = {"run": self.run, "world_size": self.size}
         return {rank: dataclasses.replace(self._called(view), **changed) for rank, view in views.items()}

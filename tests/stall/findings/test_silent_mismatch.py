@@ -1,6 +1,7 @@
 """Calls that mismatch but hold up no rank: found at any speed, reported once, and not where they match."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +16,12 @@ from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.world.calls import Arrival
 from otel_torchdist.world.following.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import SECOND, FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
 MAX = dataclasses.replace(SUM, reduce_op="max")
+NCCL = dataclasses.replace(EVERYBODY, name=dataclasses.replace(EVERYBODY.name, backend="nccl"))
 REPORTED_AFTER_S = REPORTED_AFTER_NS / SECOND
 
 
@@ -29,10 +30,10 @@ def findings(watching: Watching) -> list[MismatchFound]:
     return [event for _, event in watching.events if isinstance(event, MismatchFound)]
 
 
-def run_through(world: FakeWorld, at_s: float, odd: int = -1, **differs: str) -> None:
+def run_through(world: FakeWorld, at_s: float, odd: int = -1, **differs: Any) -> None:
     """All ranks make a call that ends, one of them perhaps a different one."""
     for rank in world.ranks:
-        number = rank.enter(EVERYBODY, at_s, **(differs if rank.rank == odd else {}))  # type: ignore[arg-type]
+        number = rank.enter(EVERYBODY, at_s, **(differs if rank.rank == odd else {}))
         rank.end(number, at_s + 0.001)
 
 
@@ -96,23 +97,14 @@ def test_one_odd_call_changes_its_window_only(odd: int, later: int) -> None:
 
 
 def test_dense_traffic_is_compared_by_windows() -> None:
-    """Thousands of calls between two polls: the odd one is far from the latest, and is found in its window."""
-    world = FakeWorld(2)
-    pair_calls = {0: SUM, 1: SUM}
-    logs = {rank: CallLog() for rank in pair_calls}
-    digests = Digests()
-    channel = None
+    """Hundreds of calls between two polls: the odd one is far from the latest, and is found in its window."""
+    world, odd = FakeWorld(2), 3 * LENGTH + 7
     for sequence in range(1, 5 * LENGTH):
-        run_through(world, sequence / 1000)
-        for rank, log in logs.items():
-            signature = MAX if (rank, sequence) == (1, 3 * LENGTH + 7) else SUM
-            log.entered(Arrival(sequence, signature, -1), sequence, digests)
-        channel = next(iter(world.ranks[0].progress))
-    assert channel is not None
-    watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
+        run_through(world, sequence / 1000, odd=1 if sequence == odd else -1, reduce_op="max")
+    watching = Watching(world)
     watching.until(REPORTED_AFTER_S + 5)
     [found] = findings(watching)
-    assert (found.mismatch.field, found.mismatch.operation_id.sequence) == (Field.REDUCE_OP, 3 * LENGTH + 7)
+    assert (found.mismatch.field, found.mismatch.operation_id.sequence) == (Field.REDUCE_OP, odd)
 
 
 def test_calls_of_another_node_are_requested() -> None:
@@ -134,19 +126,6 @@ def test_calls_of_another_node_are_requested() -> None:
         assert (watch.wanted == {(channel, 1)}) == (second <= 3)
     [found] = found_so_far
     assert (found.field, found.ranks, found.operation_id.sequence) == (Field.REDUCE_OP, (3,), 70)
-
-
-class _WithWindows(Watching):
-    """A watched world whose ranks have these windows."""
-
-    def __init__(self, world: FakeWorld, windows: dict[int, dict]) -> None:  # type: ignore[type-arg]
-        super().__init__(world)
-        self._windows = windows
-
-    def _snapshot(self) -> WorldSnapshot:
-        snapshot = super()._snapshot()
-        views = {rank: dataclasses.replace(view, windows=self._windows[rank]) for rank, view in snapshot.ranks.items()}
-        return dataclasses.replace(snapshot, ranks=views)
 
 
 def test_hole_in_the_records_leaves_its_window_out() -> None:
@@ -235,38 +214,27 @@ def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
     assert CallLog().unfinished(digests) is None
 
 
-def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
+@pytest.mark.parametrize(("odd", "expected"), [(0, []), (15, [15])])
+def test_windows_of_different_length_are_compared_as_far_as_they_go(odd: int, expected: list[int]) -> None:
     """One rank died seven calls earlier: its calls are a prefix of the others', and differ nowhere."""
-    for odd, expected in ((0, []), (15, [15])):
-        world = FakeWorld(2)
-        for _ in range(30):
-            run_through(world, 1.0)
-        digests = Digests()
-        channel = next(iter(world.ranks[0].progress))
-        logs = {0: CallLog(), 1: CallLog()}
-        for rank, length in ((0, 20), (1, 27)):
-            for sequence in range(1, length + 1):
-                signature = MAX if (rank, sequence) == (1, odd) else SUM
-                logs[rank].entered(Arrival(sequence, signature, -1), 1, digests)
-        ending(world, 1.0)
-        windows = {rank: {channel: tuple(filter(None, [log.unfinished(digests)]))} for rank, log in logs.items()}
-        watching = _WithWindows(world, windows)
-        watching.until(3.0)
-        assert [found.mismatch.operation_id.sequence for found in findings(watching)] == expected
+    world = FakeWorld(2)
+    for sequence in range(1, 28):
+        for rank in world.ranks[0 if sequence <= 20 else 1 :]:
+            is_odd = (rank.rank, sequence) == (1, odd)
+            rank.end(rank.enter(EVERYBODY, sequence / 1000, reduce_op="max" if is_odd else "sum"), sequence / 1000)
+    ending(world, 1.0)
+    watching = Watching(world)
+    watching.until(5.0)
+    assert [found.mismatch.operation_id.sequence for found in findings(watching)] == expected
 
 
 def test_harmless_difference_hides_no_later_one() -> None:
     """The first window differs where that is legal; the second one is compared too."""
     world = FakeWorld(2)
-    run_through(world, 0.0)
-    channel = next(iter(world.ranks[0].progress))
-    logs, digests = {0: CallLog(), 1: CallLog()}, Digests()
-    flat = dataclasses.replace(SUM, shapes=((2, 2),))
     for sequence in range(1, 2 * LENGTH + 1):
-        for rank, log in logs.items():
-            odd = flat if sequence == 5 else MAX if sequence == LENGTH + 5 else SUM
-            log.entered(Arrival(sequence, odd if rank else SUM, -1), sequence, digests)
-    watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
+        odd = {5: {"shape": (4, 4)}, LENGTH + 5: {"reduce_op": "max"}}.get(sequence, {})
+        run_through(world, 0.0, odd=1, **odd)
+    watching = Watching(world)
     for second in range(int(REPORTED_AFTER_S) + 5):
         run_through(world, float(second))
         watching.until(second + 1.0)
@@ -287,8 +255,8 @@ def test_transposed_tensor_is_found(operation: str) -> None:
     [found] = findings(watching)
     assert (found.mismatch.field, found.mismatch.ranks) == (Field.DIMENSIONS, (2,))
     assert describe_finding(found) == (
-        f"rank 2 has dimensions 8x4 where ranks 0-1,3 have 4x8 in {operation} (sequence 1, unknown group); "
-        "it did not hang, but results may be wrong"
+        f"rank 2 has dimensions 8x4 where ranks 0-1,3 have 4x8 in {operation} (sequence 1, default_pg) at train, "
+        "train.py:42; it did not hang, but results may be wrong"
     )
     assert {event.verdict.ranks for _, event in watching.verdicts} == {(0,)}
 
@@ -310,7 +278,7 @@ def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -
     world = FakeWorld(4)
     watching = Watching(world)
     for rank, shape in zip(world.ranks, shapes, strict=True):
-        rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
+        rank.end(rank.enter(NCCL, 1.0, operation, shape=shape, peer=0), 1.1)
     watching.until(REPORTED_AFTER_S + 5)
     assert watching.reported == []
 

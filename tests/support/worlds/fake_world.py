@@ -1,25 +1,57 @@
-"""Worlds without processes: ranks that run through programs of operations, and snapshots of them."""
+"""Worlds without processes: ranks that write real tapes in this process, and snapshots of what follows from these.
+
+What a rank calls goes through the package's own writer, reader and follower, so a snapshot shows what a job's tapes
+would show. What no tape holds (a process's death, the kernel's state of it, stacks) is an attribute of the rank.
+"""
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-
-import msgspec
+from pathlib import Path
+from typing import Final
 
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.layout import Blame, Flag, How, Phase, RecordKind, TapeState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, RaisedName, SignatureName
+from otel_torchdist.tape.identity import TapeIdentity, identify
+from otel_torchdist.tape.layout import (
+    MAIN_CALLER,
+    NO_CALLER,
+    Blame,
+    Flag,
+    How,
+    Phase,
+    RecordKind,
+    TapeState,
+    Word,
+    pack_failure,
+)
+from otel_torchdist.tape.names.model import (
+    DEFAULT_DESCRIPTION,
+    CallerName,
+    CallPathName,
+    CallSiteName,
+    GroupName,
+    RaisedName,
+    SignatureName,
+)
+from otel_torchdist.tape.names.reader import MAIN_THREAD
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.tape.records.splits import Splits
-from otel_torchdist.world.calls import MAX_RECENT, Arrival, Channel, GroupView, OperationId, OperationView, Progress
+from otel_torchdist.tape.records.splits import Splits, pack_splits
+from otel_torchdist.tape.writer import TapeWriter
+from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress
+from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
 from otel_torchdist.world.occupations import Engagement, Occupation
-from otel_torchdist.world.part_sizes import part_sizes
 from otel_torchdist.world.shared_groups import SharedGroup
 
 RUN = 0xFEED
@@ -29,12 +61,79 @@ THRESHOLD_NS = 10 * SECOND
 NO_FLAGS = Flag(0)
 FIRST_NONCE = 0x1000
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
+CAPACITY: Final = 256
+"""Records of a rank's ring."""
 
 
 def group_of(*ranks: int, description: str = "", nth: int = 0, aligned: bool = True) -> GroupView:
     """A process group of these ranks."""
-    name = GroupName(str(nth), description or f"group {ranks}", ranks, nth, "gloo", aligned)
+    label = description or f"group {ranks}"
+    # torch counts groups: the default group is the first, and no two of a process have the same name.
+    name = GroupName("0" if label == DEFAULT_DESCRIPTION else f"{label} {nth}", label, ranks, nth, "gloo", aligned)
     return GroupView(name.key, name, frozenset(ranks))
+
+
+@functools.cache
+def _folder() -> Path:
+    """Where the tapes of this process's worlds are."""
+    path = Path(tempfile.mkdtemp(prefix="otel-torchdist-worlds-", dir="/dev/shm"))
+    creator = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == creator:  # not in a child that was forked
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
+    return path
+
+
+@functools.cache
+def _identity() -> TapeIdentity:
+    """The identity of a process of another pid namespace, which no reader asks the kernel about."""
+    return dataclasses.replace(identify(0, 0, 1, CAPACITY), pid_namespace=1)
+
+
+class _OwnTape:
+    """A rank's tape, and what a reader that polls it knows."""
+
+    def __init__(self, rank: int) -> None:
+        nonce = int.from_bytes(os.urandom(8), "little") | 1
+        self.writer = TapeWriter(_folder(), dataclasses.replace(_identity(), nonce=nonce, rank=rank, local_rank=rank))
+        self.reader = TapeReader.of_writer(self.writer)
+        self.follower = TapeFollower(self.reader)
+        self.unread = 0
+        self._callers: dict[str, int] = {"": NO_CALLER, MAIN_THREAD: MAIN_CALLER}
+        weakref.finalize(self, _remove, self.writer).atexit = False
+
+    def caller(self, function: str) -> int:
+        """The number of what a thread runs."""
+        if function not in self._callers:
+            number = len(self._callers)
+            self.writer.names.intern(CallerName(number, function))
+            self._callers[function] = number
+        return self._callers[function]
+
+    def call_site(self, frames: tuple[CallSiteName, ...]) -> int:
+        """The id of a call site, with the frames that led there."""
+        first, *others = map(self.writer.names.intern, frames)
+        return self.writer.names.intern(CallPathName(first, tuple(others))) if others else first
+
+    def wrote(self) -> None:
+        """Count a record that a reader has not seen; the reader polls before the ring is full."""
+        self.unread += 1
+        if self.unread >= CAPACITY // 2:
+            self.poll()
+
+    def poll(self) -> None:
+        """Read what is new."""
+        self.unread = 0
+        self.follower.observe(self.reader.poll())
+
+
+def _remove(writer: TapeWriter) -> None:
+    writer.close()
+    for suffix in (".tape", ".names"):
+        writer.path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 @dataclass
@@ -42,23 +141,18 @@ class FakeRank:
     """What one rank has done so far. Times are seconds since the beginning of the world."""
 
     rank: int
-    open: dict[int, OperationView] = field(default_factory=dict[int, OperationView])
-    progress: dict[Channel, Progress] = field(default_factory=dict[Channel, Progress])
-    last: OperationView | None = None
     alive: bool = True
     state: TapeState = TapeState.RUNNING
     failure: str = ""
     raised: RaisedName | None = None
     gone_since_s: float | None = None
     heartbeat_age_s: float = 0.0
-    losses: int = 0
     stopped: str = ""
     stopped_since_s: float = 0.0
     expects_until_s: float = -START_NS / SECOND
     tolerance_s: float = 0.0
     label: str = ""
     step: int = 0
-    count: int = 0
     seen_alive_s: float = -START_NS / SECOND
     created_s: float = 0.0
     run_is_sure: bool = True
@@ -70,9 +164,16 @@ class FakeRank:
     stacks: Stacks | None = None
     shared_groups: tuple[SharedGroup, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Begin a tape."""
+        self._tape = _OwnTape(self.rank)
+        self._calls: dict[int, tuple[int, RecordKind, Channel]] = {}
+        self._sequences: dict[Channel, int] = {}
+        self._followed: RankView | None = None
+
     def enter(
         self,
-        group: GroupView,
+        group: GroupView | None,
         at_s: float,
         name: str = "all_reduce",
         *,
@@ -93,49 +194,62 @@ class FakeRank:
         line: int = 42,
         frames: tuple[CallSiteName, ...] = (),
     ) -> int:
-        """Enter the next operation of a channel; returns its number."""
-        channel = Channel(kind, group.key)
-        if flags & Flag.POINT_TO_POINT:
-            ends = (self.rank, peer) if name == "send" else (peer, self.rank)
-            channel = Channel(kind, group.key, *ends, tag)
-        before = self.progress.get(channel, Progress(aligned=group.name.aligned))
-        place = before.entered + 1 if sequence is None else sequence
+        """Enter the next operation of a channel; returns its number. The name of a group that is None is lost."""
+        tape, names, entered_ns = self._tape, self._tape.writer.names, START_NS + round(at_s * SECOND)
+        channel = self._channel(group, name, flags, peer, tag, kind)
+        if not blocking and not flags & (Flag.POINT_TO_POINT | Flag.ON_DEVICE | Flag.COALESCED):
+            flags |= Flag.ASYNC
+        if splits is not None:
+            flags |= Flag.UNEVEN
+            sent, expected = ([part // splits.unit for part in parts] for parts in (splits.sent, splits.expected))
+            tape.writer.write_splits(
+                pack_splits(entered_ns, thread, sent or [splits.largest], splits.unit, splits.received, expected)
+            )
+            tape.wrote()
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
-        threads = tuple(dict.fromkeys((*before.threads, thread)))
-        callers = tuple(dict.fromkeys((*before.callers, caller))) if caller else before.callers
-        self.progress[channel] = before._replace(entered=place, losses=self.losses, threads=threads, callers=callers)
-        self.count += 1
-        entered_ns = START_NS + round(at_s * SECOND)
-        record = Operation(
-            number=self.count,
-            kind=kind,
+        number = tape.writer.begin(
             entered_ns=entered_ns,
-            step=0,
-            sequence=place,
+            step=self.step,
+            sequence=self._counted(channel, sequence),
             message_bytes=message_bytes,
-            group=1,
-            signature=1,
-            call_site=1,
-            label=0,
+            group=names.intern(group.name) if group is not None else 0,
+            signature=names.intern(signature),
+            call_site=tape.call_site(frames or (CallSiteName("train", "/home/user/train.py", line),)),
+            label=names.intern(self.label) if self.label else 0,
             peer=peer,
             tag=tag,
             thread=thread,
-            flags=flags | (Flag.UNEVEN if splits is not None else NO_FLAGS),
-            splits=splits,
+            kind=kind,
+            flags=flags,
             phase=phase,
-            returned_ns=None if blocking else entered_ns + 1000,
+            caller=tape.caller(caller),
         )
-        parts = part_sizes(record, signature, len(group.members))
-        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer, parts, caller, frames, self.label))
-        self.progress[channel] = self.progress[channel]._replace(recent=recent)
-        site = frames[0] if frames else CallSiteName("train", "/home/user/train.py", line)
-        since_ns = record.waiting_since_ns
-        tolerance_ns = round(self.tolerance_s * SECOND)
-        self.open[self.count] = OperationView(
-            record, name, OperationId(channel, place), group, signature, site, self.label, "", since_ns, tolerance_ns,
-            caller=caller,
-        )  # fmt: skip
-        return self.count
+        self._calls[number] = entered_ns, kind, channel
+        if not blocking:
+            tape.writer.mark(number, Word.RETURNED, 1000, How.CALL)
+        self._written()
+        return number
+
+    def _channel(
+        self, group: GroupView | None, name: str, flags: Flag, peer: int, tag: int, kind: RecordKind
+    ) -> Channel:
+        key = group.key if group is not None else ""
+        if not flags & Flag.POINT_TO_POINT:
+            return Channel(kind, key)
+        return Channel(kind, key, *((self.rank, peer) if name == "send" else (peer, self.rank)), tag)
+
+    def _counted(self, channel: Channel, sequence: int | None) -> int:
+        """Count a call, as capture does."""
+        self._sequences[channel] = sequence or self._sequences.get(channel, 0) + 1
+        return self._sequences[channel]
+
+    def _written(self) -> None:
+        self._followed = None
+        self._tape.wrote()
+
+    def _mark(self, number: int, word: Word, at_s: float, how: How = How.CALL) -> None:
+        self._tape.writer.mark(number, word, START_NS + round(at_s * SECOND) - self._calls[number][0], how)
+        self._written()
 
     def engage(self, engagement: Engagement, at_s: float, thread: int = 100) -> None:
         """A thread is in a backward pass, in an optimizer's step or in a wait for a future from now on."""
@@ -147,40 +261,44 @@ class FakeRank:
 
     def wait_for(self, number: int, at_s: float) -> None:
         """Begin to wait for an operation."""
-        self._change(number, wait_entered_ns=START_NS + round(at_s * SECOND))
+        self._mark(number, Word.WAIT_ENTERED, at_s)
 
     def gives_up_waiting(self, number: int, at_s: float) -> None:
         """A wait with a timeout of its own raises; the operation goes on."""
-        self._change(number, wait_returned_ns=START_NS + round(at_s * SECOND))
+        self._mark(number, Word.WAIT_RETURNED, at_s)
 
     def begin_on_device(self, number: int, at_s: float) -> None:
         """The rank's device reaches an operation."""
-        self._change(number, started_ns=START_NS + round(at_s * SECOND), started_how=How.EVENT)
+        self._mark(number, Word.STARTED, at_s, How.EVENT)
 
     def end(
-        self, number: int, at_s: float, how: How = How.WAIT, failure: str = "", blame: Blame = Blame.UNKNOWN
+        self,
+        number: int,
+        at_s: float,
+        how: How = How.WAIT,
+        failure: str = "",
+        blame: Blame = Blame.UNKNOWN,
+        is_refused: bool = False,
     ) -> None:
-        """End an operation."""
-        self._change(number, completed_ns=START_NS + round(at_s * SECOND), how=how, blame=blame)
-        view = self.open.pop(number)
-        self.last = dataclasses.replace(view, failure=failure)
-        channel, sequence = view.operation_id
-        before = self.progress[channel]
+        """End an operation; one that fails does so in a wait for it, or when it `is_refused` by the call itself."""
+        entered_ns, kind, channel = self._calls[number]
         if failure:
-            self.progress[channel] = before._replace(failed=sequence, failure=failure)
-            return
-        self.progress[channel] = before._replace(completed=max(before.completed, sequence))
-        if how not in (How.ABANDONED, How.UNTRACKED):
-            out_ns = max(before.seen_out_ns, START_NS + round(at_s * SECOND))
-            self.progress[channel] = self.progress[channel]._replace(
-                seen_out=max(before.seen_out, sequence), seen_out_ns=out_ns
-            )
+            how = How.FAILED
+        if how is How.FAILED and not channel.is_point_to_point:
+            if is_refused or kind is RecordKind.RENDEZVOUS:
+                self._sequences[channel] -= 1
+            else:
+                self._mark(number, Word.RETURNED, at_s)
+        word = pack_failure(self._tape.writer.names.intern(failure), blame) if failure else 0
+        self._tape.writer.complete(number, entered_ns, START_NS + round(at_s * SECOND), how, word)
+        self._written()
 
-    def _change(self, number: int, **changes: object) -> None:
-        view = self.open[number]
-        record = msgspec.structs.replace(view.record, **changes)  # type: ignore[arg-type]
-        since_ns = record.waiting_since_ns
-        self.open[number] = dataclasses.replace(view, record=record, waiting_since_ns=since_ns)
+    def lose_records(self) -> None:
+        """Have the reader come too late for what it has not read yet, and for more that is no operation."""
+        for _ in range(2 * CAPACITY):
+            self._tape.writer.step_ended(self.step, START_NS, 0)
+        self._tape.poll()
+        self._followed = None
 
     def die(self, at_s: float, state: TapeState = TapeState.RUNNING, failure: str = "") -> None:
         """Its process is gone from now on."""
@@ -199,14 +317,40 @@ class FakeRank:
         self.die(at_s, state, failure)
         self.death = Death(START_NS + round(at_s * SECOND), status=status, oom=oom, with_others=with_others)
 
+    @property
+    def open(self) -> dict[int, OperationView]:
+        """Operations that have not ended, by their numbers."""
+        return {operation.record.number: operation for operation in self.followed.open}
+
+    @property
+    def progress(self) -> Mapping[Channel, Progress]:
+        """How far it has come in each channel."""
+        return self.followed.progress
+
+    @property
+    def last(self) -> OperationView | None:
+        """The operation that ended last."""
+        return self.followed.last
+
+    @property
+    def followed(self) -> RankView:
+        """The rank as its tape alone shows it."""
+        if self._followed is None:
+            self._tape.poll()
+            self._tape.follower.is_last_check = not self.alive or self.state is not TapeState.RUNNING
+            self._followed = self._tape.follower.view(START_NS)
+        assert self._followed is not None
+        return self._followed
+
     def view(self, now_s: float) -> RankView:
         """Its snapshot."""
         if self.alive:
             self.seen_alive_s = now_s
         ran_s = now_s if self.gone_since_s is None else min(now_s, self.gone_since_s)
         gone_ns = None if self.gone_since_s is None else START_NS + round(self.gone_since_s * SECOND)
-        return RankView(
-            rank=self.rank,
+        followed, tolerance_ns = self.followed, round(self.tolerance_s * SECOND)
+        return dataclasses.replace(
+            followed,
             nonce=FIRST_NONCE + self.rank,
             run=RUN,
             run_is_sure=self.run_is_sure,
@@ -218,13 +362,11 @@ class FakeRank:
             raised=self.raised,
             gone_since_ns=gone_ns,
             heartbeat_ns=START_NS + round((ran_s - self.heartbeat_age_s) * SECOND),
-            groups=dict(self.groups),
+            groups={**followed.groups, **self.groups},
             step=self.step,
-            open=tuple(self.open.values()),
-            last=self.last,
-            progress=dict(self.progress),
-            losses=self.losses,
-            forgotten=False,
+            open=tuple(dataclasses.replace(one, tolerance_ns=tolerance_ns) for one in followed.open)
+            if tolerance_ns
+            else followed.open,
             wall_offset_ns=WALL_OFFSET_NS,
             stacks=self.stacks,
             expects_until_ns=START_NS + round(self.expects_until_s * SECOND),
@@ -233,7 +375,8 @@ class FakeRank:
             death=self.death,
             checkpoints=self.checkpoints,
             occupations=self.occupations,
-            shared_groups=self.shared_groups,
+            shared_groups=(*followed.shared_groups, *self.shared_groups),
+            world_size=0,
         )
 
 
@@ -254,87 +397,3 @@ class FakeWorld:
         for rank in sorted(group.members):
             number = self.ranks[rank].enter(group, at_s, name)
             self.ranks[rank].end(number, at_s + 0.001)
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """One operation of a schedule.
-
-    Attributes:
-        group: The ranks that take part.
-        in_flight: Its ranks go on at once, and wait for it before their next blocking operation.
-        seen: Whether that wait shows on the tape; waits in torch's C++ code do not.
-    """
-
-    group: GroupView
-    in_flight: bool = False
-    seen: bool = True
-
-
-def play(world: FakeWorld, schedule: Sequence[Meeting], stops: dict[int, int]) -> float:
-    """Let every rank run through its part of a schedule until none can go on.
-
-    Args:
-        world: All ranks at the beginning.
-        schedule: Operations in an order that all ranks keep.
-        stops: By rank, before how many of its operations it stops permanently.
-
-    Returns:
-        The time, in seconds, at which the last rank has stopped.
-    """
-    players = {rank: _Player(rank, schedule, stops.get(rank)) for rank in range(len(world.ranks))}
-    now_s = 0.0
-    moved = True
-    while moved:
-        moved = False
-        for player in players.values():
-            while player.turn(world, players, now_s):
-                moved = True
-                now_s += 0.01
-    return now_s
-
-
-class _Player:
-    """One rank on its way through the schedule."""
-
-    def __init__(self, rank: int, schedule: Sequence[Meeting], stop: int | None) -> None:
-        self.rank = rank
-        self.todo = [index for index, meeting in enumerate(schedule) if rank in meeting.group.members][:stop]
-        self.schedule = schedule
-        self.entered: dict[int, int] = {}
-        self.ended: set[int] = set()
-        self.next = 0
-        self.blocked_in: int | None = None
-
-    def turn(self, world: FakeWorld, players: dict[int, _Player], now_s: float) -> bool:
-        """Take the next action; False when there is none to take now."""
-        return self._end_one(world, players, now_s) or self._go_on(world, now_s)
-
-    def _end_one(self, world: FakeWorld, players: dict[int, _Player], now_s: float) -> bool:
-        for index, number in self.entered.items():
-            if index in self.ended:
-                continue
-            members = self.schedule[index].group.members
-            if all(index in players[member].entered for member in members):
-                world.ranks[self.rank].end(number, now_s)
-                self.ended.add(index)
-                self.blocked_in = None if self.blocked_in == index else self.blocked_in
-                return True
-        return False
-
-    def _go_on(self, world: FakeWorld, now_s: float) -> bool:
-        if self.blocked_in is not None or self.next >= len(self.todo):
-            return False
-        index = self.todo[self.next]
-        meeting = self.schedule[index]
-        pending = [earlier for earlier in self.entered if earlier not in self.ended]
-        if pending and not meeting.in_flight:
-            self.blocked_in = pending[0]
-            if self.schedule[pending[0]].seen:
-                world.ranks[self.rank].wait_for(self.entered[pending[0]], now_s)
-            return True
-        number = world.ranks[self.rank].enter(meeting.group, now_s, blocking=not meeting.in_flight)
-        self.entered[index] = number
-        self.blocked_in = None if meeting.in_flight else index
-        self.next += 1
-        return True

@@ -19,8 +19,9 @@ from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
-from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeRank, group_of
 
 FACTS = AgentFacts("an instance", "node-1", os.geteuid(), THRESHOLD_NS / SECOND)
 RANKS_OF_A_NODE = 8
@@ -35,20 +36,25 @@ def stalled_world(size: int, missing: tuple[int, ...], age_s: float, group_name:
         age_s: For how long the others have waited.
         group_name: Name of the group.
     """
-    world = FakeWorld(size)
     group = group_of(*range(size), description=group_name)
+    late, waiting = _view_of(group, 20 + age_s, is_late=True), _view_of(group, 20 + age_s, is_late=False)
+    views = {rank: _placed(late if rank in missing else waiting, rank) for rank in range(size)}
+    return WorldSnapshot(RUN, START_NS + round((20 + age_s) * SECOND), views)
+
+
+def _view_of(group: GroupView, now_s: float, is_late: bool) -> RankView:
+    """A rank that is late or waits: all others do the same, and it takes long to write each one's tape."""
+    rank = FakeRank(0)
     for nth in range(20):
-        world.meet(group, at_s=nth)
-    for rank in world.ranks:
-        if rank.rank not in missing:
-            rank.enter(group, at_s=20)
-    snapshot = world.snapshot(20 + age_s)
-    views = {rank: _placed(view, {group.key: group}) for rank, view in snapshot.ranks.items()}
-    return dataclasses.replace(snapshot, ranks=views)
+        rank.end(rank.enter(group, nth), nth + 0.001)
+    if not is_late:
+        rank.enter(group, 20)
+    return rank.view(now_s)
 
 
-def _placed(view: RankView, groups: dict) -> RankView:
-    return dataclasses.replace(view, groups=groups, host=f"node-{1 + view.rank // RANKS_OF_A_NODE}", step=20)
+def _placed(view: RankView, rank: int) -> RankView:
+    host = f"node-{1 + rank // RANKS_OF_A_NODE}"
+    return dataclasses.replace(view, rank=rank, nonce=view.nonce + rank, host=host, step=20)
 
 
 def with_stack(world: WorldSnapshot, rank: int, *frames: CallSiteName) -> WorldSnapshot:

@@ -50,7 +50,8 @@ def test_rank_whose_own_count_is_unaligned_is_not_blamed() -> None:
 def test_lost_records_blame_no_rank() -> None:
     """Records of the missing rank were overwritten unread: it may have entered, so it is not blamed."""
     world = late_world(2)
-    world.ranks[2].losses = 1
+    world.snapshot(11.0)
+    world.ranks[2].lose_records()
     verdict = the_verdict(world.snapshot(21.0))
     assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.RECORDS_LOST, ())
 
@@ -58,7 +59,9 @@ def test_lost_records_blame_no_rank() -> None:
 def test_operation_that_went_out_of_sight_has_not_come_out() -> None:
     """A rank's records were lost, including its operation: whether it completed is not known."""
     world = late_world()
-    world.ranks[2].open.clear()
-    world.ranks[2].losses = 1
+    world.snapshot(11.0)
+    rank = world.ranks[2]
+    rank.end(next(iter(rank.open)), 12.0)
+    rank.lose_records()
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.RECORDS_LOST)

@@ -120,8 +120,6 @@ def test_host_that_failed() -> None:
     world = FakeWorld(3)
     numbers = launch(world, {rank: at(HERE, 3) for rank in range(3)})
     world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError", Blame.TAKEN)
-    [(channel, before)] = world.ranks[0].progress.items()
-    world.ranks[0].progress[channel] = before._replace(entered=0)  # as of all that raises before it has begun
     world.ranks[0].die(1.2, TapeState.FAILED, "DistNetworkError")
     verdict = verdict_of(world)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (0,))
@@ -141,8 +139,6 @@ def test_host_that_tries_another_port() -> None:
     world = FakeWorld(2)
     numbers = launch(world, {0: at(HERE, 2), 1: at(HERE, 2)})
     world.ranks[0].end(numbers[0], 1.1, How.FAILED, "DistNetworkError", Blame.TAKEN)
-    [(channel, before)] = world.ranks[0].progress.items()
-    world.ranks[0].progress[channel] = before._replace(entered=0)
     verdict = verdict_of(world)
     assert verdict.kind is not VerdictKind.DEAD
     assert "in use" not in sentence(verdict, 14)

@@ -9,13 +9,14 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.calls import Arrival, Channel, OperationId
+from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch, compare
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
+NCCL = dataclasses.replace(EVERYBODY, name=dataclasses.replace(EVERYBODY.name, backend="nccl"))
 
 
 def the_mismatch(world: WorldSnapshot) -> Mismatch:
@@ -32,15 +33,15 @@ def enter(rank: FakeRank, operation: str, at_s: float = 10.0, **differs: Any) ->
     return rank.enter(EVERYBODY, at_s, operation, **differs)
 
 
-def odd_world(operation: str, odd_operation: str, **differs: Any) -> FakeWorld:
+def odd_world(operation: str, odd_operation: str, group: GroupView = EVERYBODY, **differs: Any) -> FakeWorld:
     """All ranks have met once; then rank 2 does something else than the others."""
     world = FakeWorld(4)
-    world.meet(EVERYBODY, 1.0)
+    world.meet(group, 1.0)
     for rank in world.ranks:
         if rank.rank == 2:
-            enter(rank, odd_operation, **differs)
+            rank.enter(group, 10.0, odd_operation, **differs)
         else:
-            enter(rank, operation, peer=0 if operation == "broadcast" else -1)
+            rank.enter(group, 10.0, operation, peer=0 if operation == "broadcast" else -1)
     return world
 
 
@@ -82,7 +83,8 @@ def test_shapes_that_were_left_out_on_one_rank() -> None:
             "broadcast",
             {"peer": 0},
             Field.OPERATION,
-            "rank 2 has entered broadcast where ranks 0-1,3 have entered all_reduce (sequence 2, default_pg)",
+            "rank 2 is in broadcast at train, train.py:42, where ranks 0-1,3 are in all_reduce at train, train.py:42; "
+            "4 of 4 ranks wait. This has blocked all_reduce (sequence 2, default_pg) for 15.0 s",
         ),
         (
             "all_reduce",
@@ -119,9 +121,9 @@ def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, A
     snapshot = odd_world(operation, odd, **differs).snapshot(25.0)
     mismatch = the_mismatch(snapshot)
     assert (mismatch.field, mismatch.ranks, mismatch.operation_id.sequence) == (field, (2,), 2)
-    assert sentence(the_verdict(snapshot), 15).startswith(
-        f"{said}, and the operation has been blocked for 15.0 s; 4 of 4 ranks wait"
-    )
+    if not said.endswith(" s"):
+        said += " at train, train.py:42, and the operation has been blocked for 15.0 s; 4 of 4 ranks wait"
+    assert sentence(the_verdict(snapshot), 15) == said
 
 
 def test_without_a_majority_all_are_named() -> None:
@@ -133,7 +135,7 @@ def test_without_a_majority_all_are_named() -> None:
     mismatch = the_mismatch(snapshot)
     assert (mismatch.has_majority, mismatch.ranks) == (False, (0, 1, 2, 3))
     assert sentence(the_verdict(snapshot), 15).startswith(
-        "ranks disagree on the dtype of all_reduce (sequence 1, default_pg): "
+        "ranks disagree on the dtype of all_reduce (sequence 1, default_pg) at train, train.py:42: "
         "ranks 0-1 have float32, ranks 2-3 have bfloat16, and the operation has been blocked for 15.0 s"
     )
 
@@ -174,7 +176,7 @@ def test_mismatch_comes_before_the_deaths_that_it_causes() -> None:
 @pytest.mark.parametrize("operation", ["all_gather", "all_to_all_single", "reduce_scatter"])
 def test_sizes_of_their_own_are_legal(operation: str) -> None:
     """Some operations take tensors of different sizes: then a rank that has not entered is absent."""
-    world = odd_world(operation, operation, shape=(3,))
+    world = odd_world(operation, operation, NCCL, shape=(3,))
     for rank in (0, 2):
         world.ranks[rank].end(2, 11.0)
     assert the_verdict(world.snapshot(25.0)).kind is VerdictKind.TRANSPORT

@@ -85,7 +85,8 @@ def test_mismatch_that_is_still_open_on_one_rank() -> None:
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.0)
     calls = {
-        rank: world.ranks[rank].enter(EVERYBODY, 1.0, dtype="int8" if rank == 3 else "float32") for rank in range(4)
+        rank: world.ranks[rank].enter(EVERYBODY, 1.0, dtype="int8" if rank == 3 else "float32", blocking=False)
+        for rank in range(4)
     }
     for rank in (0, 1, 3):
         world.ranks[rank].end(calls[rank], 1.1)

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.verdict.model import Doubt, VerdictKind
-from tests.support.worlds.fake_world import FakeWorld, Meeting, group_of, play
+from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import verdicts
+from tests.support.worlds.schedule import Meeting, play
 
 
 @st.composite

@@ -216,4 +216,6 @@ def test_two_ranks(frames: Frames) -> None:
             "rank 1 is in all_reduce at evaluate, train.py:61"
         )
     else:
-        assert said.startswith("ranks disagree on the shape of all_reduce (sequence 2, default_pg): ")
+        assert said.startswith(
+            "ranks disagree on the shape of all_reduce (sequence 2, default_pg) at train, train.py:42: "
+        )

@@ -21,7 +21,7 @@ def enqueue(
     world: FakeWorld,
     rank: int,
     name: str = "all_reduce",
-    group: GroupView = EVERYBODY,
+    group: GroupView | None = EVERYBODY,
     begun_s: float | None = 0.5,
     message_bytes: int = 64,
 ) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
@@ -160,9 +158,9 @@ def test_a_later_operation_of_another_group() -> None:
 def test_an_operation_of_a_group_that_is_not_known() -> None:
     """Who takes part in what else this rank has under way is not known."""
     world = run_on_devices()
-    number = enqueue(world, 3, group=PAIR, begun_s=None)
+    enqueue(world, 3, group=PAIR, begun_s=None)
     assert kind_and_ranks(world) == NAMED
-    world.ranks[3].open[number] = dataclasses.replace(world.ranks[3].open[number], group=None)
+    enqueue(world, 3, group=None, begun_s=None)
     assert kind_and_ranks(world) == UNNAMED
 
 
@@ -179,8 +177,9 @@ def test_others_that_have_gone_on_without_it() -> None:
 def test_lost_records() -> None:
     """A device's operations end in order: a later end shows this one's, whatever records of others were lost."""
     world = run_on_devices()
+    world.snapshot(NOW_S)
     for rank in (0, 1, 2):
-        world.ranks[rank].losses += 1
+        world.ranks[rank].lose_records()
     assert kind_and_ranks(world) == NAMED
 
 
