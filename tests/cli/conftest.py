@@ -13,7 +13,7 @@ import pytest
 from tests.cli.gloo_jobs import GlooJobs
 from tests.support.commands.running import Running, kill_processes_of
 from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import KERNELS, environ_of
+from tests.support.native.native_library import environ_of
 from tests.support.tapes.memory import memory_directory
 
 
@@ -59,9 +59,9 @@ def start(base: Path, start_beside: Callable[..., Running]) -> Callable[..., Run
     return functools.partial(start_beside, base)
 
 
-@pytest.fixture(scope="module", params=KERNELS)
+@pytest.fixture(scope="module", params=["python", pytest.param("native", marks=pytest.mark.thorough)])
 def kernel(request: pytest.FixtureRequest) -> str:
-    """What records a module's jobs: `python` or `native`."""
+    """What records a module's jobs: Python, which `make test` has of all, or native code."""
     return request.param
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist.cli.graph.report import TIMES
-from tests.cli.small_dumps import dump_of
 from tests.cli.stats.test_dumps import NOTHING
+from tests.flight.made_dumps import call, document, write_json
 from tests.support.commands.asking import Answer, ask
 from tests.support.repository import REPOSITORY
 
@@ -57,12 +56,9 @@ def test_a_rank_without_records(base: Path, tmp_path: Path, without: int) -> Non
 
 def test_a_misleading_name(base: Path, tmp_path: Path) -> None:
     """A group whose calls are not what it is named after is pointed out."""
-    for rank in range(2):
-        dump = {**dump_of(rank), "pg_config": {"0": {"name": "0", "desc": "mesh_pp", "ranks": "[0, 1]"}}}
-        for entry in dump["entries"]:
-            entry |= {"process_group": ["0", "mesh_pp"], "input_sizes": [[4096]], "output_sizes": [[4096]]}
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(dump))
-    answer = graph(base, tmp_path)
+    calls = [call(1, description="mesh_pp", input_sizes=[[4096]], output_sizes=[[4096]])]
+    dump = {**document(calls, {"0": range(2)}), "pg_config": {"0": {"name": "0", "desc": "mesh_pp", "ranks": "[0, 1]"}}}
+    answer = graph(base, write_json(tmp_path, dict.fromkeys(range(2), dump)))
     assert "2 ranks = DP 2\n" in answer.out
     assert "named mesh_pp, but its calls are those of DP\n" in answer.out
 
@@ -77,9 +73,7 @@ def test_nothing_to_draw(base: Path, tmp_path: Path) -> None:
 
 def test_groups_of_one(base: Path, tmp_path: Path) -> None:
     """A job of one rank has no axes, and that is no error."""
-    dump = {**dump_of(0), "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0]"}}}
-    (tmp_path / "rank_0.json").write_text(json.dumps(dump))
-    answer = graph(base, tmp_path)
+    answer = graph(base, write_json(tmp_path, {0: document([call(1)], {"0": range(1)})}))
     assert answer.code == 0
     assert "1 ranks" not in answer.out
     assert "1 rank, no groups\n" in answer.out

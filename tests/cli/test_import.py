@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.dumps import write_dumps
+from tests.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import Answer, ask
 from tests.support.commands.running import Running
 from tests.support.receivers.otlp_receiver import HTTP, OtlpReceiver
@@ -22,7 +22,7 @@ ABSENT = 2
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of dumps of four ranks."""
-    return write_dumps(tmp_path_factory.mktemp("job") / "dumps", ranks=4, calls=20, absent=ABSENT)
+    return write(tmp_path_factory.mktemp("job") / "dumps", late_rank(4, ABSENT, steps=20))
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.graph.report import TIMES
-from tests.cli.small_dumps import dump_of
 from tests.cli.test_graph import DUMPS
+from tests.flight.made_dumps import late_rank, write_json
 from tests.profiles.made import Format, MadeGroup, MadeTrace
 from tests.profiles.worlds import FIRST, traces_of
 from tests.support.commands.asking import ask
@@ -77,7 +77,7 @@ def test_diagnose(base: Path, tmp_path: Path) -> None:
         f"otel-torchdist: warning: {path} is a trace of a profiler and holds {NO_STATE} it\n"
         f"otel-torchdist: {tmp_path}: nothing that can be read\n"
     )
-    (tmp_path / "rank_0.json").write_text(json.dumps(dump_of(0)))
+    write_json(tmp_path, {0: late_rank(2, late=1)[0]})
     answer = ask(base, tmp_path)
     assert answer.code != 2 and f"{NO_STATE} it\n" in answer.err
 
@@ -99,7 +99,7 @@ def test_traces_beside_other_files(base: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model": "llama"}')
     (tmp_path / "memory.pickle").write_bytes(b"\x80\x04.")
     assert ask(base, tmp_path, command="graph").code == 0
-    (tmp_path / "rank_0.json").write_text(json.dumps(dump_of(0)))
+    write_json(tmp_path, {0: late_rank(2, late=1)[0]})
     answer = ask(base, tmp_path, command="graph")
     assert (answer.code, f"such as {tmp_path}/rank_0.json" in answer.err, str(path) in answer.err) == (2, True, True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -15,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.evidence.live import py_spy
-from tests.cli.small_dumps import dump_of
 from tests.evidence import quoted
 from tests.evidence.reading import DATA
+from tests.flight.made_dumps import late_rank, write_json
 from tests.support.commands.asking import ask
 from tests.support.pages import commands_of, page
 
@@ -48,9 +47,7 @@ def leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     errors = tmp_path / "torchelastic-logs" / "none_1" / "attempt_0" / "1"
     errors.mkdir(parents=True)
     shutil.copy(DATA / "error.json", errors)
-    (tmp_path / "dumps").mkdir()
-    for rank in (0, 1):
-        (tmp_path / "dumps" / f"rank_{rank}.json").write_text(json.dumps(dump_of(rank)))
+    write_json(tmp_path / "dumps", late_rank(2, late=1))
     shutil.copy(DATA / "py_spy.txt", tmp_path / "stacks_rank3.txt")
     (tmp_path / "ras.txt").write_text(quoted.RAS_DEAD)
     yield tmp_path

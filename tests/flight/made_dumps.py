@@ -92,10 +92,10 @@ def document(
     }
 
 
-def late_rank(size: int = 4, late: int = 2, steps: int = 3) -> dict[int, Document]:
-    """A job in which one rank has not come to the last collective; by rank."""
-    done = [call(step, at_s=step) for step in range(1, steps + 1)]
-    waits = call(steps + 1, state="scheduled", at_s=steps + 1)
+def late_rank(size: int = 4, late: int = 2, steps: int = 3, begun_s: float = 0.0) -> dict[int, Document]:
+    """A job in which one rank has not come to the last collective; by rank. Its first call comes a second after it."""
+    done = [call(step, at_s=begun_s + step) for step in range(1, steps + 1)]
+    waits = call(steps + 1, state="scheduled", at_s=begun_s + steps + 1)
     groups = {"0": range(size)}
     return {rank: document(done if rank == late else [*done, waits], groups) for rank in range(size)}
 

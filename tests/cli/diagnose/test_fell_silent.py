@@ -16,6 +16,7 @@ from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.support.commands.asking import ask
 from tests.support.launch.warm_python import WarmPython
 
+pytestmark = pytest.mark.thorough
 SILENT_S = HEARTBEAT_LATE_NS / 1e9 + 2.0
 FAULTS = [("stop", 3), ("gil_blocked", 3), ("late", 3)]
 
@@ -25,7 +26,7 @@ def jobs(warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.Te
     """In each job the others wait for rank 2; where that is only late, rank 1, which waits, is stopped in the end."""
 
     def stop_one_that_waits(jobs: Mapping[str, HungJob]) -> None:
-        os.kill(int((jobs["late"].pids / "1").read_text()), signal.SIGSTOP)
+        os.kill(jobs["late"].job.pids[1], signal.SIGSTOP)
         time.sleep(SILENT_S)
 
     return hang(warm_python, module_base, tmp_path_factory.mktemp("silent"), FAULTS, stop_one_that_waits)

@@ -21,7 +21,7 @@ from deploy.native.ports import free_port
 from otel_torchdist.evidence.live import py_spy, recorder
 from otel_torchdist.evidence.live.ranks import LiveProcess
 from otel_torchdist.processes.system_calls import call_of
-from tests.cli.small_dumps import dump_of
+from tests.flight.made_dumps import SECOND, START_NS, late_rank, write_json
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running, environment
 from tests.support.waiting import until
@@ -161,9 +161,8 @@ def test_interrupted(job: Job, base: Path, start: Callable[..., Running], tmp_pa
 def recorded(tmp_path: Path) -> Iterator[Callable[[int], int]]:
     """Starts a process that stands for rank 0 of two, with a flight recorder, and a server on a port unless 0."""
     started: list[subprocess.Popen[bytes]] = []
-    dumps = [tmp_path / f"given_{rank}.json" for rank in (0, 1)]
-    for rank, path in enumerate(dumps):
-        path.write_text(json.dumps(dump_of(rank, time.time_ns() - 32 * 10**9)))
+    made = late_rank(2, late=1, steps=1, begun_s=(time.time_ns() - START_NS) / SECOND - 32)
+    dumps = [write_json(tmp_path, made, "given_") / f"given_{rank}.json" for rank in (0, 1)]
 
     def start(port: int) -> int:
         names = {
@@ -188,7 +187,7 @@ def test_dump_on_request(recorded: Callable[[int], int], base: Path, tmp_path: P
     assert not (tmp_path / "fr_rank_0").exists()
     answer = ask(base, "--pid", str(pid), "--request-dumps")
     assert (tmp_path / "fr_rank_0").exists()
-    assert "dumps of the flight recorder, nccl, format 2.10, of 1 of 2 ranks" in answer.out
+    assert "dumps of the flight recorder, nccl 2.27.3, format 2.9, of 1 of 2 ranks" in answer.out
     # Its call was made 30 s before, and its file was written just now.
     assert re.search(r"in +all_reduce \(sequence 2, default_pg\) of ranks 0-1 for [34]\d\.\d s", answer.out), answer.out
     # Written after the process began: the next look reads it without asking.

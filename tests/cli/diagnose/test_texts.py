@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.cli.small_dumps import dump_of
 from tests.evidence import quoted
 from tests.evidence.reading import DATA
+from tests.flight.made_dumps import late_rank, write_json
 from tests.support.commands.asking import ask
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
@@ -24,11 +23,7 @@ ABSENT = [line for rank in range(7) for line in quoted.timed_out(rank, 59_958)]
 @pytest.fixture
 def dumps(tmp_path: Path) -> Path:
     """Dumps of two ranks, of which rank 1 has not entered the second `all_reduce`."""
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    for rank in (0, 1):
-        (folder / f"fr_rank_{rank}.json").write_text(json.dumps(dump_of(rank)))
-    return folder
+    return write_json(tmp_path / "dumps", late_rank(2, late=1, steps=1), "fr_rank_")
 
 
 def _stacks(folder: Path, rank: int, line: int) -> None:

@@ -14,7 +14,7 @@ from tests.cli.gloo_jobs import COUNTING, GlooJobs
 from tests.support.commands.asking import ask
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.warm_python import WarmPython
-from tests.support.native.native_library import environ_of
+from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.tapes.memory import memory_directory
 from tests.support.waiting import until
 
@@ -38,8 +38,10 @@ class Archived:
     kernel: str
 
 
-@pytest.fixture(scope="module")
-def archived(kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
+@pytest.fixture(scope="module", params=KERNELS)
+def archived(
+    request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Archived]:
     """A job whose archive and spans an agent of its own has written, and which was killed with all of its ranks."""
     folder = tmp_path_factory.mktemp("archived")
     archive, spans, tables = folder / "archive", folder / "spans.json", folder / "tables"
@@ -49,7 +51,7 @@ def archived(kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.Temp
         "OTEL_PYTHON_TORCHDIST_OTLP_FILE": str(spans),
         "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "60000",
-        **environ_of(kernel),
+        **environ_of(request.param),
     }
     with memory_directory() as base:
         job = GlooJobs(warm_python, base, folder, "misses one", reader="agent", worker=COUNTING, environ=environ)
@@ -59,7 +61,7 @@ def archived(kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.Temp
             until(lambda: not processes_of(base), 60)
             answer = ask(base, archive, "--parquet", tables, command="export")
             assert (answer.code, answer.err) == (0, ""), answer.err
-            yield Archived(archive, spans, base, tables, kernel)
+            yield Archived(archive, spans, base, tables, request.param)
         finally:
             job.close()
             kill_processes_of(base)

@@ -14,7 +14,7 @@ import pytest
 from otel_torchdist.cli.export import perfetto
 from otel_torchdist.job.directory import job_directories
 from tests.cli.gloo_jobs import GlooJobs
-from tests.cli.small_dumps import BEGUN_NS
+from tests.flight.made_dumps import START_NS
 from tests.support.commands.asking import Answer, ask
 from tests.support.pages import commands_of, page
 from tests.support.repository import REPOSITORY
@@ -122,7 +122,7 @@ def test_dumps(base: Path, tmp_path: Path) -> None:
     assert answer.has("incident: ranks 12,14 have not come out of all_reduce.*")
     timeline = Timeline.of(tmp_path / "dumps.pftrace")
     assert ranks_in(timeline.slices) == list(range(16))
-    assert all(one.begin > BEGUN_NS // 2 for one in timeline.slices)
+    assert all(one.begin > START_NS // 2 for one in timeline.slices)
 
 
 def test_files_of_others(base: Path, tmp_path: Path) -> None:

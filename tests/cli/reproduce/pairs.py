@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
-import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +23,7 @@ from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import RankView, life_in
-from tests.jobs.faults.faulty_job import WORKER
+from tests.cli.export.hung_jobs import faulty
 from tests.support.commands.running import stacks_of
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
@@ -34,7 +31,6 @@ from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
 
 THRESHOLD_S: Final = 1.0
-AT_THE_SAME_TIME: Final = 2
 MOST_S: Final = 240.0
 """Until a verdict: a job starts in seconds, unless torch has to be read from a disk that others use as well."""
 UNHURRIED: Final = "--monitor-interval=10"
@@ -44,26 +40,6 @@ Beside a rank that was killed it could end the others before one has recorded it
 themselves record shows which of them was first, and no agent watches them here.
 """
 _RULES: Final = StallRules.from_config(Config.from_environment({}), THRESHOLD_S)
-_ports = itertools.count(30_001)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault of the matrix.
-
-    Attributes:
-        name: Its name in the worker.
-        verdict: Kind of the verdict.
-        ranks: The ranks that it names.
-        size: Ranks of the job.
-        lines: Lines that the script may have.
-    """
-
-    name: str
-    verdict: str
-    ranks: tuple[int, ...] = (2,)
-    size: int = 3
-    lines: int = 55
 
 
 @dataclass(frozen=True)
@@ -85,97 +61,62 @@ class Pair:
     log: str
 
 
-class Pairs:
-    """Makes pairs, two at the same time."""
+def pair_of(
+    python: WarmPython, base: Path, folder: Path, fault: str, kind: str, ranks: tuple[int, ...], size: int
+) -> Pair:
+    """Cause a fault, write the script, run it, and take the verdicts on both.
 
-    def __init__(self, python: WarmPython, base: Path, folder: Path) -> None:
-        """Set up.
+    Args:
+        python: Where the job and the script are forked.
+        base: For tapes.
+        folder: For other files.
+        fault: Its name in the worker.
+        kind: The kind of its verdict.
+        ranks: Those that the verdict names.
+        size: How many ranks the job has.
+    """
+    job = faulty(python, base / "job", folder / "job", fault, size, GOOD_STEPS="4")
+    try:
+        diagnosis, histories = verdict_in(base / "job", kind, ranks, job.pids)
+    finally:
+        job.kill()
+        job.close()
+    original = diagnosis.found.verdict
+    assert original is not None
+    origin = Origin("a test", diagnosis.verdict_text, size, "a test")
+    script = plan(original, diagnosis.found.moment.world, histories, origin)
+    source = source_of(script, "hang.py")
+    with _running(python, base / "copy", folder / "copy", source, len(script.steps)) as torchrun:
+        at = original.operation, script.sequence
+        copy = verdict_in(base / "copy", kind, script.named, at=at)[0].found.verdict
+        assert copy is not None
+        if kind == "dead":
+            torchrun.wait(MOST_S)
+    return Pair(original, script, source, copy, torchrun.log)
 
-        Args:
-            python: Runs the jobs and the scripts.
-            base: Base directory of the tapes.
-            folder: For other files.
-        """
-        self._python, self._base, self._folder = python, base, folder
-        self._starting = threading.Lock()
 
-    @contextlib.contextmanager
-    def of(self, faults: Iterable[Fault]) -> Iterator[dict[str, Future[Pair]]]:
-        """By name of the fault, the pair, once it is there."""
-        with ThreadPoolExecutor(AT_THE_SAME_TIME) as pool:
-            yield {fault.name: pool.submit(self.pair, fault) for fault in faults}
-            pool.shutdown(cancel_futures=True)
-
-    def pair(self, fault: Fault) -> Pair:
-        """Cause a fault, write the script, run it, and take the verdicts on both."""
-        with self._hung(fault) as (tapes, pids):
-            diagnosis, histories = verdict_in(tapes, fault.verdict, fault.ranks, pids)
-            original = diagnosis.found.verdict
-            assert original is not None
-        origin = Origin("a test", diagnosis.verdict_text, fault.size, "a test")
-        script = plan(original, diagnosis.found.moment.world, histories, origin)
-        source = source_of(script, "hang.py")
-        with self.running(fault.name, source, len(script.steps)) as (tapes, torchrun):
-            at = original.operation, script.sequence
-            copy = verdict_in(tapes, fault.verdict, script.named, at=at)[0].found.verdict
-            assert copy is not None
-            if fault.verdict == "dead":
-                torchrun.wait(MOST_S)
-        return Pair(original, script, source, copy, torchrun.log)
-
-    @contextlib.contextmanager
-    def running(self, name: str, source: str, ranks: int) -> Iterator[tuple[Path, Torchrun]]:
-        """Run a script under torchrun with our instrumentation; yields the directory of its tapes, and torchrun."""
-        folder, tapes = self._folder / f"copy-{name}", self._base / f"copy-{name}"
-        folder.mkdir()
-        script = folder / "hang.py"
-        script.write_text(source)
-        environ = {**self._environ(tapes), "OMP_NUM_THREADS": "1"}
-        command = ["--standalone", f"--nproc-per-node={ranks}", UNHURRIED, script]
-        with self._starting:
-            torchrun = Torchrun(self._python, folder / "output", command, environ)
-        try:
-            yield tapes, torchrun
-        finally:
-            for pid in _ranks_in(tapes):  # one that is stopped heeds no other signal
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            torchrun.close()
-
-    @contextlib.contextmanager
-    def _hung(self, fault: Fault) -> Iterator[tuple[Path, list[int]]]:
-        """A job with a fault; yields the directory of its tapes, and its processes."""
-        folder, tapes = self._folder / fault.name, self._base / fault.name
-        (folder / "pids").mkdir(parents=True)
-        (folder / "gate").touch()
-        common = {
-            **self._environ(tapes),
-            "GOOD_STEPS": "4",
-            "LATE_S": "60",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
-            "STORE": f"file://{folder}/store",
-            "WORLD_SIZE": str(fault.size),
-        }
-        environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(fault.size)]
-        arguments = [fault.name, str(folder / "gate"), str(folder / "pids")]
-        with self._starting:
-            job = self._python.start(WORKER, environs, folder, arguments, timeout_s=150)
-        try:
-            yield tapes, job.pids
-        finally:
-            for pid in job.pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            job.wait(60)
-
-    def _environ(self, tapes: Path) -> dict[str, str]:
-        return {
-            **QUIET,
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
-            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
-        }
+@contextlib.contextmanager
+def _running(python: WarmPython, tapes: Path, folder: Path, source: str, ranks: int) -> Iterator[Torchrun]:
+    """Run a script under torchrun with our instrumentation."""
+    folder.mkdir()
+    script = folder / "hang.py"
+    script.write_text(source)
+    environ = {
+        **QUIET,
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
+    }
+    command = ["--standalone", f"--nproc-per-node={ranks}", UNHURRIED, script]
+    torchrun = Torchrun(python, folder / "output", command, environ)
+    try:
+        yield torchrun
+    finally:
+        for pid in _ranks_in(tapes):  # one that is stopped heeds no other signal
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        torchrun.close()
 
 
 def _ranks_in(tapes: Path) -> list[int]:

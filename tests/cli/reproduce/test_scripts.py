@@ -4,20 +4,75 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from tests.cli.reproduce.pairs import Fault, Pair, Pairs
+from tests.cli.reproduce.pairs import Pair, pair_of
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.memory import memory_directory
 
-MOST_S: Final = 340.0
-FAULTS: Final = (
-    Fault("two", "absent", (1,), size=4),
+
+def died_alike(pair: Pair) -> None:
+    """Rank 2 dies of the same exception, or by a signal without one, in the script as in the job."""
+    (place,) = pair.script.named  # a rank that had not come yet when rank 2 died has none in the script
+    assert pair.copy.failures.get(place) == pair.original.failures.get(2)
+
+
+def of_the_exception(pair: Pair) -> None:
+    """The exception is that of the worker."""
+    assert pair.original.failures.get(2) == "ValueError"
+
+
+def by_the_signal(pair: Pair) -> None:
+    """Torchrun sees the same signal; which of several failures came first, it guesses."""
+    assert pair.original.failures.get(2) is None
+    (place,) = pair.script.named
+    table = pair.log.partition("ChildFailedError:")[2]
+    assert re.search(rf"rank +: {place} .*\n +exitcode +: -9 ", table), table
+
+
+def with_the_splits_of_the_job(pair: Pair) -> None:
+    """Each rank sends and receives what it did in the job, in rows of the same length."""
+    calls = {ast.unparse(node) for node in ast.walk(ast.parse(pair.source)) if isinstance(node, ast.Call)}
+    for tensors, received, sent in (
+        ("torch.ones((9, 2)), torch.ones((3, 2))", [0, 3, 6], [0, 1, 2]),
+        ("torch.ones((12, 2)), torch.ones((12, 2))", [1, 4, 7], [3, 4, 5]),
+        ("torch.ones((15, 2)), torch.ones((21, 2))", [2, 5, 8], [6, 7, 8]),
+    ):
+        call = f"dist.all_to_all_single({tensors}, output_split_sizes={received}, input_split_sizes={sent})"
+        assert call in calls, pair.source
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of the matrix.
+
+    Attributes:
+        name: Its name in the worker.
+        verdict: Kind of the verdict.
+        ranks: The ranks that it names.
+        size: Ranks of the job.
+        lines: Lines that the script may have.
+        checks: What else holds for the pair.
+    """
+
+    name: str
+    verdict: str
+    ranks: tuple[int, ...] = (2,)
+    size: int = 3
+    lines: int = 55
+    checks: tuple[Callable[[Pair], None], ...] = ()
+
+
+FAULTS = (
     Fault("shape", "mismatched"),
+    Fault("exchange", "absent", lines=85, checks=(with_the_splits_of_the_job,)),
+)
+MORE_FAULTS = (
+    Fault("two", "absent", (1,), size=4),
     Fault("dtype", "mismatched"),
     Fault("root", "mismatched"),
     Fault("skipped", "mismatched"),
@@ -27,23 +82,25 @@ FAULTS: Final = (
     Fault("rendezvous", "rendezvous"),
     Fault("new_group", "rendezvous"),
     Fault("stop", "frozen"),
-    Fault("exchange", "absent", lines=85),
-    Fault("kill", "dead"),
-    Fault("exception", "dead"),
+    Fault("kill", "dead", checks=(died_alike, by_the_signal)),
+    Fault("exception", "dead", checks=(died_alike, of_the_exception)),
 )
 
 
-@pytest.fixture(scope="module")
-def pairs(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Pair]]]:
-    """Jobs and their scripts by fault."""
-    with memory_directory() as base, Pairs(warm_python, base, tmp_path_factory.mktemp("pairs")).of(FAULTS) as found:
-        yield found
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(pytest.param(fault, id=fault.name) for fault in FAULTS),
+        *(pytest.param(fault, id=fault.name, marks=pytest.mark.thorough) for fault in MORE_FAULTS),
+    ],
+)
+def test_script(warm_python: WarmPython, tmp_path: Path, fault: Fault) -> None:
+    """The verdict on a job and on its script are the same, and the script fits on a screen and needs torch only.
 
-
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_same_verdict(pairs: dict[str, Future[Pair]], fault: Fault) -> None:
-    """Kind, ranks, operation and position are the same, and so is what ranks disagree about."""
-    pair = pairs[fault.name].result(MOST_S)
+    Kind, ranks, operation and position are the same, and so is what ranks disagree about.
+    """
+    with memory_directory() as base:
+        pair = pair_of(warm_python, base, tmp_path, fault.name, fault.verdict, fault.ranks, fault.size)
     original, copy, script = pair.original, pair.copy, pair.script
     named = {rank for place in copy.ranks for rank in script.stand_for[place]}
     assert (copy.kind, named, copy.operation) == (original.kind, {*original.ranks}, original.operation)
@@ -53,12 +110,8 @@ def test_same_verdict(pairs: dict[str, Future[Pair]], fault: Fault) -> None:
         assert copy.mismatch.field is original.mismatch.field
         assert [text for text, _ in copy.mismatch.parties] == [text for text, _ in original.mismatch.parties]
     assert len(copy.circle) == len(original.circle)
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fault: Fault) -> None:
-    """A script fits on a screen, and imports torch and the standard library."""
-    pair = pairs[fault.name].result(MOST_S)
+    for check in fault.checks:
+        check(pair)
     imported = [
         alias.name for node in ast.walk(ast.parse(pair.source)) if isinstance(node, ast.Import) for alias in node.names
     ]
@@ -67,34 +120,3 @@ def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fa
     assert len(lines) <= fault.lines
     assert max(map(len, lines)) <= 108  # 100, and two levels
     assert sum(not line.startswith("#") for line in lines) <= fault.lines - 27
-
-
-@pytest.mark.parametrize("fault", ["kill", "exception"])
-def test_ranks_die_in_the_same_way(pairs: dict[str, Future[Pair]], fault: str) -> None:
-    """Rank 2 dies of the same exception, or by a signal without one, in the script as in the job."""
-    pair = pairs[fault].result(MOST_S)
-    (place,) = pair.script.named  # a rank that had not come yet when rank 2 died has none in the script
-    failure = pair.copy.failures.get(place)
-    assert failure == pair.original.failures.get(2)
-    assert (failure == "ValueError") is (fault == "exception")
-
-
-def test_killed_rank_as_torchrun_sees_it(pairs: dict[str, Future[Pair]]) -> None:
-    """Rank 2 of the script is killed by the same signal; which of several failures came first, torchrun guesses."""
-    pair = pairs["kill"].result(MOST_S)
-    (place,) = pair.script.named
-    table = pair.log.partition("ChildFailedError:")[2]
-    assert re.search(rf"rank +: {place} .*\n +exitcode +: -9 ", table), table
-
-
-def test_exchanges_have_the_splits_of_the_job(pairs: dict[str, Future[Pair]]) -> None:
-    """Each rank sends and receives what it did in the job, in rows of the same length."""
-    source = pairs["exchange"].result(MOST_S).source
-    calls = {ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
-    for tensors, received, sent in (
-        ("torch.ones((9, 2)), torch.ones((3, 2))", [0, 3, 6], [0, 1, 2]),
-        ("torch.ones((12, 2)), torch.ones((12, 2))", [1, 4, 7], [3, 4, 5]),
-        ("torch.ones((15, 2)), torch.ones((21, 2))", [2, 5, 8], [6, 7, 8]),
-    ):
-        call = f"dist.all_to_all_single({tensors}, output_split_sizes={received}, input_split_sizes={sent})"
-        assert call in calls, source

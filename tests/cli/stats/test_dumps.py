@@ -2,72 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.flight.made_dumps import Document, call, document, write, write_json
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import FakeTape
 from tests.support.tapes.memory import memory_directory
 
-CREATED_NS = 1_760_000_000_000_000_000
 MS = 1_000_000
 NOTHING = "no dump of the flight recorder and no trace of PyTorch's profiler that can be read"
 
 
-def dump(lasted_ms: Sequence[float | None]) -> dict[str, Any]:
+def dump(lasted_ms: Sequence[float | None], ranks: int = 3) -> Document:
     """A dump of NCCL's recorder: an all_reduce of 1 MiB every 10 ms; one that did not end has no duration."""
-    entries = [
-        {
-            "record_id": number,
-            "pg_id": 0,
-            "process_group": ("0", "default_pg"),
-            "collective_seq_id": number + 1,
-            "p2p_seq_id": 0,
-            "op_id": number + 1,
-            "profiling_name": "nccl:all_reduce",
-            "time_created_ns": CREATED_NS + number * 10 * MS,
-            "input_sizes": ((1 << 18,),),
-            "input_dtypes": ("Float",),
-            "output_sizes": ((1 << 18,),),
-            "output_dtypes": ("Float",),
-            "state": "completed" if lasted is not None else "started",
-            "time_discovered_started_ns": CREATED_NS + number * 10 * MS + 1,
-            "time_discovered_completed_ns": CREATED_NS + number * 10 * MS + 9 * MS if lasted is not None else None,
-            "retired": lasted is not None,
-            "timeout_ms": 600_000,
-            "is_p2p": False,
-            "frames": [{"name": "train", "filename": "/home/ada/train.py", "line": 42}],
-            **({"duration_ms": lasted} if lasted is not None else {}),
-        }
-        for number, lasted in enumerate(lasted_ms)
+    mebibyte = {"input_sizes": [[1 << 18]], "output_sizes": [[1 << 18]]}
+    mebibyte |= {"frames": [{"name": "train", "filename": "/home/ada/train.py", "line": 42}]}
+    calls = [
+        call(place, state="started", at_s=place / 100, **mebibyte)
+        if lasted is None
+        else call(place, at_s=place / 100, duration_ms=lasted, **mebibyte)
+        for place, lasted in enumerate(lasted_ms, 1)
     ]
-    return {
-        "version": "2.10",
-        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}},
-        "pg_status": {"0": {"last_enqueued_collective": len(entries), "last_started_collective": len(entries)}},
-        "entries": entries,
-    }
+    return document(calls, {"0": range(ranks)})
 
 
 @pytest.fixture
 def dumps(tmp_path: Path) -> Path:
     """Dumps of three ranks, timed by their devices; rank 2 has not called what the others are in."""
-    for rank, lasted in enumerate(([2.0, 4.0, 3.0, None], [2.0, 4.0, 3.0, None], [2.0, 4.0, 3.0])):
-        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(lasted), 2))
-    return tmp_path
+    waits, late = dump([2.0, 4.0, 3.0, None]), dump([2.0, 4.0, 3.0])
+    return write(tmp_path, {0: waits, 1: waits, 2: late})
 
 
 def test_dumps(base: Path, dumps: Path) -> None:
     """Counts that differ come first; times are those of the device, and of unknown clocks nothing is split."""
     answer = ask(base, dumps, "--json", "--by", "operation,group,size,site", command="stats")
     assert (answer.code, answer.err) == (0, "")
-    document = answer.document
-    [row] = document["rows"]
+    found = answer.document
+    [row] = found["rows"]
     assert row["calls_by_rank"] == {"0": 4, "1": 4, "2": 3}
     assert (row["timed"], row["open"], row["median_ns"], row["p99_ns"]) == (9, 2, 3 * MS, 4 * MS)
     assert (row["size_class"], row["message_bytes"]) == ("1MiB", 11 << 20)
@@ -75,7 +49,7 @@ def test_dumps(base: Path, dumps: Path) -> None:
     assert (row["split"], row["compared"], row["bandwidth"]["over"]) == (0, 0, "duration")
     assert row["bandwidth"]["algorithm_bytes_per_second"] == pytest.approx(9 * (1 << 20) / 0.027)
     assert row["bandwidth"]["bus_bytes_per_second"] == pytest.approx(9 * (1 << 20) / 0.027 * 4 / 3)
-    [difference] = document["differences"]
+    [difference] = found["differences"]
     assert [(one["rank"], one["calls"]) for one in difference["counts"]] == [(0, 4), (1, 4), (2, 3)]
     text = ask(base, dumps, command="stats")
     assert text.out.startswith(f"dumps of the flight recorder of 3 ranks\n{dumps}\n")
@@ -86,10 +60,9 @@ def test_dumps(base: Path, dumps: Path) -> None:
 def test_receives_contribute_nothing(base: Path, tmp_path: Path) -> None:
     """Bytes are counted once, by the sender; a send and its receive have the same size."""
     for rank, name in enumerate(("send 0->1", "recv 1<-0")):
-        document = dump([None])
-        document["pg_config"]["0"]["ranks"] = "[0, 1]"
-        document["entries"][0] |= {"profiling_name": f"nccl:{name}", "is_p2p": True, "p2p_seq_id": 1}
-        (tmp_path / f"_dump_{rank}").write_text(json.dumps(document))
+        made = dump([None], ranks=2)
+        made["entries"][0] |= {"profiling_name": f"nccl:{name}", "is_p2p": True, "p2p_seq_id": 1}
+        write_json(tmp_path, {rank: made})
     rows = {row["operation"]: row for row in ask(base, tmp_path, "--json", command="stats").document["rows"]}
     assert {name: (row["message_bytes"], row["size_class"]) for name, row in rows.items()} == {
         "send": (1 << 20, "1MiB"),
@@ -100,7 +73,8 @@ def test_receives_contribute_nothing(base: Path, tmp_path: Path) -> None:
 def test_files_that_are_no_dumps(base: Path, dumps: Path) -> None:
     """Each is named with the reason, and the rest is counted; where nothing is left, that is an error."""
     (dumps / "nccl_trace_rank_1").write_bytes(b"\x80\x02")
-    (dumps / "nccl_trace_rank_2").write_text(json.dumps(dump([1.0])))
+    write_json(dumps, {2: dump([1.0])}, "nccl_trace_rank_")
+    (dumps / "nccl_trace_rank_2").unlink()
     (dumps / "notes.txt").write_text("nothing")
     answer = ask(base, dumps, command="stats")
     assert answer.code == 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,34 +10,28 @@ import pytest
 
 from otel_torchdist.cli.stats.spreadsheet import COLUMNS
 from otel_torchdist.statistics.traffic import bus_factor
-from tests.cli.dumps import write_dumps
 from tests.cli.gloo_jobs import GlooJobs
-from tests.support.commands.running import SCRIPT, environment
+from tests.flight.made_dumps import late_rank, write
+from tests.support.commands.asking import ask_as_on_page
 from tests.support.pages import commands_of, page
 
 PAGE = page("statistics.md")
 COMMANDS = commands_of(PAGE)
 
 
-@pytest.fixture(scope="module")
-def finished(gloo: Callable[..., GlooJobs]) -> None:
-    """A run to look at."""
-    gloo("is punctual", ranks=4, reader="none").join()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_work(finished: None, module_base: Path, tmp_path: Path, command: str) -> None:
-    """Each command of the page, in a shell, prints or writes something and exits with 0."""
-    write_dumps(tmp_path / "dumps", ranks=4, calls=20, absent=2)
-    environ = environment(module_base) | {"PATH": f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", command], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    written = "".join(path.read_text() for path in tmp_path.glob("stats.*"))
-    assert "all_reduce" in written + done.stdout or "rank" in done.stdout
-    if "--json" in command:
-        assert json.loads(written)["schema"] == 1
+def test_commands_work(
+    gloo: Callable[..., GlooJobs], module_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command of the page prints or writes something and exits with 0."""
+    gloo("is punctual").join()
+    write(tmp_path / "dumps", late_rank())
+    monkeypatch.chdir(tmp_path)
+    for command in COMMANDS:
+        answer = ask_as_on_page(module_base, command)
+        assert (answer.code, answer.err) == (0, ""), command
+        assert "all_reduce" in answer.out or "rank" in answer.out, command
+        if "--json" in command:
+            assert answer.document["schema"] == 1
 
 
 def test_columns_of_csv() -> None:

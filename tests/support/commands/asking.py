@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +40,33 @@ class Answer:
         return re.search(f"^{pattern}$", self.out, re.MULTILINE) is not None
 
 
-def ask(base: Path, *arguments: str | Path, command: str = "diagnose", threshold_s: float = 1.0) -> Answer:
-    """Run a command here; this process must not write any tape that it reads."""
-    environ = {**environment(base), "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(round(threshold_s * 1000))}
-    done = CliRunner().invoke(app, [command, *map(str, arguments)], env=environ, catch_exceptions=False)
+def ask(
+    base: Path, *arguments: str | Path, command: str = "diagnose", threshold_s: float = 1.0, **environ: str
+) -> Answer:
+    """Run a command here; this process must not write any tape that it reads.
+
+    Args:
+        base: The base directory of tapes.
+        *arguments: Arguments of the command.
+        command: Its name.
+        threshold_s: The age at which operations count as stalled.
+        **environ: Additions to its environment.
+    """
+    threshold = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(round(threshold_s * 1000))}
+    variables = {**environment(base), **threshold, **environ}
+    done = CliRunner().invoke(app, [command, *map(str, arguments)], env=variables, catch_exceptions=False)
     return Answer(done.exit_code, done.stdout, done.stderr)
+
+
+def ask_as_on_page(base: Path, line: str, threshold_s: float = 1.0) -> Answer:
+    """Run a command here as a page shows it, for a shell: what it redirects is written to that file."""
+    words, _, file = line.partition(" > ")
+    program, command, *arguments = shlex.split(words)
+    assert program == "otel-torchdist", line
+    answer = ask(base, *arguments, command=command, threshold_s=threshold_s)
+    if file:
+        Path(file.strip()).write_text(answer.out)
+    return answer
 
 
 def ask_as_people_do(base: Path, *arguments: str | Path, **environ: str) -> Answer:
