@@ -72,8 +72,10 @@ def _jobs(
     started: list[GlooJobs] = []
 
     def start(deed: str, *, environ: Mapping[str, str] | None = None, **options: Any) -> GlooJobs:
+        own = base / f"base-{len(started)}"
+        own.mkdir(mode=0o700)
         environ = {**of_all, **(environ or {})}
-        started.append(GlooJobs(python, base, folders.mktemp("job"), deed, environ=environ, **options))
+        started.append(GlooJobs(python, own, folders.mktemp("job"), deed, environ=environ, **options))
         return started[-1]
 
     yield start
@@ -85,7 +87,7 @@ def _jobs(
 def gloo(
     warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., GlooJobs]]:
-    """Starts jobs of real ranks, whose tapes lie below `module_base`."""
+    """Starts jobs of real ranks, each with a base directory for tapes."""
     with _jobs(warm_python, module_base, tmp_path_factory, {}) as start:
         yield start
 
@@ -94,6 +96,6 @@ def gloo(
 def gloo_by_kernel(
     kernel: str, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., GlooJobs]]:
-    """Starts jobs that a kernel records, whose tapes lie in a base directory of that kernel's."""
+    """Starts the same, recorded by a kernel."""
     with _base() as base, _jobs(warm_python, base, tmp_path_factory, environ_of(kernel)) as start:
         yield start

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
@@ -63,6 +64,7 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
     assert agent.out.rstrip().endswith("all ranks have ended; everything they recorded was exported")
 
 
+@pytest.mark.thorough
 def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
     """Over the tapes of a finished job the agent exports everything once and ends at once."""
     ranks = begin(2)
@@ -79,6 +81,7 @@ def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks]
     assert "found ranks 0-1 of 2 in run" in agent.out
 
 
+@pytest.mark.thorough
 def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
     """The agent reports the dead rank and stays, as a launcher may restart it; SIGTERM ends it within 5 s, with 0."""
     ranks = begin(2)
@@ -98,6 +101,7 @@ def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..
     assert "stopped by SIGTERM; everything recorded so far was exported" in agent.out
 
 
+@pytest.mark.thorough
 def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
     """Ranks that are restarted while the agent stays are read; when they end cleanly, so does it, at once."""
     ranks = begin(2)
@@ -114,6 +118,7 @@ def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callab
     assert agent.end(40) == 0, agent.story()
 
 
+@pytest.mark.thorough
 def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
     """If it is being scraped, the agent stays after the last rank for one more scrape, and no longer."""
     ranks = begin(2)
@@ -146,9 +151,9 @@ def test_newest_live_job_is_read(start: Callable[..., Running], begin: Callable[
 
 
 @pytest.mark.parametrize("run_dir", [True, False])
-def test_nothing_to_read(start: Callable[..., Running], base: Path, run_dir: bool) -> None:
+def test_nothing_to_read(base: Path, run_dir: bool) -> None:
     """Without a job the agent reports, after the given time, where it has searched, and fails."""
-    agent = start("agent", "--wait", "0.3", *(["--run-dir", base] if run_dir else []))
-    assert agent.end() == 2
+    answer = ask(base, "--wait", "0.3", *(["--run-dir", base] if run_dir else []), command="agent")
+    assert answer.code == 2
     what = "no tape" if run_dir else "no job with a live rank"
-    assert agent.err == f"otel-torchdist: {base}: {what} within 0.3 s\n"
+    assert answer.err == f"otel-torchdist: {base}: {what} within 0.3 s\n"

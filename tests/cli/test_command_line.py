@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,15 +13,14 @@ import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from tests.support.commands.asking import ask, ask_as_people_do
-from tests.support.commands.running import SCRIPT, Running, environment, processes_of
+from tests.support.commands.running import SCRIPT, environment, processes_of
 from tests.support.repository import REPOSITORY
 
 
-def test_version(start: Callable[..., Running]) -> None:
+def test_version(base: Path) -> None:
     """`--version` prints the installed version."""
-    running = start("--version")
-    assert running.end() == 0
-    assert running.out == f"otel-torchdist {version('otel-torchdist')}\n"
+    answer = ask_as_people_do(base, "--version")
+    assert (answer.code, answer.out) == (0, f"otel-torchdist {version('otel-torchdist')}\n")
 
 
 def test_commands_in_the_order_of_use(base: Path) -> None:
@@ -111,13 +109,12 @@ def test_broken_pipe(base: Path, arguments: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
+def test_no_colours_without_a_terminal(base: Path) -> None:
     """Without a terminal neither help nor an error has colours, whatever the terminal's name."""
     for arguments in (["--help"], ["agent", "--keep", "soon"]):
-        running = start(*arguments, environ={"TERM": "xterm-256color", "COLORTERM": "truecolor"})
-        running.end()
-        assert len(running.out + running.err) > 100
-        assert "\x1b" not in running.out + running.err
+        answer = ask_as_people_do(base, *arguments, TERM="xterm-256color", COLORTERM="truecolor")
+        assert len(answer.out + answer.err) > 100
+        assert "\x1b" not in answer.out + answer.err
 
 
 @pytest.mark.parametrize(
@@ -179,18 +176,18 @@ main()
         (["agent", "--run-dir", "/nowhere"], "--run-dir"),
     ],
 )
-def test_bad_input(start: Callable[..., Running], base: Path, arguments: list[str], option: str) -> None:
+def test_bad_input(base: Path, arguments: list[str], option: str) -> None:
     """An invalid option is named, and nothing is started."""
-    running = start(*arguments)
-    assert running.end() == 64
-    assert f"Invalid value for '{option}'" in running.err or f"Invalid value for {option}" in running.err
-    assert "Traceback" not in running.err
+    command, *options = arguments
+    answer = ask(base, *options, command=command)
+    assert answer.code == 64
+    assert f"Invalid value for '{option}'" in answer.err or f"Invalid value for {option}" in answer.err
     assert processes_of(base) == []
 
 
-def test_base_directory_that_is_refused(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
+def test_base_directory_that_is_refused(base: Path, tmp_path: Path) -> None:
     """If the base directory is refused, the demo reports why and does not begin."""
     base.chmod(0o777)
-    running = start("demo", "--output", tmp_path / "spans.jsonl")
-    assert running.end() == 73
-    assert running.err == f"otel-torchdist: {base}: refused for tapes: others may write to it (mode 0777)\n"
+    answer = ask(base, "--output", tmp_path / "spans.jsonl", command="demo")
+    assert answer.code == 73
+    assert answer.err == f"otel-torchdist: {base}: refused for tapes: others may write to it (mode 0777)\n"

@@ -92,10 +92,10 @@ def test_a_file_that_cannot_be_written(base: Path, dumps: Path) -> None:
     assert answer.err == "otel-torchdist: /proc/none/spans.jsonl: No such file or directory; nothing was written\n"
 
 
-def test_nobody_listens(base: Path, dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_listens(base: Path, dumps: Path) -> None:
     """One line with endpoint, setting and reason; nothing is retried for long."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    answer = ask(base, dumps, "--otlp-endpoint", "http://127.0.0.1:9", command="import")
+    endpoint = "http://127.0.0.1:9"
+    answer = ask(base, dumps, "--otlp-endpoint", endpoint, command="import", OTEL_EXPORTER_OTLP_TIMEOUT="1")
     assert answer.code == 75
     assert re.fullmatch(
         r"otel-torchdist: 0 of \d+ spans were sent \(--otlp-endpoint http://127.0.0.1:9\): .*"
@@ -104,14 +104,12 @@ def test_nobody_listens(base: Path, dumps: Path, monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_rejected_spans(
-    base: Path, dumps: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rejected_spans(base: Path, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What a receiver discards is counted, with its reason, and is no success."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", HTTP)
     with OtlpReceiver(HTTP) as receiver:
         receiver.refused, receiver.message = 2, "quota"
-        answer = ask(base, dumps, "--otlp-endpoint", receiver.endpoint, command="import")
+        options = ("--otlp-endpoint", receiver.endpoint)
+        answer = ask(base, dumps, *options, command="import", OTEL_EXPORTER_OTLP_PROTOCOL=HTTP)
     assert answer.code == 75
     assert re.fullmatch(r"otel-torchdist: 2 of \d+ spans were rejected \(--otlp-endpoint .*\)\n", answer.err)
     assert "quota" in caplog.text

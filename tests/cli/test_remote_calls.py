@@ -61,6 +61,7 @@ def test_callee_waits_for_its_caller(workers: Callable[[str], GlooJobs], start_b
     ), said
 
 
+@pytest.mark.thorough
 def test_call_that_lasts_as_long_as_training(
     workers: Callable[[str], GlooJobs], start_beside: Callable[..., Running]
 ) -> None:

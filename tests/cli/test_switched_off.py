@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist.cli.switched_off import reasons
 from otel_torchdist.config import Config
+from tests.support.commands.asking import ask
 
 ENABLED = {"OTEL_PYTHON_TORCHDIST_ENABLED": "true"}
 
@@ -40,10 +38,8 @@ def test_reasons(settings: dict[str, str], said: list[str]) -> None:
 @pytest.mark.parametrize("command", [["diagnose"], ["watch", "--wait", "0.3"]])
 def test_commands_report_it(command: list[str], tmp_path: Path) -> None:
     """Both commands list them under their message, with the same exit code."""
-    environ = {**os.environ, **ENABLED, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    environ["OTEL_PYTHON_TORCHDIST_TAPE_DIR"] = str(tmp_path / "none")
-    environ["OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"] = "true"
-    program = [sys.executable, "-c", "from otel_torchdist.cli import main; main()"]
-    done = subprocess.run([*program, *command], env=environ, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "\n  TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading otel_torchdist" in done.stderr
+    name, *options = command
+    environ = {**ENABLED, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true"}
+    answer = ask(tmp_path / "none", *options, command=name, **environ)
+    assert answer.code == 2
+    assert "\n  TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading otel_torchdist" in answer.err

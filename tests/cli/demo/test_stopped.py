@@ -53,6 +53,7 @@ def start_terminal(base: Path, tmp_path: Path) -> Iterator[Callable[..., Termina
         yield start
 
 
+@pytest.mark.thorough
 def test_table_and_ctrl_c(start_terminal: Callable[..., Terminal], base: Path, tmp_path: Path) -> None:
     """A terminal shows a changing table, with the late rank and its line; Ctrl-C leaves no process behind.
 
@@ -74,6 +75,7 @@ def test_table_and_ctrl_c(start_terminal: Callable[..., Terminal], base: Path, t
     assert "all_reduce (in progress)" in (tmp_path / "spans.jsonl").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_controlling", [True, False], ids=["signal", "no signal"])
 def test_terminal_is_closed(start_terminal: Callable[..., Terminal], base: Path, is_controlling: bool) -> None:
     """When the terminal is closed everything ends, although the demo can no longer print anything.

@@ -29,8 +29,7 @@ def begin(base: Path) -> Iterator[BEGIN]:
         for one in written:
             one.run(at=time.monotonic_ns(), lasts=1000)
             one.writer.finish(TapeState.FINISHED)
-            one.reader.close()
-            one.writer.close()
+            one.close()
         return [one.writer.path for one in written]
 
     yield begin

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.job.directory import job_directories
+import pytest
+
 from tests.cli.gloo_jobs import CALLING_LINE, GlooJobs
 from tests.support.commands.asking import ask, ask_as_people_do
 from tests.support.waiting import until
@@ -15,38 +16,22 @@ SITE = r"all_reduce \(sequence 6, default_pg\)"
 CALL = rf"called in <module> at training\.py:{CALLING_LINE}"
 
 
-def directory_of(base: Path, begin: Callable[[], GlooJobs]) -> tuple[GlooJobs, Path]:
-    """A new job with its job directory."""
-    before = set(job_directories(base))
-    jobs = begin()
-    until(lambda: set(job_directories(base)) - before, 60)
-    [directory] = set(job_directories(base)) - before
-    return jobs, directory
-
-
-def is_silent(base: Path, directory: Path, rank: int) -> bool:
-    """Whether a rank has been silent so long that its last heartbeat is clearly older than those of the others."""
-    answer = ask(base, "--run-dir", directory, "--json")
-    ranks = answer.document["ranks"] if answer.out else []
-    return any(one["rank"] == rank and one["life"] == "dead" and one["silent_s"] > 2 for one in ranks)
-
-
-def test_living_and_killed_in_a_collective(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+def test_living_and_killed_in_a_collective(gloo_by_kernel: Callable[..., GlooJobs]) -> None:
     """The verdict on a hanging job names the late rank; once all ranks are killed, so does that on its last moment."""
-    jobs, directory = directory_of(module_base, lambda: gloo("is late", reader="none"))
+    job = gloo_by_kernel("is late")
     verdict = (
         rf"rank 2 has not entered {SITE} for [\d.]+ s; it .*; 3 of 4 ranks wait in <module> at training\.py:\d+(\. .*)?"
     )
     # The last moment is that of the last heartbeat, up to a second before the end.
-    until(lambda: ask(module_base, "--run-dir", directory, threshold_s=2.5).has(f"verdict  {verdict}"), 60)
-    living = ask(module_base, "--run-dir", directory)
+    until(lambda: ask(job.base, threshold_s=2.5).has(f"verdict  {verdict}"), 60)
+    living = ask(job.base)
     assert living.code == 1
     assert living.has(r"as of now, [\d:.]+: ranks 0-3 are running")
     assert living.has(rf"  in     {SITE} of ranks 0-3 for [\d.]+ s, {CALL}")
     assert living.out.count("  in     ") == 3
 
-    jobs.kill()
-    dead = ask_as_people_do(module_base, "diagnose", "--threshold", "1", "--run-dir", directory)
+    job.kill()
+    dead = ask_as_people_do(job.base, "diagnose", "--threshold", "1")
     assert (dead.code, dead.err) == (1, "")
     assert "\x1b" not in dead.out
     assert dead.has(rf"verdict  {verdict}")
@@ -57,56 +42,57 @@ def test_living_and_killed_in_a_collective(gloo: Callable[..., GlooJobs], module
     assert dead.has(rf"  in     {SITE} of ranks 0-3 for [\d.]+ s, {CALL}")
 
 
-def test_one_dies_first(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+@pytest.mark.thorough
+def test_one_dies_first(gloo_by_kernel: Callable[..., GlooJobs]) -> None:
     """A rank that dies before a collective is blamed if the others die waiting in it or after an exception in it."""
-    jobs, directory = directory_of(module_base, lambda: gloo("dies", reader="none"))
-    until(lambda: is_silent(module_base, directory, 2), 60)
-    jobs.kill()
-    text, as_json = ask(module_base, "--run-dir", directory), ask(module_base, "--run-dir", directory, "--json")
+    job = gloo_by_kernel("dies")
+
+    def is_silent() -> bool:
+        answer = ask(job.base, "--json")
+        ranks = answer.document["ranks"] if answer.out else []
+        # Its last heartbeat is clearly older than those of the others.
+        return any(one["rank"] == 2 and one["life"] == "dead" and one["silent_s"] > 2 for one in ranks)
+
+    until(is_silent, 60)
+    job.kill()
+    text, as_json = ask(job.base), ask(job.base, "--json")
     assert text.has(rf"verdict  rank 2 is dead, and {SITE} has been blocked for .*[Tt]he process of rank 2 is gone.*")
     assert text.has(rf"  last   {SITE} of ranks 0-3 failed with RuntimeError [\d.]+ m?s earlier, after .*, {CALL}")
-    verdict = as_json.document["verdict"]
     assert (text.code, as_json.code) == (1, 1)
-    assert (verdict["kind"], verdict["ranks"], verdict["operation"], verdict["sequence"]) == (
-        "dead",
-        [2],
-        "all_reduce",
-        6,
-    )
+    verdict, ranks = as_json.document["verdict"], as_json.document["ranks"]
+    found = (verdict["kind"], verdict["ranks"], verdict["operation"], verdict["sequence"])
+    assert found == ("dead", [2], "all_reduce", 6)
     assert verdict["sentence"] in text.out
-    ranks = as_json.document["ranks"]
     assert [rank["life"] for rank in ranks] == ["dead"] * 4
     assert min(ranks, key=lambda rank: rank["last_sign_of_life"])["rank"] == 2
     for rank in (0, 1, 3):
         [inside] = [one for one in (*ranks[rank]["open"], ranks[rank]["last_finished"]) if one["sequence"] == 6]
-        assert (inside["operation"], inside["peers"], inside["call_site"]["line"]) == (
-            "all_reduce",
-            [0, 1, 2, 3],
-            CALLING_LINE,
-        )
+        found = (inside["operation"], inside["peers"], inside["call_site"]["line"])
+        assert found == ("all_reduce", [0, 1, 2, 3], CALLING_LINE)
 
 
-def test_failed(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+def test_failed(gloo_by_kernel: Callable[..., GlooJobs]) -> None:
     """The rank that raised is blamed, with its exception, and not those that were interrupted by its end."""
-    jobs, directory = directory_of(module_base, lambda: gloo("fails", reader="none"))
-    jobs.join()
-    answer = ask(module_base, "--run-dir", directory)
+    job = gloo_by_kernel("fails")
+    job.join()
+    answer = ask(job.base)
     assert answer.code == 1
     assert answer.has(rf"verdict  rank 2 ended with ValueError, and {SITE} has been blocked for .*")
     assert answer.has("rank 2  failed with ValueError  step 5 .*")
     assert answer.has("rank 0  failed with RuntimeError  step 5 .*")
 
 
-def test_two_finished_jobs(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+def test_two_finished_jobs(gloo_by_kernel: Callable[..., GlooJobs]) -> None:
     """Two jobs at once are two runs, each found by its id; both are fine; the shell completes the ids."""
-    jobs = gloo("is punctual", ranks=2, jobs=2, reader="none")
+    jobs = gloo_by_kernel("is punctual", ranks=2, jobs=2)
+    base = jobs.base
     assert [one.code for one in jobs.join()] == [0] * 4
-    listed = ask(module_base, "--list", "--json").document["runs"]
-    newest = [run for run in listed if run["state"] == "finished"]
+    listed = ask(base, "--list", "--json").document["runs"]
+    newest = listed
     assert [(run["ranks"], run["world_size"]) for run in newest] == [([0, 1], 2)] * 2
-    table = ask(module_base, "--list")
+    table = ask(base, "--list")
     for run in newest:
-        answer = ask(module_base, run["id"][:6])
+        answer = ask(base, run["id"][:6])
         assert (answer.code, answer.err) == (0, "")
         assert answer.out.startswith(f"run {run['id'][:8]}, started ")
         assert f"\n{run['directory']}\n" in answer.out
@@ -115,8 +101,8 @@ def test_two_finished_jobs(gloo: Callable[..., GlooJobs], module_base: Path) -> 
         assert re.search(
             rf" {run['id'][:8]} +[-\d]+ [:\d]+ +finished +0-1 +2 +{Path(run['directory']).name}", table.out
         )
-    assert ask(module_base).out.startswith(f"run {newest[0]['id'][:8]}, started ")
-    watched = ask(module_base, newest[1]["id"][:6], command="watch")
+    assert ask(base).out.startswith(f"run {newest[0]['id'][:8]}, started ")
+    watched = ask(base, newest[1]["id"][:6], command="watch")
     assert watched.code == 0
     assert watched.out.endswith("the job has ended: ranks 0-1 have finished\n")
 
@@ -125,4 +111,4 @@ def test_two_finished_jobs(gloo: Callable[..., GlooJobs], module_base: Path) -> 
         "COMP_WORDS": f"otel-torchdist diagnose {newest[0]['id'][:6]}",
         "COMP_CWORD": "2",
     }
-    assert ask_as_people_do(module_base, **typed).out.split() == [newest[0]["id"][:8]]
+    assert ask_as_people_do(base, **typed).out.split() == [newest[0]["id"][:8]]

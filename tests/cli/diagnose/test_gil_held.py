@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from tests.support.commands.running import Running, processes_of
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.thorough
 THRESHOLD_S = 2.5
 """The GIL must have been held for three seconds when the rank is queried, a second after the threshold."""
 LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "PyDLL(None).read" in line)
@@ -35,7 +35,7 @@ def receiver() -> Iterator[OtlpReceiver]:
 
 
 @pytest.fixture
-def job(gloo: Callable[..., GlooJobs], receiver: OtlpReceiver) -> GlooJobs:
+def job(gloo_by_kernel: Callable[..., GlooJobs], receiver: OtlpReceiver) -> GlooJobs:
     """A job of two ranks, the second of which holds its GIL, with the agent that its ranks start."""
     environ = {
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
@@ -43,15 +43,7 @@ def job(gloo: Callable[..., GlooJobs], receiver: OtlpReceiver) -> GlooJobs:
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
     }
-    return gloo("holds the GIL", ranks=2, reader="agent", environ=environ)
-
-
-@pytest.fixture
-def watch(module_base: Path) -> Iterator[Running]:
-    """`watch`, beside the agent."""
-    running = Running(module_base, "watch", "--plain", "--threshold", str(THRESHOLD_S), "--keep", "0")
-    yield running
-    running.close()
+    return gloo_by_kernel("holds the GIL", ranks=2, reader="agent", environ=environ)
 
 
 def named(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
@@ -60,8 +52,9 @@ def named(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
     return [bar for bar in bars if bar.attributes.get(semconv.STACK_SOURCE) == "signal"]
 
 
-def test_rank_that_holds_the_gil(job: GlooJobs, watch: Running, receiver: OtlpReceiver, module_base: Path) -> None:
+def test_rank_that_holds_the_gil(job: GlooJobs, start_beside: Callable[..., Running], receiver: OtlpReceiver) -> None:
     """The incident names the rank with its stack; `watch` and `diagnose` show the same, also after all were killed."""
+    watch = start_beside(job, "watch", "--plain", "--threshold", str(THRESHOLD_S), "--keep", "0")
     bar = named(receiver.wait_for(lambda spans: bool(named(spans)), 120.0))[0]
     assert (bar.attributes[semconv.CODE_FUNCTION], bar.attributes[semconv.CODE_LINE]) == ("decode_batch", LINE)
     assert bar.attributes[semconv.CODE_FILE] == str(WORKER)
@@ -71,16 +64,16 @@ def test_rank_that_holds_the_gil(job: GlooJobs, watch: Running, receiver: OtlpRe
     assert root.error is not None
     assert re.search(VERDICT, root.error)
     watch.wait_for(rf"(STALL|still): {VERDICT}{DEADLINE}$")
-    living = ask(module_base, threshold_s=THRESHOLD_S)
+    living = ask(job.base, threshold_s=THRESHOLD_S)
     assert living.has(f"verdict  {VERDICT}{DEADLINE}")
     assert living.has(STACK)
-    [stack] = [one["stack"] for one in ask(module_base, "--json").document["ranks"] if one["rank"] == 1]
+    [stack] = [one["stack"] for one in ask(job.base, "--json").document["ranks"] if one["rank"] == 1]
     assert stack["source"] == "signal"
     assert (stack["call_site"]["function"], stack["call_site"]["line"]) == ("decode_batch", LINE)
 
     job.kill()
     assert watch.end() == 0, watch.story()
-    dead = ask(module_base, threshold_s=THRESHOLD_S)
+    dead = ask(job.base, threshold_s=THRESHOLD_S)
     assert dead.has(f"verdict  {VERDICT}.*")
     assert dead.has(STACK)
-    until(lambda: not processes_of(module_base))
+    until(lambda: not processes_of(job.base))

@@ -19,6 +19,7 @@ from tests.stall.test_watch import SIZE, RankProcess
 from tests.support.commands.asking import ask
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.thorough
 THRESHOLD_S = 2.0
 
 

@@ -119,8 +119,7 @@ def job(base: Path) -> Iterator[Path]:
             )
         one.writer.beat()
         write_death(one.writer.path, Death(now_ns + rank, status=status))
-        one.reader.close()
-        one.writer.close()
+        one.close()
     yield directory
 
 

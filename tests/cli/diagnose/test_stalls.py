@@ -3,73 +3,51 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_torchdist.cli.diagnose import document
-from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.commands.asking import ask
-from tests.support.tapes.fake_tape import FakeTape
+from tests.support.tapes.fake_tape import SECOND, FakeTape
 
 SIZE = 5
-SECOND = 1_000_000_000
 WAITED_S = 12
 THRESHOLD_S = 5.0
 EVERYBODY = GroupName("0", "default_pg", tuple(range(SIZE)), 0, "gloo", True)
 SAVE = CallSiteName("save", "/home/user/evaluate.py", 7)
 
 
-class Tape(FakeTape):
-    """A rank's tape, with calls like those of `evaluate.py`."""
-
-    def enter(self, group: GroupName, sequence: int, ago_s: float, elements: int = 4) -> int:
-        """Enter an `all_reduce` this long ago; returns its number."""
-        names = self.writer.names
-        signature = names.intern(SignatureName("all_reduce", "sum", ((elements,),), ("float32",), "cpu", 1))
-        return self.writer.begin(
-            time.monotonic_ns() - round(ago_s * SECOND), 0, sequence, 16, names.intern(group), signature,
-            names.intern(SAVE), 0, -1, 0, 1, RecordKind.OPERATION, 0,
-        )  # fmt: skip
-
-    def wait_and_go_on(self, sequence: int, ago_s: float, lasts_s: float) -> None:
-        """Record an `all_reduce` that began and lasted as given."""
-        entered_ns = time.monotonic_ns() - round(ago_s * SECOND)
-        number = self.enter(EVERYBODY, sequence, ago_s)
-        self.writer.complete(number, entered_ns, entered_ns + round(lasts_s * SECOND), How.CALL)
-
-    def die(self) -> None:
-        """Send a last heartbeat and die without a final record."""
-        self.writer.beat()
-        self.reader.close()
-        self.writer.close()
-
-
 @pytest.fixture
-def tapes(base: Path) -> Iterator[list[Tape]]:
+def tapes(base: Path) -> list[FakeTape]:
     """Tapes of a job that is still alive."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
-    yield [Tape(directory, rank, SIZE) for rank in range(SIZE)]
+    return [FakeTape(directory, rank, SIZE) for rank in range(SIZE)]
 
 
-def verdict_on(base: Path, tapes: list[Tape]) -> dict[str, Any] | None:
+def enter(tape: FakeTape, sequence: int = 1, group: GroupName = EVERYBODY, elements: int = 4) -> None:
+    """Enter an `all_reduce` in which the rank has waited ever since."""
+    at = time.monotonic_ns() - WAITED_S * SECOND
+    tape.begin("all_reduce", group, at=at, sequence=sequence, elements=elements, call_site=SAVE)
+
+
+def verdict_on(base: Path, tapes: list[FakeTape]) -> dict[str, Any] | None:
     """The verdict in the document, after all ranks have died at once."""
     for tape in tapes:
         tape.die()
     return ask(base, "--json", threshold_s=THRESHOLD_S).document["verdict"]
 
 
-def all_but_one_wait(tapes: list[Tape], sequence: int = 1) -> None:
+def all_but_one_wait(tapes: list[FakeTape], sequence: int = 1) -> None:
     """All ranks wait except rank 2."""
     for tape in tapes:
         if tape is not tapes[2]:
-            tape.enter(EVERYBODY, sequence, WAITED_S)
+            enter(tape, sequence)
 
 
 def test_document_names_all_there_is() -> None:
@@ -79,10 +57,10 @@ def test_document_names_all_there_is() -> None:
         assert f"`{one.value}`" in document.__doc__
 
 
-def test_mismatch_with_many_parties(base: Path, tapes: list[Tape]) -> None:
+def test_mismatch_with_many_parties(base: Path, tapes: list[FakeTape]) -> None:
     """The document has all parties; the text lists those below the sentence that do not fit into it."""
     for tape, elements in zip(tapes, (4, 4, 5, 6, 7), strict=True):
-        tape.enter(EVERYBODY, 1, WAITED_S, elements)
+        enter(tape, elements=elements)
     verdict = verdict_on(base, tapes)
     assert verdict is not None
     assert (verdict["kind"], verdict["ranks"], verdict["circle"]) == ("mismatched", [2, 3, 4], None)
@@ -99,10 +77,10 @@ def test_mismatch_with_many_parties(base: Path, tapes: list[Tape]) -> None:
     assert "\n  and    " not in ask(base, threshold_s=THRESHOLD_S).out
 
 
-def test_mismatch_that_the_sentence_cuts_off(base: Path, tapes: list[Tape]) -> None:
+def test_mismatch_that_the_sentence_cuts_off(base: Path, tapes: list[FakeTape]) -> None:
     """If every rank disagrees with every other, three are in the sentence and two below it."""
     for tape in tapes:
-        tape.enter(EVERYBODY, 1, WAITED_S, elements=4 + tape.writer.identity.rank)
+        enter(tape, elements=4 + tape.writer.identity.rank)
     verdict = verdict_on(base, tapes)
     assert verdict is not None
     assert (verdict["ranks"], len(verdict["mismatch"]["parties"])) == ([0, 1, 2, 3, 4], SIZE)
@@ -115,12 +93,12 @@ def test_mismatch_that_the_sentence_cuts_off(base: Path, tapes: list[Tape]) -> N
     assert answer.out.count("\n  and    ") == 2
 
 
-def test_circle(base: Path, tapes: list[Tape]) -> None:
+def test_circle(base: Path, tapes: list[FakeTape]) -> None:
     """The document has every rank of the circle with the place where it waits; the text has the last two below."""
     for tape in tapes:
         rank = tape.writer.identity.rank
         pair = GroupName(str(rank + 1), f"pair_{rank}", tuple(sorted((rank, (rank + 1) % SIZE))), 0, "gloo", True)
-        tape.enter(pair, 1, WAITED_S)
+        enter(tape, group=pair)
     verdict = verdict_on(base, tapes)
     assert verdict is not None
     assert (verdict["kind"], verdict["ranks"], verdict["mismatch"]) == ("circular", [0, 1, 2, 3, 4], None)
@@ -138,80 +116,44 @@ def test_circle(base: Path, tapes: list[Tape]) -> None:
     assert answer.out.count("\n  and    ") == 2
 
 
-def nothing(tapes: list[Tape]) -> None:
-    """No rank expects anything."""
-
-
-def rank_2_expects_it(tapes: list[Tape]) -> None:
-    """Rank 2 expects it to take long."""
-    tapes[2].writer.expect_until(time.monotonic_ns() + 600 * SECOND)
-
-
-def rank_2_expected_it_until_now(tapes: list[Tape]) -> None:
-    """Rank 2 expected it to take long, until a little before now: less than the threshold ago."""
-    tapes[2].writer.expect_until(time.monotonic_ns() - SECOND)
-
-
-def rank_2_expected_less(tapes: list[Tape]) -> None:
-    """Rank 2 expected it to take long, but until much earlier."""
-    tapes[2].writer.expect_until(time.monotonic_ns() - 8 * SECOND)
-
-
-def one_of_those_expects_it(tapes: list[Tape]) -> None:
-    """One waiting rank expects it to take long; the others do not."""
-    tapes[0].writer.expect_until(time.monotonic_ns() + 600 * SECOND)
-
-
-def those_that_wait_expect_it(tapes: list[Tape]) -> None:
-    """All waiting ranks expect it to take long."""
-    for tape in tapes:
-        if tape is not tapes[2]:
-            tape.writer.expect_until(time.monotonic_ns() + 600 * SECOND)
-
-
 @pytest.mark.parametrize(
-    ("prepare", "ignored", "is_stall"),
+    ("expecting", "until_s", "ignored", "is_stall"),
     [
-        (nothing, "", True),
-        (nothing, "broadcast,evaluate.py:load", True),
-        (nothing, "broadcast,evaluate.py:save", False),
-        (nothing, "all_red*", False),
-        (rank_2_expects_it, "", False),
-        (rank_2_expected_it_until_now, "", False),
-        (rank_2_expected_less, "", True),
-        (one_of_those_expects_it, "", True),
-        (those_that_wait_expect_it, "", False),
+        pytest.param((), 0, "", True, id="nothing is expected"),
+        pytest.param((), 0, "broadcast,evaluate.py:load", True, id="others are ignored"),
+        pytest.param((), 0, "broadcast,evaluate.py:save", False, id="its line is ignored"),
+        pytest.param((), 0, "all_red*", False, id="its operation is ignored"),
+        pytest.param((2,), 600, "", False, id="rank 2 expects it"),
+        pytest.param((2,), -1, "", False, id="rank 2 has expected it until less than the threshold ago"),
+        pytest.param((2,), -8, "", True, id="rank 2 has expected it until much earlier"),
+        pytest.param((0,), 600, "", True, id="one of those that wait expects it"),
+        pytest.param((0, 1, 3, 4), 600, "", False, id="all that wait expect it"),
     ],
 )
 def test_what_was_expected_or_is_ignored(
-    base: Path,
-    tapes: list[Tape],
-    monkeypatch: pytest.MonkeyPatch,
-    prepare: Callable[[list[Tape]], None],
-    ignored: str,
-    is_stall: bool,
+    base: Path, tapes: list[FakeTape], expecting: tuple[int, ...], until_s: int, ignored: str, is_stall: bool
 ) -> None:
     """The same wait is a stall, or it is not because of an ignore pattern or because ranks expected it."""
-    monkeypatch.setenv("OTEL_PYTHON_TORCHDIST_STALL_IGNORE", ignored)
     all_but_one_wait(tapes)
-    prepare(tapes)
-    verdict = verdict_on(base, tapes)
-    answer = ask(base, threshold_s=THRESHOLD_S)
-    if is_stall:
-        assert verdict is not None
-        assert (verdict["kind"], verdict["ranks"]) == ("absent", [2])
-        assert answer.has("verdict  rank 2 has not entered all_reduce .*")
-    else:
-        assert verdict is None
-        assert answer.has("no verdict  no operation was open for longer than allowed, and no rank was left behind .*")
+    for rank in expecting:
+        tapes[rank].writer.expect_until(time.monotonic_ns() + until_s * SECOND)
+    for tape in tapes:
+        tape.die()
+    answer = ask(base, threshold_s=THRESHOLD_S, OTEL_PYTHON_TORCHDIST_STALL_IGNORE=ignored)
+    assert answer.has(
+        "verdict  rank 2 has not entered all_reduce .*"
+        if is_stall
+        else "no verdict  no operation was open for longer than allowed, and no rank was left behind .*"
+    )
 
 
-@pytest.mark.parametrize(("usually_s", "is_stall"), [(9.0, False), (0.5, True)])
-def test_call_site_that_usually_takes_long(base: Path, tapes: list[Tape], usually_s: float, is_stall: bool) -> None:
+@pytest.mark.parametrize(("usually_s", "is_stall"), [(9, False), (0.5, True)])
+def test_call_site_that_usually_takes_long(base: Path, tapes: list[FakeTape], usually_s: float, is_stall: bool) -> None:
     """A call site that took nearly as long twice before is not stalled; one that used to be quick is."""
     for tape in tapes:
-        for sequence, ago_s in ((1, 60.0), (2, 40.0)):
-            tape.wait_and_go_on(sequence, ago_s, usually_s)
+        for sequence, ago_s in ((1, 60), (2, 40)):
+            at, lasts = time.monotonic_ns() - ago_s * SECOND, round(usually_s * SECOND)
+            tape.run("all_reduce", EVERYBODY, at=at, lasts=lasts, sequence=sequence, call_site=SAVE)
     all_but_one_wait(tapes, sequence=3)
     verdict = verdict_on(base, tapes)
     assert (verdict is not None) == is_stall

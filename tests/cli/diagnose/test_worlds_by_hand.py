@@ -44,9 +44,7 @@ def jobs(base: Path) -> Path:
     for tape in (trainers[0], engine):
         WorldsFile(tape.writer.path).add(WORLD)
     for tape in (*trainers, engine):
-        tape.writer.beat()
-        tape.writer.close()
-        tape.reader.close()
+        tape.die()
     return base
 
 

@@ -32,8 +32,7 @@ def run(base: Path) -> None:
         tape = FakeTape(directory, rank, 4, RUN)
         for nth in range(1, 22):
             tape.run("broadcast" if nth == 21 else "all_reduce", at=began + nth * SECOND, lasts=1000, sequence=nth)
-        tape.reader.close()
-        tape.writer.close()
+        tape.close()
 
 
 @pytest.fixture

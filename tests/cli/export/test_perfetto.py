@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.export import perfetto
-from otel_torchdist.job.directory import job_directories
 from tests.cli.gloo_jobs import GlooJobs
 from tests.flight.made_dumps import START_NS
 from tests.support.commands.asking import Answer, ask
@@ -38,10 +37,7 @@ def job(gloo_by_kernel: Callable[..., GlooJobs]) -> GlooJobs:
 
 
 def _draw(base: Path, path: Path, *arguments: str) -> tuple[Answer, Timeline]:
-    [directory] = job_directories(base)
-    answer = ask(
-        base, "--perfetto", path, "--run-dir", directory, *arguments, command="export", threshold_s=0.5
-    )  # fmt: skip
+    answer = ask(base, "--perfetto", path, *arguments, command="export", threshold_s=0.5)
     assert answer.code == 0, answer.err
     return answer, Timeline.of(path)
 

@@ -3,59 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.names.model import CallSiteName, GroupName
 from tests.support.commands.asking import Answer, ask, ask_as_people_do
-from tests.support.tapes.fake_tape import RUN, FakeTape
+from tests.support.tapes.fake_tape import RUN, SECOND, FakeTape
 
 SIZE: Final = 3
-SECOND: Final = 1_000_000_000
 HOSTILE: Final = 'x"""\nimport subprocess\n#'
-
-
-class Tape(FakeTape):
-    """A rank's tape with hostile names."""
-
-    def enter(self, ago_s: float) -> None:
-        """Enter an `all_reduce` this long ago."""
-        names = self.writer.names
-        group = names.intern(GroupName("1", HOSTILE, tuple(range(SIZE)), 1, "gloo", True))
-        signature = names.intern(SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1))
-        site = names.intern(CallSiteName(HOSTILE, f"/home/user/{HOSTILE}.py", 7))
-        self.writer.begin(
-            time.monotonic_ns() - round(ago_s * SECOND), 0, 1, 16, group, signature, site, 0, -1, 0, 1,
-            RecordKind.OPERATION, 0,
-        )  # fmt: skip
-
-    def die(self) -> None:
-        """Send a last heartbeat and die without a final record."""
-        self.writer.beat()
-        self.reader.close()
-        self.writer.close()
+GROUP: Final = GroupName("1", HOSTILE, tuple(range(SIZE)), 1, "gloo", True)
+SITE: Final = CallSiteName(HOSTILE, f"/home/user/{HOSTILE}.py", 7)
 
 
 @pytest.fixture
-def tapes(base: Path) -> Iterator[list[Tape]]:
+def tapes(base: Path) -> list[FakeTape]:
     """Tapes of a job."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
-    yield [Tape(directory, rank, SIZE) for rank in range(SIZE)]
+    return [FakeTape(directory, rank, SIZE) for rank in range(SIZE)]
+
+
+def wait(tapes: list[FakeTape]) -> None:
+    """Have ranks wait in an `all_reduce` with hostile names."""
+    for tape in tapes:
+        tape.begin("all_reduce", GROUP, at=time.monotonic_ns() - 12 * SECOND, call_site=SITE)
+
+
+def die(tapes: list[FakeTape]) -> None:
+    """Have all die."""
+    for tape in tapes:
+        tape.die()
 
 
 @pytest.fixture
-def hung(base: Path, tapes: list[Tape]) -> Path:
+def hung(base: Path, tapes: list[FakeTape]) -> Path:
     """The base directory of a job that was killed while it waited for rank 2."""
-    for tape in tapes[:2]:
-        tape.enter(12.0)
-    for tape in tapes:
-        tape.die()
+    wait(tapes[:2])
+    die(tapes)
     return base
 
 
@@ -98,21 +86,18 @@ def test_file_that_cannot_be_written(hung: Path, tmp_path: Path) -> None:
     assert answer.err.count("\n") == 1
 
 
-def test_without_a_verdict(base: Path, tapes: list[Tape]) -> None:
+def test_without_a_verdict(base: Path, tapes: list[FakeTape]) -> None:
     """A job that does not hang has no script."""
-    for tape in tapes:
-        tape.die()
+    die(tapes)
     answer = reproduce(base)
     assert (answer.code, answer.out) == (ExitCode.NOT_REPRODUCIBLE, "")
     assert answer.err == "otel-torchdist: no script: there is no verdict: no rank held the others up for long enough\n"
 
 
-def test_verdict_without_a_script(base: Path, tapes: list[Tape]) -> None:
+def test_verdict_without_a_script(base: Path, tapes: list[FakeTape]) -> None:
     """If all ranks have entered, no call of a script can be the cause; the line says so."""
-    for tape in tapes:
-        tape.enter(12.0)
-    for tape in tapes:
-        tape.die()
+    wait(tapes)
+    die(tapes)
     answer = reproduce(base)
     assert (answer.code, answer.out) == (ExitCode.NOT_REPRODUCIBLE, "")
     assert answer.err.startswith("otel-torchdist: no script: the verdict is `transport`: all ranks have made the same")

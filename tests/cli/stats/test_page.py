@@ -19,15 +19,14 @@ PAGE = page("statistics.md")
 COMMANDS = commands_of(PAGE)
 
 
-def test_commands_work(
-    gloo: Callable[..., GlooJobs], module_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_work(gloo: Callable[..., GlooJobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command of the page prints or writes something and exits with 0."""
-    gloo("is punctual").join()
+    job = gloo("is punctual")
+    job.join()
     write(tmp_path / "dumps", late_rank())
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
-        answer = ask_as_on_page(module_base, command)
+        answer = ask_as_on_page(job.base, command)
         assert (answer.code, answer.err) == (0, ""), command
         assert "all_reduce" in answer.out or "rank" in answer.out, command
         if "--json" in command:

@@ -31,8 +31,7 @@ def job(gloo_by_kernel: Callable[..., GlooJobs]) -> GlooJobs:
 
 
 def _stats(base: Path, *arguments: str | Path) -> Answer:
-    [directory] = job_directories(base)
-    return ask(base, "--sort", "calls", "--run-dir", directory, *arguments, command="stats")
+    return ask(base, "--sort", "calls", *arguments, command="stats")
 
 
 def _row(document: dict[str, Any], operation: str, members: int = 4) -> dict[str, Any]:

@@ -27,32 +27,24 @@ TIME = r"^\d\d:\d\d:\d\d  "
 
 
 @pytest.fixture(scope="module")
-def stalled(gloo: Callable[..., GlooJobs]) -> GlooJobs:
+def stalled(gloo_by_kernel: Callable[..., GlooJobs]) -> GlooJobs:
     """A job whose rank 2 stays in `load_batch` until the gate is opened, with readers in its ranks."""
-    return gloo("is late", reader="thread")
+    return gloo_by_kernel("is late", reader="thread")
 
 
 @pytest.fixture
-def watch(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Running]]:
-    """Starts `watch` without a terminal."""
-    started: list[Running] = []
-
-    def start(*arguments: str) -> Running:
-        started.append(Running(module_base, "watch", *OPTIONS, *arguments))
-        return started[-1]
-
-    yield start
-    for running in started:
-        running.close()
+def watch(start_beside: Callable[..., Running]) -> Callable[..., Running]:
+    """Starts `watch` beside a job without a terminal."""
+    return lambda job, *arguments: start_beside(job, "watch", *OPTIONS, *arguments)
 
 
 @pytest.fixture
-def terminal(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Terminal]]:
+def terminal(stalled: GlooJobs) -> Iterator[Callable[..., Terminal]]:
     """Starts `watch` in a terminal."""
     started: list[Terminal] = []
 
     def start(is_controlling: bool = True, **environ: str) -> Terminal:
-        started.append(Terminal(module_base, "watch", *OPTIONS, environ=environ, is_controlling=is_controlling))
+        started.append(Terminal(stalled.base, "watch", *OPTIONS, environ=environ, is_controlling=is_controlling))
         return started[-1]
 
     yield start
@@ -60,9 +52,9 @@ def terminal(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Ter
         one.close()
 
 
-def test_lines(watch: Callable[..., Running]) -> None:
+def test_lines(watch: Callable[..., Running], stalled: GlooJobs) -> None:
     """Without a terminal: a line for each change and for the verdict, with the line that blocks, then a summary."""
-    running = watch()
+    running = watch(stalled)
     running.wait_for(TIME + r"found ranks? [0-3]")
     running.wait_for(TIME + r"run [0-9a-f]{8}$")
     running.wait_for(TIME + f"STALL: {VERDICT}$")
@@ -107,11 +99,12 @@ def test_terminal_is_closed(terminal: Callable[..., Terminal], is_controlling: b
     assert shown.process.wait(60) == 0
 
 
+@pytest.mark.thorough
 def test_two_watches_leave_the_job_alone(
-    watch: Callable[..., Running], stalled: GlooJobs, module_base: Path, gloo: Callable[..., GlooJobs]
+    watch: Callable[..., Running], stalled: GlooJobs, gloo_by_kernel: Callable[..., GlooJobs]
 ) -> None:
     """Two at once both see the end; if no agent reads a job, no rank is sent a request and nothing is locked."""
-    first, second = watch(), watch("--plain")
+    first, second = watch(stalled), watch(stalled, "--plain")
     for one in (first, second):
         one.wait_for(f"STALL: {VERDICT}")
     stalled.open_gate()
@@ -120,11 +113,10 @@ def test_two_watches_leave_the_job_alone(
         assert re.search(r"stall over: all_reduce \(sequence 6, default_pg\) completed after [\d.]+ s$", one.out, re.M)
         assert one.out.endswith("the job has ended: ranks 0-3 have finished\n")
     stalled.join()
-    before = set(job_directories(module_base))
-    unread = gloo("is late", ranks=2, reader="none")
-    third = watch("--keep", "0")
+    unread = gloo_by_kernel("is late", ranks=2)
+    third = watch(unread, "--keep", "0")
     third.wait_for(r"STALL: rank 1 has not entered all_reduce \(sequence 6, default_pg\)")
-    [directory] = set(job_directories(module_base)) - before
+    [directory] = job_directories(unread.base)
     tapes = [TapeReader(path) for path in tapes_in(directory)]
     assert [tape.status().request for tape in tapes] == [0, 0]
     for tape in tapes:
@@ -138,12 +130,13 @@ def test_two_watches_leave_the_job_alone(
     )
 
 
-def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo: Callable[..., GlooJobs]) -> None:
+@pytest.mark.thorough
+def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo_by_kernel: Callable[..., GlooJobs]) -> None:
     """If a rank holds the GIL and no agent queries it, `watch` shows that no Python runs, and its last operation."""
     stalled.open_gate()
     stalled.join()
-    holding = gloo("holds the GIL", ranks=2, reader="none")
-    running = watch()
+    holding = gloo_by_kernel("holds the GIL", ranks=2)
+    running = watch(holding)
     running.wait_for(
         r"still: rank 1 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; "
         rf"it was last in all_reduce, called in <module> at training\.py:{CALLING_LINE}, "

@@ -28,9 +28,9 @@ PAIR: Final = GroupName("0", "default_pg", (0, 1), 0, "gloo", True)
 TRAIN: Final = CallSiteName("train", "/home/ada/train.py", 42)
 
 
-def signature(operation: str) -> SignatureName:
+def signature(operation: str, elements: int = 4) -> SignatureName:
     """A signature of one small tensor."""
-    return SignatureName(operation, "sum", ((4,),), ("float32",), "cpu", 1)
+    return SignatureName(operation, "sum", ((elements,),), ("float32",), "cpu", 1)
 
 
 class FakeTape:
@@ -69,6 +69,7 @@ class FakeTape:
         *,
         at: int = 0,
         sequence: int = 1,
+        elements: int = 4,
         message_bytes: int = 16,
         flags: int = 0,
         kind: RecordKind = RecordKind.OPERATION,
@@ -92,7 +93,7 @@ class FakeTape:
             sequence=sequence,
             message_bytes=message_bytes,
             group=names.intern(group) if group else 0,
-            signature=names.intern(signature(operation)) if operation else 0,
+            signature=names.intern(signature(operation, elements)) if operation else 0,
             call_site=names.intern(call_site) if call_site else 0,
             label=names.intern(label) if label else 0,
             peer=peer,
@@ -118,10 +119,23 @@ class FakeTape:
         sequence: int = 1,
         message_bytes: int = 16,
         flags: int = 0,
+        call_site: CallSiteName | None = None,
     ) -> None:
         """Enter an operation and end it."""
-        number = self.begin(operation, group, at=at, sequence=sequence, message_bytes=message_bytes, flags=flags)
+        number = self.begin(
+            operation, group, at=at, sequence=sequence, message_bytes=message_bytes, flags=flags, call_site=call_site
+        )
         self.writer.complete(number, at, at + lasts, how)
+
+    def die(self) -> None:
+        """Give a last sign of life, and die without a final record."""
+        self.writer.beat()
+        self.close()
+
+    def close(self) -> None:
+        """Close its files."""
+        self.reader.close()
+        self.writer.close()
 
 
 class FollowedTape:
