@@ -29,8 +29,8 @@ ANSWER_S: Final = 5.0
 CHECK_S: Final = 0.1
 
 
-def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
-    """End the ranks, if the stall is still ongoing; returns the outcome as text."""
+def abort_ranks(stall: StalledRun, is_on: Callable[[], bool], answer_s: float = ANSWER_S) -> str:
+    """End the ranks, if the stall is ongoing, and kill those left after `answer_s`; returns the outcome as text."""
     tapes = [tape for path in tapes_in(stall.directory) if (tape := _open(path)) is not None]
     try:
         wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
@@ -38,7 +38,7 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
             return "skipped: the stall is over"
         for tape in wanted:
             _request_end(tape.path, stall.text)
-        for _ in range(round(ANSWER_S / CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
+        for _ in range(round(answer_s / CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
             if not any(tape.is_alive() for tape in wanted):
                 break
             time.sleep(CHECK_S)

@@ -15,8 +15,8 @@ TIMEOUT_S: Final = 60.0
 _SHOWN: Final = 500
 
 
-def run_command(command: str, stall: StalledRun) -> str:
-    """Run the command, without a shell; returns the outcome as text.
+def run_command(command: str, stall: StalledRun, timeout_s: float = TIMEOUT_S) -> str:
+    """Run the command, without a shell; after `timeout_s` it is killed. Returns the outcome as text.
 
     Raises:
         OSError: The command cannot be started.
@@ -34,11 +34,11 @@ def run_command(command: str, stall: StalledRun) -> str:
             start_new_session=True,  # to kill it along with its children
         )
         try:
-            process.wait(TIMEOUT_S)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"took longer than {TIMEOUT_S:g} s and was killed"
+            return f"took longer than {timeout_s:g} s and was killed"
         output.seek(max(output.seek(0, os.SEEK_END) - _SHOWN, 0))
         shown = output.read().decode(errors="replace").strip()
     return f"exited with code {process.returncode}" + (f": {shown}" if shown else "")

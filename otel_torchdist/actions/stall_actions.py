@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,7 @@ class StallActions:
         dump_dir: Path,
         callback: Callback | None = None,
         rescue_timeout_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Configure the actions.
 
@@ -45,7 +46,9 @@ class StallActions:
             dump_dir: Where bundles of evidence go.
             callback: Called too, before any action.
             rescue_timeout_s: How long a rank may take to save its state.
+            clock: Returns the monotonic time in seconds.
         """
+        self._now = clock
         self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
         self._grace_s = grace_s
         self._dump_dir = dump_dir
@@ -53,7 +56,7 @@ class StallActions:
             _logger.warning("%s: `dump` cannot write evidence there: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection)
         self._callback = callback
         self._rescue_timeout_s = rescue_timeout_s
-        self._updated_at = time.monotonic()
+        self._updated_at = clock()
         self._stood_s: dict[int, float] = {}
         self._acted: set[int] = set()
         self._on: Mapping[int, OngoingStall] = {}
@@ -70,7 +73,7 @@ class StallActions:
         """
         if not self._actions and self._callback is None:
             return
-        now = time.monotonic()
+        now = self._now()
         passed_s, self._updated_at = min(now - self._updated_at, MAX_PASS_S), now
         on = {stall.ruling.incident.trace_id: stall for stall in ongoing}
         before = self._stood_s

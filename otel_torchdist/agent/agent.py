@@ -23,7 +23,7 @@ from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.notices import Notices
 from otel_torchdist.agent.priority import Priority
-from otel_torchdist.agent.reading.memory_shares import MAX_BYTES_OF_USER
+from otel_torchdist.agent.reading.memory_shares import MemoryShares
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
@@ -74,6 +74,7 @@ class Agent:
         outputs: Callable[[], Outputs],
         priority: Priority | None = None,
         is_relayed: bool = False,
+        shares: MemoryShares | None = None,
     ) -> None:
         """Set up an agent that reads no job directory yet.
 
@@ -82,6 +83,7 @@ class Agent:
             outputs: Builds what the agent writes to.
             priority: That of this process; None if it stays as it is.
             is_relayed: Whether ranks pass on the warnings of this process; see `LogRelay`.
+            shares: See `Reader`.
         """
         self.scrapes = 0
         self.given_up: dict[Path, float] = {}
@@ -113,7 +115,15 @@ class Agent:
         archive = archive_of(config)
         self._notices = Notices(lambda: self.reader.tapes, is_relayed=is_relayed) if config.announce else None
         self.reader = Reader(
-            held, config.span_budget, self._watch, self._deaths, archive, self._feed, self._machine, self._notices
+            held,
+            config.span_budget,
+            self._watch,
+            self._deaths,
+            archive,
+            self._feed,
+            self._machine,
+            self._notices,
+            shares,
         )
         self._server: MetricsServer | None = None
 
@@ -254,7 +264,7 @@ class Agent:
             self.drop(largest)
             if time.monotonic() - self._warned_of.get(user, float("-inf")) >= WARNING_S:
                 self._warned_of[user] = time.monotonic()
-                _logger.warning(TOO_LARGE, largest, user, taken >> 20, MAX_BYTES_OF_USER >> 20, largest)
+                _logger.warning(TOO_LARGE, largest, user, taken >> 20, shares.most >> 20, largest)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
         """Stop reading a job with unusable files; one of our own user's is only reported: the rest is worth reading."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -36,13 +37,27 @@ _logger = logging.getLogger("otel_torchdist")
 class NodeWatch:
     """Runs an agent until a signal stops it."""
 
-    def __init__(self, agent: Agent, base: Path | None, keep_s: float) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        base: Path | None,
+        keep_s: float,
+        *,
+        slow: SlowScans | None = None,
+        retry_s: float = RETRY_S,
+        memory: Path = MEMORY,
+        usual_bases: re.Pattern[str] = USUAL_BASES,
+    ) -> None:
         """Take ownership of `agent`.
 
         Args:
             agent: The agent; it reads nothing yet.
             base: Where to search for job directories; in every user's usual place if None.
             keep_s: How long a job is kept after its last rank has ended.
+            slow: Counts slow scans.
+            retry_s: Time after which an unusable directory is tried again.
+            memory: Where users have their usual base directories.
+            usual_bases: Their names.
         """
         self._agent = agent
         self._base = base
@@ -51,7 +66,9 @@ class NodeWatch:
         self._live_at: dict[Path, float] = {}
         self._unseen: set[Path] = set()
         self._crowded: set[Path] = set()
-        self._slow = SlowScans()
+        self._slow = slow or SlowScans()
+        self._retry_s = retry_s
+        self._memory, self._usual_bases = memory, usual_bases
         raise_limit()
 
     def run(self, stop: StopSignals) -> None:
@@ -61,14 +78,14 @@ class NodeWatch:
             while stop.received is None:
                 if time.monotonic() - searched_at >= SEARCH_S:
                     searched_at = time.monotonic()
-                    self._search()
+                    self.search()
                 self._agent.turn()
                 self._log.update()
                 stop.wait(self._agent.reader.next_turn_s)
         finally:
             self._agent.close()
 
-    def _search(self) -> None:
+    def search(self) -> None:
         """Start reading jobs with a live rank, and stop reading those that have had none for a while."""
         now = time.monotonic()
         unseen: dict[Path, OSError] = {}
@@ -118,7 +135,7 @@ class NodeWatch:
     def _try_again(self, now: float) -> None:
         """Forget, after a while, that a directory was given up."""
         given_up = self._agent.given_up
-        for path in [path for path, since in given_up.items() if now - since > RETRY_S]:
+        for path in [path for path, since in given_up.items() if now - since > self._retry_s]:
             del given_up[path]
 
     def _has_room_for(self, directory: Path) -> bool:
@@ -180,12 +197,12 @@ class NodeWatch:
         if self._base is not None:
             return [self._base]
         try:
-            with os.scandir(MEMORY) as entries:
-                names = [one.name for one in entries if USUAL_BASES.fullmatch(one.name) and _is_directory(one)]
+            with os.scandir(self._memory) as entries:
+                names = [one.name for one in entries if self._usual_bases.fullmatch(one.name) and _is_directory(one)]
         except OSError as error:
-            unseen[MEMORY] = error
+            unseen[self._memory] = error
             return [*{directory.parent for directory in self._agent.directories}]
-        return [MEMORY / name for name in sorted(names)]
+        return [self._memory / name for name in sorted(names)]
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
@@ -201,12 +218,14 @@ SLOW_SCANS: Final = 3
 class SlowScans:
     """Counts slow scans. Those of a base directory count only if no directory in it explains them."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow_s: float = SLOW_S) -> None:
+        """Take a scan for slow that takes `slow_s`."""
+        self._slow_s = slow_s
         self._slow: Counter[Path] = Counter()
 
     def found_slow(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
         """Return the scanned directories that have now been slow too often, with the time of this scan."""
-        slow = {path for path, seconds in took_s.items() if seconds >= SLOW_S}
+        slow = {path for path, seconds in took_s.items() if seconds >= self._slow_s}
         explained = {path.parent for path in slow}
         self._slow = Counter({path: self._slow[path] + 1 for path in slow - explained})
         return {path: took_s[path] for path, scans in self._slow.items() if scans >= SLOW_SCANS}

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from typing import Final
 
 NICE: Final = 5
@@ -32,22 +33,24 @@ _THREADS: Final = "/proc/self/task"
 class Priority:
     """The priority of this process, of all its threads. Not thread-safe."""
 
-    def __init__(self, weighs_session: bool = False) -> None:
+    def __init__(self, weighs_session: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """Leave it as it is for now.
 
         Args:
             weighs_session: Whether the session of this process is weighed too. It is only if it is the agent's alone.
+            clock: Returns the monotonic time in seconds.
         """
+        self._now = clock
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
         self._policy, self._param = os.sched_getscheduler(0), os.sched_getparam(0)
-        self._urgent_s = time.monotonic()
+        self._urgent_s = clock()
         self._is_behind = False
         self._weighs_session = weighs_session and _has_own_session()
         self._is_session_behind = False
 
     def update(self, is_urgent: bool) -> None:
         """Give way to training, unless a verdict may be due soon or was a moment ago."""
-        now_s = time.monotonic()
+        now_s = self._now()
         if is_urgent:
             self._urgent_s = now_s
         is_behind = now_s - self._urgent_s >= CALM_S

@@ -33,12 +33,13 @@ class LiveJobs:
     took_s: dict[Path, float] = field(default_factory=dict[Path, float])
 
 
-def live_jobs(base: Path, without: Collection[Path] = ()) -> LiveJobs:
+def live_jobs(base: Path, without: Collection[Path] = (), most: int = MAX_TAPES) -> LiveJobs:
     """Find the job directories with a live rank.
 
     Args:
         base: The base directory.
         without: Job directories to leave out.
+        most: Tapes that are checked.
     """
     found = LiveJobs()
     began = time.monotonic()
@@ -55,15 +56,13 @@ def live_jobs(base: Path, without: Collection[Path] = ()) -> LiveJobs:
         except OSError as error:
             found.unseen[directory] = error
         found.took_s[directory] = time.monotonic() - listed_at
-    left = MAX_TAPES
+    left = most
     for directory in sorted(tapes, key=lambda one: len(tapes[one])):  # an overfull one hides only itself
         try:
             if any(map(_is_live, tapes[directory][:left])):
                 found.live.append(directory)
             elif len(tapes[directory]) > left:
-                found.unseen[directory] = OSError(
-                    errno.E2BIG, f"it and those beside it hold more than {MAX_TAPES} tapes"
-                )
+                found.unseen[directory] = OSError(errno.E2BIG, f"it and those beside it hold more than {most} tapes")
             left = max(left - len(tapes[directory]), 0)
         except OSError as error:
             found.unseen[directory] = error

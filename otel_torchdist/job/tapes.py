@@ -19,7 +19,6 @@ from otel_torchdist.tape.reading.reader import TapeReader
 MAX_WARNINGS: Final = 16
 """Warnings about the tapes of one directory, in which its owner may create more of them without end."""
 MAX_OPENED: Final = 1024
-"""Tapes opened per call; the next call opens the others."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -30,13 +29,15 @@ class LocalTapes:
     A process never opens its own tapes: closing a second descriptor would drop the lock that marks it as alive.
     """
 
-    def __init__(self, directory: Path, owner: int | None = None) -> None:
+    def __init__(self, directory: Path, owner: int | None = None, most_opened: int = MAX_OPENED) -> None:
         """Know no tape yet.
 
         Args:
             directory: The job directory.
             owner: The user who must own it and its tapes; if None, tapes may also be this process's user's.
+            most_opened: Tapes opened per call; the next call opens the others.
         """
+        self._most_opened = most_opened
         self._directory = directory
         self._owner = owner
         self._seen: set[Path] = set()
@@ -62,7 +63,7 @@ class LocalTapes:
             self._hindered(f"its tapes cannot be listed: {reason(error)}")
             return []
         self._seen.intersection_update(there)
-        waiting = [path for path in there if path not in self._seen][:MAX_OPENED]
+        waiting = [path for path in there if path not in self._seen][: self._most_opened]
         found: list[TapeReader] = []
         for place, path in enumerate(waiting):
             if most is not None and len(found) >= most:

@@ -228,8 +228,14 @@ def _events_of(found: Measured, run: RunToWatch, parts: SlowParts) -> list[Event
 class StepsOnRequest:
     """Answers other agents, which ask for the calls of some steps; one request at a time."""
 
-    def __init__(self) -> None:
-        """Know no run yet."""
+    def __init__(self, answer_s: float = ANSWER_S, child: type[Child] = Child) -> None:
+        """Know no run yet.
+
+        Args:
+            answer_s: How long an answer may take.
+            child: The process that reads the calls.
+        """
+        self._answer_s, self._child = answer_s, child
         self._tapes: dict[int, tuple[Path, ...]] = {}
         self._busy = threading.Lock()
 
@@ -243,7 +249,7 @@ class StepsOnRequest:
         if steps is None or not tapes or not self._busy.acquire(blocking=False):
             return None
         try:
-            return Child(tapes, steps).segments(ANSWER_S)
+            return self._child(tapes, steps).segments(self._answer_s)
         except ChildError as error:
             _logger.debug("no answer about steps: %s", error)
             return None

@@ -15,6 +15,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -99,7 +100,20 @@ class DeathWatch:
     Its own thread starts with the first rank.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        zombie_status: Callable[[int, int], int | None] = dead_status,
+        wait_status: Callable[[int], int | None] = pidfd.wait_status,
+        soon_ns: int = STATUS_SOON_NS,
+    ) -> None:
+        """Watch no process yet.
+
+        Args:
+            zombie_status: Returns the wait status of a pid that started at some clock tick, until it is reaped.
+            wait_status: Returns the wait status of a process, by its pidfd, once it has been reaped.
+            soon_ns: How long a death is withheld for which the kernel may still give a status.
+        """
+        self._zombie_status, self._wait_status, self._soon_ns = zombie_status, wait_status, soon_ns
         self._lock = threading.Lock()
         self._watched: dict[int, _Watched] = {}
         self._oom = OomKills()
@@ -328,9 +342,9 @@ class DeathWatch:
     def _find_cause(self, watched: _Watched) -> None:
         death, identity = watched.death, watched.identity
         assert death is not None
-        status = dead_status(identity.pid, identity.pid_start_ticks) if watched.pidfd >= 0 else None
+        status = self._zombie_status(identity.pid, identity.pid_start_ticks) if watched.pidfd >= 0 else None
         if status is None and watched.pidfd >= 0:
-            status = pidfd.wait_status(watched.pidfd)
+            status = self._wait_status(watched.pidfd)
         death = dataclasses.replace(death, status=status)
         if status is None or death.signal == _SIGKILL:
             oom = BY_CGROUP if self._oom.has_grown(watched.counter) else ""
@@ -370,14 +384,14 @@ class DeathWatch:
                 continue
             # In this order: once it has been waited for, its status is there, or never will be.
             is_released = process_start_ticks(watched.identity.pid) != watched.identity.pid_start_ticks
-            status = pidfd.wait_status(watched.pidfd)
+            status = self._wait_status(watched.pidfd)
             if status is not None:
                 keeps_oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL
                 watched.death = dataclasses.replace(death, status=status, oom=death.oom if keeps_oom else "")
                 watched.is_published = True
                 self._write(watched)
                 self._ask_for_error(watched)
-            elif is_released or now_ns - death.at_ns > STATUS_SOON_NS:
+            elif is_released or now_ns - death.at_ns > self._soon_ns:
                 watched.is_published = True
             if status is not None or is_released or now_ns - death.at_ns > STATUS_DUE_NS:
                 watched.close()

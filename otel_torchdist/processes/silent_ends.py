@@ -7,7 +7,7 @@ which is a process that a rank has started and that created a group of its own, 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from otel_torchdist.job.runs.deaths import Death, read_death
@@ -32,8 +32,14 @@ TOGETHER_S: Final = 5.0
 class SilentEnds:
     """Distinguishes deaths from clean exits, and remembers the results."""
 
-    def __init__(self, deaths: Deaths | None = None) -> None:
-        """Take the ends of processes from `deaths`, or from the files that an agent has written if it is None."""
+    def __init__(self, deaths: Deaths | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Know no end yet.
+
+        Args:
+            deaths: The ends of processes; from the files that an agent has written if None.
+            clock: Returns the monotonic time in seconds.
+        """
+        self._now = clock
         self._deaths = deaths
         self._gone_since: dict[int, float] = {}
         self._settled: dict[int, RankLife] = {}
@@ -69,9 +75,9 @@ class SilentEnds:
         helps = is_helper(tape, tapes)
         if not helps and self._has_died(tape):
             return RankLife.DEAD
-        gone_since = self._gone_since.setdefault(tape.identity.nonce, time.monotonic())
+        gone_since = self._gone_since.setdefault(tape.identity.nonce, self._now())
         deadline_s = TOGETHER_S if helps else REAPED_S
-        return RankLife.RUNNING if time.monotonic() - gone_since < deadline_s else RankLife.DEAD
+        return RankLife.RUNNING if self._now() - gone_since < deadline_s else RankLife.DEAD
 
     def has_left(self, tape: TapeReader) -> bool:
         """Whether a process exited with code 0, waiting for nothing, without recording that on its tape."""

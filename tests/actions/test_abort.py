@@ -9,9 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import pytest
-
-from otel_torchdist.actions import abort
+from otel_torchdist.actions.abort import abort_ranks
 from otel_torchdist.actions.stalled_run import StalledRun
 
 UNASKED_RANK = """
@@ -49,24 +47,22 @@ def ranks_of(stall: StalledRun, *places: str) -> Iterator[tuple[StalledRun, list
             rank.communicate()
 
 
-def test_abort_reports_ranks_that_it_could_not_end(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_reports_ranks_that_it_could_not_end(stall: StalledRun) -> None:
     """A rank that does not respond is killed, except in another PID namespace: then no end is claimed."""
-    monkeypatch.setattr(abort, "ANSWER_S", 0.2)
     with ranks_of(stall, "here", "elsewhere") as (stalled, ranks):
-        text = abort.abort_ranks(stalled, lambda: True)
+        text = abort_ranks(stalled, lambda: True, answer_s=0.2)
         assert ranks[0].wait(10) == -signal.SIGKILL
         assert ranks[1].poll() is None
     assert text.startswith("ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed")
 
 
-def test_only_the_process_that_writes_the_tape_is_killed(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_process_that_writes_the_tape_is_killed(stall: StalledRun) -> None:
     """A tape that claims the pid of another process of the same user, with the right start time, kills nothing."""
-    monkeypatch.setattr(abort, "ANSWER_S", 0.2)
     with (
         subprocess.Popen(["sleep", "60"]) as bystander,
         ranks_of(stall, "here", str(bystander.pid)) as (stalled, ranks),
     ):
-        text = abort.abort_ranks(stalled, lambda: True)
+        text = abort_ranks(stalled, lambda: True, answer_s=0.2)
         assert ranks[0].wait(10) == -signal.SIGKILL
         assert (ranks[1].poll(), bystander.poll()) == (None, None)
         bystander.kill()

@@ -6,9 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from otel_torchdist.actions import command
+from otel_torchdist.actions.command import run_command
 from otel_torchdist.actions.stalled_run import StalledRun
 
 
@@ -22,14 +20,13 @@ def test_command_learns_of_the_stall(stall: StalledRun, tmp_path: Path) -> None:
         "print(sys.argv[1], *named, stall['trace_id'])\n"
         "sys.exit(3)\n"
     )
-    said = command.run_command(f"{sys.executable} {script} '$HOME; echo'", stall)
+    said = run_command(f"{sys.executable} {script} '$HOME; echo'", stall)
     assert said == f"exited with code 3: $HOME; echo absent 2 {stall.trace_id}"
 
 
-def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_that_hangs(stall: StalledRun) -> None:
     """A command that hangs is killed in time, with the processes that it started."""
-    monkeypatch.setattr(command, "TIMEOUT_S", 0.3)
     began = time.monotonic()
-    said = command.run_command("sh -c 'sleep 60 & sleep 60'", stall)
+    said = run_command("sh -c 'sleep 60 & sleep 60'", stall, timeout_s=0.3)
     assert said == "took longer than 0.3 s and was killed"
     assert time.monotonic() - began < 10

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.actions import stall_actions
 from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.config import parse_actions
@@ -22,28 +21,26 @@ from tests.support.waiting import until
 
 
 class Clock:
-    """A clock that the test sets, in place of the module `time`."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         """The time that the test has set."""
         return self.now_s
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock() -> Clock:
     """The clock of the actions."""
-    clock = Clock()
-    monkeypatch.setattr(stall_actions, "time", clock)
-    return clock
+    return Clock()
 
 
 def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path, clock: Clock) -> None:
     """Nothing runs before the grace period; then once, however often the stall is checked; again for the next stall."""
     rung: list[StalledRun] = []
-    actions = StallActions([], 0.3, tmp_path, rung.append)
+    actions = StallActions([], 0.3, tmp_path, rung.append, clock=clock)
 
     def check_for(seconds: float, name: str) -> None:
         for _ in range(round(seconds * 100)):
@@ -67,7 +64,7 @@ def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path, c
 def test_suspension_within_the_grace(tape: TapeReader, tmp_path: Path, clock: Clock, agent_too: bool) -> None:
     """Time in which the job was suspended is not grace, whether the agent was suspended too or kept watching."""
     rung: list[StalledRun] = []
-    actions = StallActions([], 30.0, tmp_path, rung.append)
+    actions = StallActions([], 30.0, tmp_path, rung.append, clock=clock)
 
     def check_for(seconds: float, suspended: frozenset[int] = frozenset()) -> None:
         for _ in range(round(seconds * 4)):
@@ -87,13 +84,14 @@ def test_suspension_within_the_grace(tape: TapeReader, tmp_path: Path, clock: Cl
     until(lambda: rung)
 
 
-def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> None:
+def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path, clock: Clock) -> None:
     """Nothing is done about such a stall, and the grace period of the next one starts over."""
     rung: list[StalledRun] = []
-    actions = StallActions([], 0.2, tmp_path, rung.append)
+    actions = StallActions([], 0.2, tmp_path, rung.append, clock=clock)
     for _ in range(4):
         actions.start_due([ongoing(tape)], [tape])
-        time.sleep(0.1)
+        clock.now_s += 0.15
+        actions.start_due([ongoing(tape)], [tape])
         actions.start_due([], [tape])
     assert rung == []
 

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry._logs import NoOpLogger
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from otel_torchdist.agent.agent import Agent
+from otel_torchdist.config import Config
+from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.training import Training, environment
 from tests.support.commands.running import Running
 from tests.support.launch.warm_python import WarmPython
 from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.memory_sink import MemorySink
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 
 JOB = "job-0123456789abcdef"
+STRANGER = 12345
+"""Another user."""
+
+
+def quiet_outputs(serves_metrics: bool = False) -> Outputs:
+    """Outputs that only keep spans in memory."""
+    return Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics)
+
+
+def give_away(directory: Path, user: int = STRANGER) -> None:
+    """Give a directory and everything in it to a user."""
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, user, user, follow_symlinks=False)
 
 
 @pytest.fixture
@@ -30,6 +50,14 @@ def receiver() -> Iterator[OtlpReceiver]:
     """Receives the spans."""
     with OtlpReceiver(GRPC) as receiver:
         yield receiver
+
+
+@pytest.fixture
+def reading() -> Iterator[Agent]:
+    """An agent that reads nothing yet and exports only to memory."""
+    agent = Agent(Config(), quiet_outputs)
+    yield agent
+    agent.close()
 
 
 @pytest.fixture

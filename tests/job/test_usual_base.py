@@ -109,7 +109,7 @@ def test_name_that_another_user_has_taken(ranks: list[subprocess.Popen[str]], hi
     outputs = Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics=False)
     agent = Agent(Config(machine=False, critical_path=False), lambda: outputs)
     try:
-        NodeWatch(agent, None, 60.0)._search()
+        NodeWatch(agent, None, 60.0).search()
         [directory] = [one for one in agent.directories if one.parent.name.startswith(USUAL.name)]
         assert directory.parent == base
     finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
+import pytest
+
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.path_watch.findings import HELD, SlowParts, lengths_of, slow_parts_of
@@ -96,16 +98,17 @@ def test_a_rank_of_another_node_is_found_without_one_clock() -> None:
     assert [(part.kind, part.ranks) for part in slow_parts_of(found)] == [(SlowKind.RANK, (3,))]
 
 
-def test_chance_is_not_reported() -> None:
-    """In 400 paths of ranks that differ by a third, by chance alone, none is reported; single ones do have a cause."""
+@pytest.mark.parametrize("count", [100, pytest.param(400, marks=pytest.mark.thorough)])
+def test_chance_is_not_reported(count: int) -> None:
+    """In hundreds of paths of ranks that differ by chance alone none is reported, though single ones have a cause."""
     draw = random.Random(18)
     known = SlowParts()
     paths = [
         list(slow_parts_of(path_of([[draw.lognormvariate(0, 0.33) * 10 for _ in range(4)] for _ in range(STEPS)])))
-        for _ in range(400)
+        for _ in range(count)
     ]
     assert [part for nth, parts in enumerate(paths) for part in known.update(parts, 30.0 * nth)] == []
-    assert sum(bool(parts) for parts in paths) < 20
+    assert sum(bool(parts) for parts in paths) < count / 20 + 3
 
 
 def test_what_metrics_show() -> None:

@@ -58,10 +58,8 @@ def watch() -> Iterator[PathWatch]:
     until(lambda: not [one for one in threading.enumerate() if one.name == "torchdist-paths"])
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time enough for answers: what makes them has a low priority."""
-    monkeypatch.setattr("otel_torchdist.path_watch.watch.ANSWER_S", 60.0)
+PATIENT_S = 60.0
+"""Time enough for answers: what makes them has a low priority."""
 
 
 def world_at(step: int) -> WorldSnapshot:
@@ -118,9 +116,9 @@ def test_paths_take_a_bounded_share_of_a_core() -> None:
     assert not credit.is_left(1e9)
 
 
-def test_answers_to_other_agents(patient: None, tapes: tuple[Path, ...]) -> None:
+def test_answers_to_other_agents(tapes: tuple[Path, ...]) -> None:
     """Only for runs that are read here, and only to questions."""
-    steps = StepsOnRequest()
+    steps = StepsOnRequest(PATIENT_S)
     question = StepRange(50, 59).to_bytes()
     assert steps.answer(RUN, question) is None
     steps.update({RUN: tapes})
@@ -130,18 +128,19 @@ def test_answers_to_other_agents(patient: None, tapes: tuple[Path, ...]) -> None
     assert [history.rank for history in histories_in(answer, 4)] == [0, 1, 2, 3]
 
 
-def test_one_answer_at_a_time(patient: None, tapes: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_answer_at_a_time(tapes: tuple[Path, ...]) -> None:
     """Whatever another agent sends, no more than one process is started for it."""
-    steps = StepsOnRequest()
-    steps.update({RUN: tapes})
     answers: list[bytes | None] = []
-    segments = Child.segments
 
-    def after_the_others(child: Child, timeout_s: float) -> bytes:
-        until(lambda: len(answers) == 4)
-        return segments(child, timeout_s)
+    class LateChild(Child):
+        """Answers after the others."""
 
-    monkeypatch.setattr(Child, "segments", after_the_others)
+        def segments(self, timeout_s: float) -> bytes:
+            until(lambda: len(answers) == 4)
+            return super().segments(timeout_s)
+
+    steps = StepsOnRequest(PATIENT_S, LateChild)
+    steps.update({RUN: tapes})
     threads = [
         threading.Thread(target=lambda: answers.append(steps.answer(RUN, StepRange(50, 59).to_bytes())))
         for _ in range(5)
@@ -153,10 +152,10 @@ def test_one_answer_at_a_time(patient: None, tapes: tuple[Path, ...], monkeypatc
     assert sum(answer is not None for answer in answers) == 1
 
 
-def test_other_nodes_are_asked_for_the_same_steps(patient: None, tapes: tuple[Path, ...]) -> None:
+def test_other_nodes_are_asked_for_the_same_steps(tapes: tuple[Path, ...]) -> None:
     """The path is found from the calls of this node and those that the others send."""
     asked: list[tuple[int, StepRange]] = []
-    others = StepsOnRequest()
+    others = StepsOnRequest(PATIENT_S)
     others.update({RUN: tapes[2:]})
 
     def ask(run: int, steps: StepRange) -> list[NodeCalls]:
@@ -181,10 +180,12 @@ def test_a_path_that_cannot_be_found_costs_credit(tapes: tuple[Path, ...], monke
         time.sleep(0.3)
         return []
 
-    watch = PathWatch(ask, Pace(look_s=0.05, first_wait_s=0.0, credit_s=0.2))
-    for step in (20, 30, 40, 50):
+    watch = PathWatch(ask, Pace(look_s=0.01, first_wait_s=0.0, credit_s=0.2))
+    watch.update([RunToWatch(0, world_at(20), tapes)])
+    until(lambda: asked)
+    for step in (30, 40, 50):
         watch.update([RunToWatch(0, world_at(step), tapes)])
-        time.sleep(0.5)
+        time.sleep(0.2)
     watch.stop()
     assert len(asked) == 1
     assert watch.events() == []

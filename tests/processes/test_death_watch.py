@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from otel_torchdist.job.runs.deaths import BY_CGROUP, Death, death_path, read_death
-from otel_torchdist.processes import death_watch, pidfd
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.state import name_of, outlives_request
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -102,7 +101,6 @@ def test_order_causes_and_times(ranks: DyingRanks) -> None:
     assert held == [True] * 4
     killed_ns: dict[int, int] = {}
     for place, deed in ((2, signal.SIGKILL), (0, signal.SIGTERM), (3, "exit 3"), (1, signal.SIGABRT)):
-        time.sleep(0.2)
         killed_ns[place] = time.monotonic_ns()
         if isinstance(deed, str):
             stdin = processes[place].stdin
@@ -188,7 +186,7 @@ def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> 
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, monkeypatch: pytest.MonkeyPatch, shown: bool) -> None:
+def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, shown: bool) -> None:
     """A death is published together with its cause; without one it is published after a while."""
     asked: list[int] = []
 
@@ -196,12 +194,11 @@ def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, monkeypatch: pytest
         asked.append(file)
         return int(signal.SIGKILL) if shown and len(asked) > 3 else None
 
+    soon_ns = 1_000_000_000  # enough for four calls on busy cores
     # As in the moment in which a parent that has waited for a child releases it.
-    monkeypatch.setattr(death_watch, "dead_status", lambda pid, ticks: None)
-    monkeypatch.setattr(pidfd, "wait_status", status_of)
-    monkeypatch.setattr(death_watch, "STATUS_SOON_NS", 1_000_000_000)  # enough for four calls on busy cores
+    watch = DeathWatch(lambda pid, ticks: None, status_of, soon_ns)
     process = ranks.start()
-    tape, watch = TapeReader(ranks.tapes[0]), DeathWatch()
+    tape = TapeReader(ranks.tapes[0])
     nonce = tape.identity.nonce
     try:
         watch.follow(tape.path, tape.identity, tape.owner)
@@ -217,7 +214,7 @@ def test_cause_that_the_kernel_shows_late(ranks: DyingRanks, monkeypatch: pytest
     assert death.signal_name == ("SIGKILL" if shown else "")
     assert len(asked) > 3
     if not shown:
-        assert published_ns - death.at_ns >= death_watch.STATUS_SOON_NS
+        assert published_ns - death.at_ns >= soon_ns
 
 
 @pytest.mark.parametrize("command", ["", "handle", "ignore"])
@@ -238,13 +235,10 @@ def test_whether_sigterm_would_have_ended_it(ranks: DyingRanks, command: str) ->
     assert read_death(ranks.tapes[0]) == death
 
 
-def test_status_that_never_comes(ranks: DyingRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_that_never_comes(ranks: DyingRanks) -> None:
     """Before Linux 6.15 there is none once the parent has waited for its child: the death is published at once."""
-    monkeypatch.setattr(death_watch, "dead_status", lambda pid, ticks: None)
-    monkeypatch.setattr(pidfd, "wait_status", lambda file: None)
-    monkeypatch.setattr(death_watch, "STATUS_SOON_NS", 1 << 62)
     process = ranks.start()
-    tape, watch = TapeReader(ranks.tapes[0]), DeathWatch()
+    tape, watch = TapeReader(ranks.tapes[0]), DeathWatch(lambda pid, ticks: None, lambda file: None, 1 << 62)
     try:
         watch.follow(tape.path, tape.identity, tape.owner)
         process.kill()

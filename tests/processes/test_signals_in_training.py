@@ -35,6 +35,8 @@ WORKERS = Path(__file__).parent / "workers"
 THRESHOLD_S = 2.5
 PROMISE_S = 2.0
 SIGNALS = 10_000
+ASKED = 2_000
+"""How often a busy rank is asked."""
 TURNS = 5
 TITLE = "Stack (most recent call first):"
 PACE_S = 0.0001
@@ -148,6 +150,7 @@ def test_rank_that_holds_the_gil(run: Callable[..., Job], memory: Path) -> None:
         reader.close()
 
 
+@pytest.mark.thorough
 def test_many_signals_do_not_crash(run: Callable[..., Job], memory: Path) -> None:
     """A rank whose GIL is held goes on after ten thousand signals to all its threads in turn, with correct results."""
     os.mkfifo(memory / "go")
@@ -204,7 +207,7 @@ def test_busy_rank_is_left_alone(run: Callable[..., Job], memory: Path) -> None:
     target = readers[0]
     wait_for_progress(target)
     before = target.words[LiveWord.NEXT_NUMBER]
-    for _ in range(SIGNALS):
+    for _ in range(ASKED):
         target.request_stacks()
         assert ask_by_signal(target, 0) is None
     until(lambda: target.words[LiveWord.NEXT_NUMBER] > before, START_S)

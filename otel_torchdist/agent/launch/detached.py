@@ -28,7 +28,7 @@ HOLD_MS: Final = 50
 SETTLE_US: Final = 3_000
 """A thread that has just released the GIL for an `os.wait()` needs a moment to enter the kernel."""
 
-_IN_BACKGROUND: Final = (SHELL, "-c", '"$0" "$@" &')
+_IN_BACKGROUND: Final = ("-c", '"$0" "$@" &')
 _TO_DEFAULT: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores, and that everything it starts would ignore as well."""
 _THREADS: Final = "/proc/self/task"
@@ -44,9 +44,9 @@ class ChildrenAwaitedError(TorchDistError):
     """A thread of the program waits for any child, and would reap ours."""
 
 
-def has_shell() -> bool:
+def has_shell(shell: str = SHELL) -> bool:
     """Whether there is a shell; some containers have none."""
-    return os.access(SHELL, os.X_OK)
+    return os.access(shell, os.X_OK)
 
 
 def awaits_any_child() -> bool:
@@ -54,7 +54,15 @@ def awaits_any_child() -> bool:
     return _any_awaits(os.listdir(_THREADS))
 
 
-def run_detached(command: Sequence[str], environ: dict[str, str], stderr: int, timeout_s: float, last: bool) -> int:
+def run_detached(
+    command: Sequence[str],
+    environ: dict[str, str],
+    stderr: int,
+    timeout_s: float,
+    last: bool,
+    shell: str = SHELL,
+    hold_ms: int = HOLD_MS,
+) -> int:
     """Run a command in its own session; returns the session's id.
 
     Without a shell, the command itself must fork and end.
@@ -65,25 +73,27 @@ def run_detached(command: Sequence[str], environ: dict[str, str], stderr: int, t
         stderr: Its standard error; it has no other streams.
         timeout_s: The process in between is killed if it has not ended by then.
         last: Whether there is no later opportunity, because the program has ended.
+        shell: Puts the command into the background, if it is there.
+        hold_ms: How long Python's other threads are held up at most.
 
     Raises:
         ChildrenAwaitedError: The command was not started, because that would disturb the program.
         OSError: The command cannot be started.
     """
-    whole = [*_IN_BACKGROUND, *command] if has_shell() else list(command)
+    whole = [shell, *_IN_BACKGROUND, *command] if has_shell(shell) else list(command)
     actions = [
         (os.POSIX_SPAWN_DUP2, stderr, 2),  # first, because it may be 0 or 1 if the program has closed these
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
     ]
     threads = os.listdir(_THREADS)
-    with _alone():
+    with _alone(hold_ms):
         _LIBC.usleep(SETTLE_US)
         if not last and _any_awaits(threads):
             raise ChildrenAwaitedError
         # Not `subprocess`, which lets other threads run before it returns.
         process = os.posix_spawn(whole[0], whole, environ, file_actions=actions, setsid=True, setsigdef=_TO_DEFAULT)
-        is_reaped = _is_reaped_at_once(process)
+        is_reaped = _is_reaped_at_once(process, hold_ms)
     if not is_reaped:
         _reap(process, timeout_s)
     return process
@@ -96,10 +106,10 @@ def kill_session(session: int) -> None:
 
 
 @contextlib.contextmanager
-def _alone() -> Generator[None, None, None]:
+def _alone(hold_ms: int) -> Generator[None, None, None]:
     """Keep Python's other threads waiting for the GIL for a moment."""
     interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(HOLD_MS / 1000)
+    sys.setswitchinterval(hold_ms / 1000)
     time.sleep(0.0001)  # threads already waiting get the GIL first; from then on the new interval applies
     try:
         yield
@@ -130,13 +140,13 @@ def _read(path: str) -> bytes:
     return content.raw[: max(size, 0)]
 
 
-def _is_reaped_at_once(process: int) -> bool:
+def _is_reaped_at_once(process: int, hold_ms: int) -> bool:
     """Wait for a child with the GIL held; return whether it has been reaped."""
     try:
         ended = _PollFd(os.pidfd_open(process), select.POLLIN, 0)
     except OSError:  # it has already been reaped, or the kernel has no pidfds
         return False
-    _LIBC.poll(ctypes.byref(ended), 1, HOLD_MS)
+    _LIBC.poll(ctypes.byref(ended), 1, hold_ms)
     is_reaped = _LIBC.waitpid(process, None, os.WNOHANG) != 0
     os.close(ended.fd)
     return is_reaped

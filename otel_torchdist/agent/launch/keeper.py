@@ -12,6 +12,8 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -42,10 +44,27 @@ _MAX_BYTES: Final = 4096
 _logger = logging.getLogger("otel_torchdist")
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an `AgentKeeper` relies on.
+
+    Attributes:
+        spawn: Starts an agent; see `spawn_agent` for its arguments and its result.
+        awaits_any_child: Whether a thread of this process waits for any of its children.
+        clock_ns: Returns the monotonic time in nanoseconds.
+    """
+
+    spawn: Callable[[Path, Callable[[], object], bool, bool], str] = spawn_agent
+    awaits_any_child: Callable[[], bool] = awaits_any_child
+    clock_ns: Callable[[], int] = time.monotonic_ns
+
+
 class AgentKeeper:
     """Keeps an agent running for the job directory that this process records to."""
 
-    def __init__(self) -> None:
+    def __init__(self, surroundings: Surroundings | None = None) -> None:
+        """Keep none yet, in these surroundings or in those of this process."""
+        self._surroundings = surroundings or Surroundings()
         self._wanted: Path | None = None
         self._post: _Post | None = None
         self._process = os.getpid()
@@ -73,7 +92,7 @@ class AgentKeeper:
         if self._post is None or self._post.directory != wanted:
             if self._post is not None:
                 self._post.close()
-            self._post = _Post(wanted)
+            self._post = _Post(wanted, self._surroundings)
         return self._post
 
     def close(self) -> None:
@@ -102,7 +121,7 @@ def newest_start_ns(directory: Path) -> int:
 
 def start_agent(directory: Path) -> None:
     """Start an agent for ranks that have ended before they could."""
-    _Post(directory).close()
+    _Post(directory, Surroundings()).close()
 
 
 def _starts(content: bytes) -> list[int]:
@@ -117,9 +136,10 @@ class _Post:
     count: a short program that is run again and again, in the same directory, needs a new agent each time.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, surroundings: Surroundings) -> None:
         self.directory = directory
-        self._since_ns = time.monotonic_ns()
+        self._around = surroundings
+        self._since_ns = surroundings.clock_ns()
         # Closing a descriptor drops the locks that this process has on the file, so each is opened once and kept open.
         self._watch_lock = KeptFile(directory / LOCK_NAME, _FLAGS)
         self._start_lock = KeptFile(directory / START_LOCK_NAME, _FLAGS)
@@ -140,7 +160,7 @@ class _Post:
         is_read = is_locked_elsewhere(self._watch_lock.fileno())
         self._was_read |= is_read
         if self._starting_since is not None:
-            if is_read or time.monotonic() - self._starting_since > START_TIMEOUT_S:
+            if is_read or self._now_s() - self._starting_since > START_TIMEOUT_S:
                 self._starting_since = None
                 unlock(self._start_lock.fileno())
             return
@@ -149,7 +169,7 @@ class _Post:
         if is_locked_elsewhere(self._watch_lock.fileno()) or not self._may_start():
             unlock(self._start_lock.fileno())
             return
-        self._starting_since = time.monotonic()
+        self._starting_since = self._now_s()
         self._detached.clear()
         self._starting = threading.Thread(target=self._start, name="otel-torchdist-start", daemon=True)
         try:
@@ -157,6 +177,9 @@ class _Post:
         except RuntimeError:  # Python 3.12 starts no thread during shutdown, nor could one be waited for
             self._starting = None
             self._start(follows=False)
+
+    def _now_s(self) -> float:
+        return self._around.clock_ns() / 1e9
 
     def close(self) -> None:
         self._is_ending = True
@@ -170,10 +193,10 @@ class _Post:
 
     def _must_put_off(self) -> bool:
         """Whether the program is in an `os.wait()`, which would return a child of ours that it does not know."""
-        if self._is_ending or not awaits_any_child():
+        if self._is_ending or not self._around.awaits_any_child():
             self._put_off_since = None
             return False
-        now = time.monotonic()
+        now = self._now_s()
         if self._put_off_since is None:
             self._put_off_since = now
         elif now - self._put_off_since > PUT_OFF_WARNING_S:
@@ -188,7 +211,7 @@ class _Post:
     def _start(self, follows: bool = True) -> None:
         try:
             with guard.guarded("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
-                problem = spawn_agent(self.directory, self._detached.set, self._is_ending, follows)
+                problem = self._around.spawn(self.directory, self._detached.set, self._is_ending, follows)
                 if problem:
                     self._has_given_up = True
                     _logger.warning("the agent cannot be started (%s): nothing of this job is exported", problem)
@@ -197,7 +220,7 @@ class _Post:
 
     def _may_start(self) -> bool:
         """Whether it is time for another start; all ranks record the times of starts in the file that they lock."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._around.clock_ns()
         starts = _starts(os.pread(self._start_lock.fileno(), _MAX_BYTES, 0))
         since_ns = max(self._since_ns, now_ns - round(STARTS_WITHIN_S * 1e9))
         recent = [start for start in starts if since_ns <= start <= now_ns]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.launch.boot_report import BootReport
-from otel_torchdist.agent.launch.detached import has_shell, run_detached
+from otel_torchdist.agent.launch.detached import SHELL, has_shell, run_detached
 from otel_torchdist.agent.launch.interpreter import find_interpreter, interpreter_flags, module_path, why_none
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 
@@ -47,7 +47,16 @@ _AUTO_INSTRUMENTATION: Final = str(Path("opentelemetry", "instrumentation", "aut
 """Where `opentelemetry-instrument` has a `sitecustomize` that would instrument the agent as well."""
 
 
-def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = False, follows: bool = True) -> str:
+def spawn_agent(
+    directory: Path,
+    detached: Callable[[], object],
+    last: bool = False,
+    follows: bool = True,
+    *,
+    boot: str = BOOT,
+    timeout_s: float = FORK_TIMEOUT_S,
+    shell: str = SHELL,
+) -> str:
     """Start an agent for a job directory; returns when it has started or failed.
 
     Args:
@@ -55,6 +64,9 @@ def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = Fa
         detached: Called as soon as the agent no longer needs this process.
         last: Whether it must start now, because the program has ended.
         follows: Whether to wait for its first report once it no longer needs this process.
+        boot: The code that the agent runs.
+        timeout_s: An executable that has not run our code by then is given up.
+        shell: See `run_detached`.
 
     Returns:
         Why it could not be started; '' if it was.
@@ -68,12 +80,12 @@ def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = Fa
     path = [entry for entry in module_path(sys.path) if _AUTO_INSTRUMENTATION not in entry]
     try:
         with contextlib.closing(BootReport(RUNS, READY)) as report:
-            boot = BOOT if has_shell() else BOOT.replace("import os\n", FORK)
-            command = [python, *interpreter_flags(), "-c", boot, str(directory), *path]
+            code = boot if has_shell(shell) else boot.replace("import os\n", FORK)
+            command = [python, *interpreter_flags(), "-c", code, str(directory), *path]
             with report.writing_end() as stderr:
-                session = run_detached(command, _environment(), stderr, FORK_TIMEOUT_S, last)
+                session = run_detached(command, _environment(), stderr, timeout_s, last, shell)
             detached()
-            return report.problem(python, session, FORK_TIMEOUT_S) if follows else ""
+            return report.problem(python, session, timeout_s) if follows else ""
     except OSError as error:
         return str(error)
 

@@ -38,9 +38,15 @@ def footprint(tape: TapeReader, channels: int) -> int:
 
 
 class MemoryShares:
-    """The memory taken by each user's tapes. This process's own user may take any amount."""
+    """The memory taken by each user's tapes. This process's own user may take any amount.
 
-    def __init__(self) -> None:
+    Attributes:
+        most: Bytes that the tapes of another user may take.
+    """
+
+    def __init__(self, most: int = MAX_BYTES_OF_USER) -> None:
+        """Let the tapes of another user take `most` bytes."""
+        self.most = most
         self._tapes: dict[int, tuple[int, int]] = {}
         self._users: Counter[int] = Counter()
 
@@ -67,7 +73,7 @@ class MemoryShares:
 
     def is_exceeded(self, user: int) -> bool:
         """Return whether the tapes of another user take more than their share."""
-        return user != os.geteuid() and self._users[user] > MAX_BYTES_OF_USER
+        return user != os.geteuid() and self._users[user] > self.most
 
     def exceeded(self) -> list[int]:
         """Return the users whose tapes take more than their share."""

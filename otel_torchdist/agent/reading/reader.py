@@ -53,7 +53,6 @@ SHOWN_AFTER_END_S: Final = 60.0
 FLUSH_S: Final = 5.0
 ARCHIVE_FLUSH_S: Final = 2.0
 SLOW_S: Final = 1.0
-"""A turn that reads for longer than this delays verdicts: from then on tapes that are far behind are not read whole."""
 ENDING_S: Final = 1.0
 """How long a process may take to end after the kernel has released its lock."""
 
@@ -68,6 +67,7 @@ class Reader:
         incidents: Verdicts given and incidents resolved in the last turn.
         failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
         shares: What the tapes of each user take; tapes of a user whose share is exceeded are not read on.
+        slow_s: A turn that reads for longer delays verdicts: from then on tapes that are far behind are not read whole.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Reader:
         live: LiveFeed | None = None,
         machine: MachineWatch | None = None,
         announcer: Announcer | None = None,
+        shares: MemoryShares | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -92,6 +93,7 @@ class Reader:
             live: Takes what the live page shows; None if there is no page.
             machine: Reads the machine, and is stopped by its creator; None if nothing does.
             announcer: See `StallReporter`.
+            shares: Bounds what the tapes of each user take.
         """
         self._outputs = outputs
         self._archive = archive
@@ -120,7 +122,8 @@ class Reader:
         self._is_behind = False
         self._has_cut = False
         self._losses = LossLog()
-        self.shares = MemoryShares()
+        self.shares = shares or MemoryShares()
+        self.slow_s = SLOW_S
 
     @property
     def serves_metrics(self) -> bool:
@@ -263,7 +266,7 @@ class Reader:
                 self._read(nonce, now_ns)
             except Exception as error:  # one bad tape must not affect the others
                 self.failed[nonce] = error
-        self._is_behind = time.monotonic_ns() - now_ns > SLOW_S * 1e9 or (self._is_behind and self._has_cut)
+        self._is_behind = time.monotonic_ns() - now_ns > self.slow_s * 1e9 or (self._is_behind and self._has_cut)
 
     def report(self, events: Iterable[Event]) -> None:
         """Report what was found, here or elsewhere, in spans, logs and metrics."""

@@ -12,26 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from opentelemetry._logs import NoOpLogger
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent import node
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
-from otel_torchdist.config import Config
-from otel_torchdist.files.owned import open_or_create
-from otel_torchdist.job import tapes as election
-from otel_torchdist.telemetry.export.outputs import Outputs
-from tests.agent.conftest import JOB
+from otel_torchdist.job.directory import LOCK_NAME
+from otel_torchdist.job.leftovers import CHECKPOINT_NAME
+from tests.agent.conftest import JOB, give_away
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
-from tests.support.receivers.memory_sink import MemorySink
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 
-STRANGER = 12345
 OTHER_JOB = "job-00000000000000bb"
 
 
@@ -44,14 +37,6 @@ def no_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.fixture
-def reading() -> Iterator[Agent]:
-    """An agent that reads nothing yet and exports only to memory."""
-    agent = Agent(Config(), lambda: Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, False))
-    yield agent
-    agent.close()
 
 
 def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Callable[..., Running], base: Path) -> None:
@@ -92,8 +77,7 @@ def test_user_with_more_directories_than_descriptors(
 ) -> None:
     """Each directory costs a lock: another user's are read in part, and every other stall is still reported."""
     theirs = [Ranks(base / f"job-{number:016x}", 1) for number in range(12)]
-    for path in base.rglob("*"):
-        os.chown(path, STRANGER, STRANGER)
+    give_away(base)
     service = start("agent", "--watch", "--keep", "1", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="800")
     resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (64, 64))
     try:
@@ -126,21 +110,18 @@ def test_memory_that_cannot_be_listed(
     begin: Callable[..., Ranks],
     reading: Agent,
     base: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Runs being read are kept when the place where users have their bases cannot be listed; one warning each."""
-    monkeypatch.setattr(node, "MEMORY", base.parent)
-    monkeypatch.setattr(node, "USUAL_BASES", re.compile("tapes"))
     begin(1)
-    watch = NodeWatch(reading, None, 0.0)
-    watch._search()
+    watch = NodeWatch(reading, None, 0.0, memory=base.parent, usual_bases=re.compile("tapes"))
+    watch.search()
     reading.turn()
     with no_descriptors():
         for _ in range(3):
-            watch._search()
+            watch.search()
             reading.turn()
-    watch._search()
+    watch.search()
     assert reading.directories == [base / JOB]
     warnings = [record.getMessage() for record in caplog.records if "cannot be scanned" in record.getMessage()]
     assert [line.partition(" cannot")[0] for line in warnings] == [str(base.parent), str(base)]
@@ -157,24 +138,27 @@ def test_directory_that_cannot_be_taken_up(
     begin(1)
     is_broken = True
 
-    def fail(path: Path, owner: int) -> int:
-        if is_broken:
+    def fail(path: str | Path, *arguments: int, **options: int) -> int:
+        if is_broken and path == LOCK_NAME:
             raise OSError(errno.EIO, "Input/output error")
-        return open_or_create(path, owner)
+        return opens(path, *arguments, **options)
 
-    monkeypatch.setattr(election, "open_or_create", fail)
+    opens = os.open
+    monkeypatch.setattr(os, "open", fail)
     watch = NodeWatch(reading, base, 0.0)
     for _ in range(3):
-        watch._search()
+        watch.search()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         f"{base / JOB} cannot be scanned: Input/output error"
     ]
     is_broken = False
-    watch._search()
+    watch.search()
     assert reading.directories == [base / JOB]
 
 
-def test_checkpoint_without_descriptors(begin: Callable[..., Ranks], base: Path) -> None:
+def test_checkpoint_without_descriptors(
+    begin: Callable[..., Ranks], base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An unreadable checkpoint is not taken for missing: spans would be sent twice; a failed save keeps its error."""
     begin(1)
     checkpoint.save(base / JOB, Checkpoint(done=frozenset({17})))
@@ -184,12 +168,15 @@ def test_checkpoint_without_descriptors(begin: Callable[..., Ranks], base: Path)
         with pytest.raises(OSError, match="Too many open files"):
             checkpoint.save(base / JOB, Checkpoint())
     before = settled_descriptors()
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(AgentError, match=f"{JOB}: cannot be read: Too many"):
-        patch.setattr(checkpoint, "read_regular", _fail)
+
+    def fail(path: str | Path, *arguments: int, **options: int) -> int:
+        if Path(path).name == CHECKPOINT_NAME:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opens(path, *arguments, **options)
+
+    opens = os.open
+    with monkeypatch.context() as patch, pytest.raises(AgentError, match=f"{JOB}: cannot be read: Too many"):
+        patch.setattr(os, "open", fail)
         Job(base / JOB)
     assert open_descriptors() == before
     assert checkpoint.load(base / JOB) == Checkpoint(done=frozenset({17}))
-
-
-def _fail(*_: object, **__: object) -> bytes:
-    raise OSError(errno.EMFILE, "Too many open files")

@@ -30,7 +30,7 @@ def forge(writer: TapeWriter, sequence: int) -> None:
     writer.step_ended(0, now, sequence)
 
 
-@pytest.mark.parametrize("exporter", ["otlp", "torchdist_otlp_json"])
+@pytest.mark.parametrize("exporter", ["otlp", pytest.param("torchdist_otlp_json", marks=pytest.mark.thorough)])
 def test_one_warning(
     begin: Callable[..., Ranks],
     start: Callable[..., Running],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,14 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from opentelemetry._logs import NoOpLogger
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.reading.reader import Reader
-from otel_torchdist.config import Config
 from otel_torchdist.files import owned as owned_files
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.requests.stacks import stacks_path
@@ -26,15 +24,12 @@ from otel_torchdist.job.tapes import MAX_WARNINGS, LocalTapes
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget
 from otel_torchdist.tape.identity import decode_identity, encode_identity
 from otel_torchdist.tape.layout import IDENTITY_SIZE
-from otel_torchdist.telemetry.export.outputs import Outputs
-from tests.agent.conftest import JOB
+from tests.agent.conftest import JOB, give_away
 from tests.agent.training import page_of
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
-from tests.support.receivers.memory_sink import MemorySink
 from tests.support.waiting import until
 
-STRANGER = 12345
 THEIR_JOB = "job-00000000000000ee"
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -52,12 +47,6 @@ def begin_theirs(base: Path) -> Iterator[Callable[[int], Ranks]]:
     yield begin
     for job in jobs:
         job.close()
-
-
-def give_away(directory: Path) -> None:
-    """Give a directory and everything in it to the stranger."""
-    for path in (directory, *directory.rglob("*")):
-        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
 
 
 def link_the_stacks(directory: Path) -> None:
@@ -200,23 +189,20 @@ def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.records[-1].getMessage() == f"{tmp_path}: further problems with its tapes are not logged"
 
 
-def test_lock_that_is_no_file(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lock_that_is_no_file(
+    begin: Callable[..., Ranks], reading: Agent, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A job that cannot be locked is not read, and one line gives its name and the reason; the next one is read."""
-    other = Ranks(base / THEIR_JOB, 1)
-    begin(1)
-    (base / THEIR_JOB / LOCK_NAME).mkdir()
-    agent = Agent(Config(), quiet_outputs)
-    try:
-        watch = NodeWatch(agent, base, 60.0)
+    with contextlib.closing(Ranks(base / THEIR_JOB, 1)):
+        begin(1)
+        (base / THEIR_JOB / LOCK_NAME).mkdir()
+        watch = NodeWatch(reading, base, 60.0)
         for _ in range(3):
-            watch._search()
-        assert agent.directories == [base / JOB]
+            watch.search()
+        assert reading.directories == [base / JOB]
         assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
             f"{base / THEIR_JOB} is not read: Is a directory"
         ]
-    finally:
-        agent.close()
-        other.close()
 
 
 class StrayJob(Job):
@@ -227,28 +213,22 @@ class StrayJob(Job):
         raise ValueError("astray\x1b[2J")
 
 
-def quiet_outputs() -> Outputs:
-    """Outputs that only keep spans in memory."""
-    return Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics=False)
-
-
+@only_root
 def test_job_that_leads_us_astray(
-    begin: Callable[..., Ranks], begin_theirs: Callable[[int], Ranks], base: Path, caplog: pytest.LogCaptureFixture
+    begin: Callable[..., Ranks],
+    begin_theirs: Callable[[int], Ranks],
+    reading: Agent,
+    base: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An error caused by another user's job drops that job, with one line; the next one is read."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can give files away")
     begin_theirs(1)
     begin(1)
-    agent = Agent(Config(), quiet_outputs)
-    agent.add(StrayJob(base / THEIR_JOB)).add(Job(base / JOB))
-    try:
-        for _ in range(3):
-            agent.turn()
-        assert agent.directories == [base / JOB]
-        assert [tape.path.parent for tape in agent.reader.tapes] == [base / JOB]
-        [line] = [record.getMessage() for record in caplog.records if "no longer read" in record.getMessage()]
-        assert line.startswith(f"{base / THEIR_JOB} is no longer read")
-        assert line.endswith(r"ValueError: astray\x1b[2J")
-    finally:
-        agent.close()
+    reading.add(StrayJob(base / THEIR_JOB)).add(Job(base / JOB))
+    for _ in range(3):
+        reading.turn()
+    assert reading.directories == [base / JOB]
+    assert [tape.path.parent for tape in reading.reader.tapes] == [base / JOB]
+    [line] = [record.getMessage() for record in caplog.records if "no longer read" in record.getMessage()]
+    assert line.startswith(f"{base / THEIR_JOB} is no longer read")
+    assert line.endswith(r"ValueError: astray\x1b[2J")

@@ -10,24 +10,20 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from opentelemetry._logs import NoOpLogger
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent import agent as agent_module
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import Job
-from otel_torchdist.agent.reading import memory_shares
+from otel_torchdist.agent.reading.memory_shares import MAX_BYTES_OF_USER, MemoryShares, footprint
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.verdict.rules import StallRules
+from tests.agent.conftest import STRANGER, quiet_outputs
 from tests.agent.workers import many_groups
-from tests.support.receivers.memory_sink import MemorySink
 from tests.support.tapes.tapes import start
 
-STRANGER, NEIGHBOUR = 12345, 12346
+NEIGHBOUR = STRANGER + 1
 SMALL_SHARE = 8 << 20
 MANY = (4, 700, 3)
 """Tapes, groups and members that take more than that."""
@@ -53,17 +49,10 @@ def begin_tapes(base: Path) -> Iterator[Begin]:
         yield begin
 
 
-def quiet_outputs() -> Outputs:
-    """Outputs that only keep spans in memory."""
-    return Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics=False)
-
-
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+def agent() -> Iterator[Agent]:
     """An agent in which a user's share is small."""
-    for module in (memory_shares, agent_module):
-        monkeypatch.setattr(module, "MAX_BYTES_OF_USER", SMALL_SHARE)
-    agent = Agent(Config(), quiet_outputs)
+    agent = Agent(Config(), quiet_outputs, shares=MemoryShares(SMALL_SHARE))
     yield agent
     agent.close()
 
@@ -102,17 +91,14 @@ def test_new_directories_are_no_new_warnings(
     assert sum("no longer read" in text for text in caplog.messages) == 1
 
 
-def test_reading_stops_at_the_bound(begin_tapes: Begin, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_stops_at_the_bound(begin_tapes: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a share is exceeded, no further tape of that user is read: all of a job's are taken up in one turn."""
     monkeypatch.setattr(os, "geteuid", lambda: NEIGHBOUR)  # the tapes are a stranger's then
     directory = begin_tapes(1, (12, 700, 3))
-    reader = Reader(quiet_outputs(), 1_000, StallWatch(StallRules(10**10)))
-    for path in sorted(directory.glob("*.tape")):
-        reader.follow(TapeReader(path))
-    reader.turn()
+    reader = followed(directory, MemoryShares(SMALL_SHARE))
     reader.turn()
     [user] = reader.shares.exceeded()
-    one = memory_shares.footprint(reader.tapes[0], 700)
+    one = footprint(reader.tapes[0], 700)
     assert SMALL_SHARE < reader.shares.of_user(user) <= SMALL_SHARE + one
     reader.close()
 
@@ -128,10 +114,10 @@ def test_own_tapes_may_take_any_amount(begin_tapes: Begin, agent: Agent, caplog:
     assert not [text for text in caplog.messages if "no longer read" in text]
 
 
-def followed(directory: Path) -> Reader:
+def followed(directory: Path, shares: MemoryShares | None = None) -> Reader:
     """A reader that has read the tapes of a directory."""
-    reader = Reader(quiet_outputs(), 1_000, StallWatch(StallRules(10**10)))
-    for path in directory.glob("*.tape"):
+    reader = Reader(quiet_outputs(), 1_000, StallWatch(StallRules(10**10)), shares=shares)
+    for path in sorted(directory.glob("*.tape")):
         reader.follow(TapeReader(path))
     reader.turn()
     return reader
@@ -142,8 +128,8 @@ def test_honest_jobs_are_far_from_it(begin_tapes: Begin) -> None:
     large = followed(begin_tapes(1, (1, 300, 1_024)))
     usual = followed(begin_tapes(2, (1, 300, 64)))
     user = os.geteuid()
-    assert 8 * large.shares.of_user(user) < memory_shares.MAX_BYTES_OF_USER
-    assert 8 * 8 * usual.shares.of_user(user) < memory_shares.MAX_BYTES_OF_USER
+    assert 8 * large.shares.of_user(user) < MAX_BYTES_OF_USER
+    assert 8 * 8 * usual.shares.of_user(user) < MAX_BYTES_OF_USER
     for reader in (large, usual):
         reader.close()
 

@@ -6,22 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from opentelemetry._logs import NoOpLogger
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent import node
-from otel_torchdist.agent import node as slow_places
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.node import NodeWatch, SlowScans
-from otel_torchdist.config import Config
-from otel_torchdist.job import live_jobs as jobs
-from otel_torchdist.job import tapes as local_tapes
 from otel_torchdist.job.live_jobs import live_jobs
 from otel_torchdist.job.tapes import LocalTapes
-from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
 from tests.support.ranks.job_ranks import Ranks
-from tests.support.receivers.memory_sink import MemorySink
 
 FULL_JOB = "job-00000000000000ff"
 
@@ -38,30 +29,22 @@ def full(base: Path, begin: Callable[..., Ranks]) -> Iterator[Path]:
     ranks.close()
 
 
-def test_directory_that_is_slow(
-    full: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_directory_that_is_slow(full: Path, base: Path, reading: Agent, caplog: pytest.LogCaptureFixture) -> None:
     """The slow directory is given up with one line after three polls, and tried again later; the other one is read."""
     times = [live_jobs(base).took_s for _ in range(5)]  # a single one may have waited for a core
     fast, slow = (min(took_s[path] for took_s in times) for path in (base / JOB, full))
-    monkeypatch.setattr(slow_places, "SLOW_S", (fast * slow) ** 0.5)
-    agent = Agent(Config(), lambda: Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, False))
-    try:
-        watch = NodeWatch(agent, base, 60.0)
-        for _ in range(2):
-            watch._search()
-        assert set(agent.directories) == {base / JOB, full}
-        for _ in range(3):
-            watch._search()
-        assert agent.directories == [base / JOB]
-        [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert line.startswith(f"{full} is no longer read: scanning it takes ")
-        assert full not in live_jobs(base, agent.given_up).took_s
-        monkeypatch.setattr(node, "RETRY_S", 0.0)
-        watch._search()
-        assert set(agent.directories) == {base / JOB, full}
-    finally:
-        agent.close()
+    watch = NodeWatch(reading, base, 60.0, slow=SlowScans((fast * slow) ** 0.5))
+    for _ in range(2):
+        watch.search()
+    assert set(reading.directories) == {base / JOB, full}
+    for _ in range(3):
+        watch.search()
+    assert reading.directories == [base / JOB]
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith(f"{full} is no longer read: scanning it takes ")
+    assert full not in live_jobs(base, reading.given_up).took_s
+    NodeWatch(reading, base, 60.0, retry_s=0.0).search()
+    assert set(reading.directories) == {base / JOB, full}
 
 
 def test_what_is_slow() -> None:
@@ -80,24 +63,19 @@ def test_base_directory_of_a_slow_one() -> None:
     assert found == [{}, {}, {path: 1.0}, {}, {}, {base: 1.0}]
 
 
-def test_directory_full_of_tapes(
-    base: Path, begin: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_directory_full_of_tapes(base: Path, begin: Callable[..., Ranks], caplog: pytest.LogCaptureFixture) -> None:
     """More files than the limit hide no other directory; files that are not tapes are not all opened in one call."""
     begin(1)
     full = base / "job-0000000000000000"
     full.mkdir()
     for number in range(1, 41):
         (full / f"{number:016x}.tape").touch()
-    monkeypatch.setattr(jobs, "MAX_TAPES", 16)
-    found = live_jobs(base)
+    found = live_jobs(base, most=16)
     assert found.live == [base / JOB]
     assert {path: error.strerror for path, error in found.unseen.items()} == {
         full: "it and those beside it hold more than 16 tapes"
     }
-    monkeypatch.setattr(local_tapes, "MAX_OPENED", 4)
-    monkeypatch.setattr(local_tapes, "MAX_WARNINGS", 100)
-    tapes = LocalTapes(full)
+    tapes = LocalTapes(full, most_opened=4)
     counts: list[int] = []
     for _ in range(3):
         assert tapes.new(only_alive=False) == []

@@ -13,26 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from opentelemetry._logs import NoOpLogger
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.actions import abort
-from otel_torchdist.agent import node
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.config import Config, parse_actions
-from otel_torchdist.files.owned import open_or_create
-from otel_torchdist.job import tapes as election
+from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.peers import PORT_FILE, Peers, write_peers
 from otel_torchdist.job.tapes import MAX_WARNINGS
 from otel_torchdist.serving.scrape_target import ScrapeTarget
 from otel_torchdist.tape.identity import decode_identity, encode_identity, process_start_ticks
 from otel_torchdist.tape.layout import IDENTITY_SIZE
-from otel_torchdist.telemetry.export.outputs import Outputs
-from tests.agent.conftest import JOB
+from tests.agent.conftest import JOB, give_away, quiet_outputs
 from tests.support.ranks.job_ranks import Ranks
-from tests.support.receivers.memory_sink import MemorySink
 from tests.support.waiting import until
 
 STRANGER, VICTIM = 23456, 23457
@@ -41,12 +34,6 @@ OWN_RUN = 0xF00D
 ABORTED = "on stall: abort"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-
-
-def give_away(directory: Path, user: int) -> None:
-    """Give a directory and everything in it to a user."""
-    for path in (directory, *directory.rglob("*")):
-        os.chown(path, user, user, follow_symlinks=False)
 
 
 def swap_for_link(directory: Path, target: Path) -> None:
@@ -99,10 +86,10 @@ def serve(base: Path) -> Iterator[Callable[..., tuple[Agent, NodeWatch]]]:
     with contextlib.ExitStack() as stack:
 
         def serve(their_base: Path | None, serves_metrics: bool = False, **settings: object) -> tuple[Agent, NodeWatch]:
-            outputs = Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics)
-            agent = Agent(dataclasses.replace(Config(machine=False, critical_path=False), **settings), lambda: outputs)
+            config = dataclasses.replace(Config(machine=False, critical_path=False), **settings)
+            agent = Agent(config, lambda: quiet_outputs(serves_metrics))
             stack.callback(agent.close)
-            return agent, NodeWatch(agent, their_base, 60.0)
+            return agent, NodeWatch(agent, their_base, 60.0, memory=base.parent)
 
         yield serve
 
@@ -112,13 +99,14 @@ def swap_at_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Path], None
     """Swaps a job directory for a link at the moment at which a service has opened its lock."""
 
     def prepare(directory: Path, target: Path) -> None:
-        def swap(path: Path, *owner: int) -> int:
-            file = open_or_create(path, *owner)
-            if path.parent == directory:
+        def swap(path: str | Path, *arguments: int, **options: int) -> int:
+            file = opens(path, *arguments, **options)
+            if path == LOCK_NAME and os.readlink(f"/proc/self/fd/{options['dir_fd']}") == str(directory):
                 swap_for_link(directory, target)
             return file
 
-        monkeypatch.setattr(election, "open_or_create", swap)
+        opens = os.open
+        monkeypatch.setattr(os, "open", swap)
 
     return prepare
 
@@ -129,14 +117,12 @@ def test_no_process_of_another_user_is_killed(
     serve: Callable[..., tuple[Agent, NodeWatch]],
     swap_at_lock: Callable[[Path, Path], None],
     victim: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A job whose directory leads to one of root's while it is taken up is still its user's: root does not act on it.
 
     Its tapes claim a third user's process. A job of root's, which stalls a moment later, is ended as configured.
     """
-    monkeypatch.setattr(abort, "ANSWER_S", 0.2)
     caplog.set_level(logging.WARNING)
     theirs = begin_theirs()
     their_base = base.with_name(f"otel-torchdist-{STRANGER}")
@@ -145,7 +131,7 @@ def test_no_process_of_another_user_is_killed(
         claim(tape, victim.pid)
     swap_at_lock(directory, Path("/"))
     agent, watch = serve(their_base, on_stall=parse_actions("abort"), on_stall_grace=0.0, stall_timeout=0.3)
-    watch._search()
+    watch.search()
     swap_back(directory)
     theirs.send(0, "enter 1")
     with contextlib.closing(Ranks(base / JOB, 2, run=OWN_RUN)) as own:
@@ -157,7 +143,7 @@ def test_no_process_of_another_user_is_killed(
     assert victim.poll() is None
     assert len(agent.reader.ongoing) == 2
     [outcome] = [record.getMessage() for record in caplog.records if ABORTED in record.getMessage()]
-    assert outcome.startswith(f"{ABORTED} ended 2 ranks, of which rank ")
+    assert outcome == f"{ABORTED} ended 2 ranks"
 
 
 def test_no_user_chooses_where_root_listens(
@@ -176,7 +162,7 @@ def test_no_user_chooses_where_root_listens(
     ScrapeTarget(directory, STRANGER).publish("127.0.0.1", port)
     swap_at_lock(directory, Path("/"))
     agent, watch = serve(their_base, serves_metrics=True, prometheus_port=0)
-    watch._search()
+    watch.search()
     swap_back(directory)
     agent.turn()
     assert agent.directories == [directory]
@@ -195,19 +181,17 @@ def test_link_to_another_users_job(
     base: Path,
     begin_theirs: Callable[..., Ranks],
     serve: Callable[..., tuple[Agent, NodeWatch]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job directory that is swapped for a link to another user's takes over none of that user's tapes."""
-    monkeypatch.setattr(node, "MEMORY", base.parent)
     begin_theirs(STRANGER, size=1)
     agent, watch = serve(None)
-    watch._search()
+    watch.search()
     agent.turn()
     [directory] = agent.directories
     begin_theirs(VICTIM, JOB)
     swap_for_link(directory, base.with_name(f"otel-torchdist-{VICTIM}") / JOB)
     agent.turn()
-    watch._search()
+    watch.search()
     agent.turn()
     found = {(tape.owner, tape.path.parent.parent.name) for tape in agent.reader.tapes}
     assert found == {(user, f"otel-torchdist-{user}") for user in (STRANGER, VICTIM)}
@@ -218,21 +202,19 @@ def test_base_directory_that_leads_to_another_users(
     base: Path,
     begin_theirs: Callable[..., Ranks],
     serve: Callable[..., tuple[Agent, NodeWatch]],
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The same holds for a link in place of the base directory: one warning names whose the job directory now is."""
-    monkeypatch.setattr(node, "MEMORY", base.parent)
     begin_theirs(STRANGER, JOB, size=1)
     agent, watch = serve(None)
-    watch._search()
+    watch.search()
     agent.turn()
     [directory] = agent.directories
     begin_theirs(VICTIM, JOB)
     swap_for_link(directory.parent, base.with_name(f"otel-torchdist-{VICTIM}"))
     for _ in range(2):
         agent.turn()
-    watch._search()
+    watch.search()
     agent.turn()
     found = {(tape.owner, tape.path.parent.parent.name) for tape in agent.reader.tapes}
     assert found == {(user, f"otel-torchdist-{user}") for user in (STRANGER, VICTIM)}

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.launch import keeper
-from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper
+from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper, Surroundings
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import START_LOCK_NAME
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
@@ -34,10 +33,6 @@ class Clock:
 
     seconds: float = 1000.0
 
-    def monotonic(self) -> float:
-        """The time in seconds."""
-        return self.seconds
-
     def monotonic_ns(self) -> int:
         """The time in nanoseconds."""
         return int(self.seconds * 1e9)
@@ -50,11 +45,13 @@ class Starts:
     Attributes:
         at: Times at which an agent was started.
         problem: What a start returns.
+        is_put_off: Whether the program waits for any of its children.
     """
 
     clock: Clock
     at: list[float] = field(default_factory=list[float])
     problem: str = ""
+    is_put_off: bool = False
 
     def start(self, directory: Path, detached: Callable[[], object], last: bool, follows: bool) -> str:
         """Record a start."""
@@ -62,21 +59,21 @@ class Starts:
         detached()
         return self.problem
 
+    def keeper(self) -> AgentKeeper:
+        """A keeper that starts agents here."""
+        return AgentKeeper(Surroundings(self.start, lambda: self.is_put_off, self.clock.monotonic_ns))
+
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
+def starts() -> Starts:
     """Records the starts."""
-    clock = Clock()
-    starts = Starts(clock)
-    monkeypatch.setattr(keeper, "time", clock)
-    monkeypatch.setattr(keeper, "spawn_agent", starts.start)
-    return starts
+    return Starts(Clock())
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[AgentKeeper]:
+def kept(starts: Starts, tmp_path: Path) -> Iterator[AgentKeeper]:
     """A keeper of a job directory."""
-    keeper = AgentKeeper()
+    keeper = starts.keeper()
     keeper.keep(tmp_path)
     yield keeper
     keeper.close()
@@ -112,7 +109,7 @@ def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog:
 def test_programs_that_follow_each_other_get_an_agent_each(starts: Starts, tmp_path: Path) -> None:
     """Only the starts of the same program count: many short ones may use one job directory, one after the other."""
     for nth in range(2 * MAX_STARTS):
-        keeper = AgentKeeper()
+        keeper = starts.keeper()
         keeper.keep(tmp_path)
         look(keeper, starts, 1)
         keeper.close()
@@ -163,11 +160,10 @@ def test_one_rank_of_many_starts_it(starts: Starts, tmp_path: Path, kept: AgentK
     assert len(starts.at) == 1
 
 
-@pytest.mark.usefixtures("starts")
-def test_files_are_closed(tmp_path: Path) -> None:
+def test_files_are_closed(starts: Starts, tmp_path: Path) -> None:
     """A keeper that moves on to another directory, or ends, leaves no descriptor open."""
     before = settled_descriptors()
-    kept = AgentKeeper()
+    kept = starts.keeper()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         kept.keep(tmp_path / name)
@@ -177,15 +173,15 @@ def test_files_are_closed(tmp_path: Path) -> None:
 
 
 def test_a_program_that_waits_for_its_children_is_left_alone(
-    kept: AgentKeeper, starts: Starts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While the program is in an `os.wait()` no agent is started; after half a minute one warning gives the reason."""
-    monkeypatch.setattr(keeper, "awaits_any_child", lambda: True)
+    starts.is_put_off = True
     look(kept, starts, 200)
     assert starts.at == []
     [warning] = caplog.records
     assert "while this process waits for any of its children (os.wait)" in warning.getMessage()
-    monkeypatch.setattr(keeper, "awaits_any_child", lambda: False)
+    starts.is_put_off = False
     look(kept, starts, 1)
     assert len(starts.at) == 1
 

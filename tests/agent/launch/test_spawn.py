@@ -14,24 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.launch import boot_report, detached, spawn
+from otel_torchdist.agent.launch import boot_report
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child, run_detached
 from otel_torchdist.agent.launch.interpreter import find_interpreter, module_path, why_none
-from otel_torchdist.agent.launch.spawn import spawn_agent
+from otel_torchdist.agent.launch.spawn import BOOT, spawn_agent
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 from tests.support.waiting import until
 
 INSTALLED = f"{sys.exec_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 
+ENDS_AT_ONCE = BOOT.replace("main(sys.argv[1])", "")
+"""An agent that ends once it has found its modules: the tests check how it gets there."""
+
+
 def nothing() -> None:
     """Do nothing; called when the agent is on its own."""
-
-
-@pytest.fixture
-def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that ends once it has found its modules: the tests check how it gets there."""
-    monkeypatch.setattr(spawn, "BOOT", spawn.BOOT.replace("main(sys.argv[1])", ""))
 
 
 @pytest.mark.parametrize(
@@ -96,42 +94,38 @@ def test_the_standard_library_comes_first() -> None:
     assert module_path(["/my/script", library, "/my/packages"]) == [library, "/my/script", "/my/packages"]
 
 
-@pytest.mark.usefixtures("no_agent")
 def test_modules_in_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The user's files with the names of Python's modules do not keep the agent from starting."""
     for name in ("json", "os", "re", "enum", "encodings", "queue", "opentelemetry"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('mine')")
     monkeypatch.chdir(tmp_path)
-    assert spawn_agent(tmp_path, nothing) == ""
+    assert spawn_agent(tmp_path, nothing, boot=ENDS_AT_ONCE) == ""
 
 
-@pytest.mark.usefixtures("no_agent")
 def test_a_path_that_is_not_utf8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Folders of any name are found by the agent too, in whatever locale it starts."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xc3\xa9")
     os.mkdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("LC_ALL", "C")
-    assert spawn_agent(Path(folder), nothing) == ""
+    assert spawn_agent(Path(folder), nothing, boot=ENDS_AT_ONCE) == ""
 
 
 @pytest.mark.parametrize("flags", [["-I", "-X", "utf8"], ["-E", "-s", "-B"], ["-W", "error"]])
 def test_flags_of_the_interpreter(flags: list[str], tmp_path: Path) -> None:
     """However Python was started, the agent finds its modules."""
     script = "import sys; sys.path[:] = eval(sys.argv[1]); from otel_torchdist.agent.launch import spawn\n"
-    script += "spawn.BOOT = spawn.BOOT.replace('main(sys.argv[1])', '')\n"
-    script += f"print(spawn.spawn_agent({str(tmp_path)!r}, lambda: None) or 'started')"
-    command = [sys.executable, *flags, "-c", script, repr(sys.path)]
+    script += f"print(spawn.spawn_agent({str(tmp_path)!r}, lambda: None, boot=sys.argv[2]) or 'started')"
+    command = [sys.executable, *flags, "-c", script, repr(sys.path), ENDS_AT_ONCE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.stdout == "started\n", done.stderr
 
 
 def test_why_an_agent_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The reason why the agent's modules cannot be found is reported, not lost."""
-    monkeypatch.setattr(
-        spawn, "module_path", lambda path: [entry for entry in module_path(path) if "site-packages" not in entry]
-    )
-    assert "ModuleNotFoundError" in spawn_agent(tmp_path, nothing)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [entry for entry in sys.path if "site-packages" not in entry])
+        assert "ModuleNotFoundError" in spawn_agent(tmp_path, nothing)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert "not found" in spawn_agent(tmp_path, nothing)
 
@@ -142,30 +136,25 @@ def test_no_interpreter_in_spite_of_its_name(monkeypatch: pytest.MonkeyPatch, tm
     application.write_text(f'#!/bin/sh\necho "$$ $OTEL_PYTHON_TORCHDIST_ENABLED" >> {seen}\nexec sleep 60\n')
     application.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(application))
-    monkeypatch.setattr(spawn, "FORK_TIMEOUT_S", 1.0)
     monkeypatch.setenv("OTEL_PYTHON_TORCHDIST_ENABLED", "true")
-    assert "did not start within 1 s" in spawn_agent(tmp_path, nothing)
+    assert "did not start within 1 s" in spawn_agent(tmp_path, nothing, timeout_s=1.0)
     [line] = seen.read_text().splitlines()
     process, enabled = line.split()
     assert enabled == "false"
     until(lambda: not Path(f"/proc/{process}").exists(), what="it was not killed")
 
 
-@pytest.mark.usefixtures("no_agent")
-def test_without_a_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_shell(tmp_path: Path) -> None:
     """In a container without a shell Python itself forks."""
-    monkeypatch.setattr(detached, "SHELL", "/nowhere/sh")
-    assert spawn_agent(tmp_path, nothing) == ""
+    assert spawn_agent(tmp_path, nothing, boot=ENDS_AT_ONCE, shell="/nowhere/sh") == ""
 
 
-@pytest.mark.usefixtures("no_agent")
-def test_descriptors_stay_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_descriptors_stay_here(tmp_path: Path) -> None:
     """A socket that a library opened without "close on exec" is not held by the agent; nor is its report's pipe."""
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     before = settled_descriptors()
-    monkeypatch.setattr(spawn, "BOOT", spawn.BOOT + "import time; time.sleep(5)")
-    assert spawn_agent(tmp_path, nothing) == ""
+    assert spawn_agent(tmp_path, nothing, boot=f"{ENDS_AT_ONCE}import time; time.sleep(5)") == ""
     assert open_descriptors() == before
     os.close(writing)
     os.set_blocking(reading, False)
@@ -193,15 +182,15 @@ def reaped() -> Iterator[list[int]]:
     signal.signal(signal.SIGCHLD, before)
 
 
-def test_a_handler_does_not_meet_our_child(reaped: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_does_not_meet_our_child(reaped: list[int]) -> None:
     """A handler that reaps whatever has ended hardly ever reaps our child."""
-    monkeypatch.setattr(detached, "HOLD_MS", 5_000)  # a busy machine needs longer for a child than others are held up
     starts = 10
     ended = threading.Event()
 
     def run() -> None:
         for _ in range(starts):
-            run_detached(["/bin/true"], {}, 2, 30.0, last=False)
+            # A busy machine needs longer for a child than others are held up.
+            run_detached(["/bin/true"], {}, 2, 30.0, last=False, hold_ms=5_000)
         ended.set()
 
     threading.Thread(target=run).start()
@@ -238,11 +227,8 @@ def test_waiting_for_one_child_puts_nothing_off() -> None:
         waiting.join()
 
 
-def test_a_report_that_is_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_report_that_is_long(tmp_path: Path) -> None:
     """Megabytes of warnings neither block the agent's start nor stay in memory."""
     noise = "for _ in range(100_000): sys.stderr.write('noise, noise\\n')\n"
-    monkeypatch.setattr(
-        spawn, "BOOT", spawn.BOOT.replace("from otel", noise + "from otel").replace("main(sys.argv[1])", "")
-    )
-    assert spawn_agent(tmp_path, nothing) == ""
+    assert spawn_agent(tmp_path, nothing, boot=ENDS_AT_ONCE.replace("from otel", noise + "from otel")) == ""
     assert boot_report.KEPT_BYTES < 100_000

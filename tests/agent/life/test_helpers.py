@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +12,7 @@ import pytest
 
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.runs.lives import RankLife
-from otel_torchdist.processes import silent_ends
-from otel_torchdist.processes.silent_ends import SilentEnds
+from otel_torchdist.processes.silent_ends import REAPED_S, TOGETHER_S, SilentEnds
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.support.commands.asking import ask
@@ -106,19 +105,17 @@ def test_helper_that_hangs(
     ranks.exit()
 
 
-def test_how_helpers_end(
-    begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_helpers_end(begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]]) -> None:
     """A helper that is gone before its rank is dead, after a moment in which the rank might have followed."""
-    monkeypatch.setattr(silent_ends, "TOGETHER_S", 0.2)
+    now_s = [0.0]
     ranks = begin(1)
     ranks.send(0, "helper 0")
-    lives = SilentEnds()
+    lives = SilentEnds(clock=lambda: now_s[0])
     both = tapes()
     assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING] * 2
     ranks.send(0, "helper gone")
     assert lives.life_of(both[1], both) is RankLife.RUNNING
-    time.sleep(0.25)
+    now_s[0] += TOGETHER_S
     assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING, RankLife.DEAD]
     ranks.exit()
     assert [lives.life_of(tape, both) for tape in both] == [RankLife.FINISHED, RankLife.DEAD]
@@ -129,19 +126,19 @@ def test_helper_that_goes_with_its_rank(
     begin: Callable[..., Ranks],
     tapes: Callable[[], list[TapeReader]],
     base: Path,
-    monkeypatch: pytest.MonkeyPatch,
     sequence: int,
     life: RankLife,
 ) -> None:
     """However the rank ended, an idle helper has ended with it, and one that was in an operation has died."""
-    monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
     ranks = begin(1)
     ranks.send(0, f"helper {sequence}")
     both = tapes()
     assert [bool(tape.open_operations()) for tape in both] == [False, bool(sequence)]
     ranks.kill(0)
     until(lambda: not both[1].is_alive())
-    assert [SilentEnds().life_of(tape, both) for tape in both] == [RankLife.DEAD, life]
+    moments_s = itertools.count(0.0, REAPED_S)
+    lives = SilentEnds(clock=lambda: next(moments_s))
+    assert [[lives.life_of(tape, both) for tape in both] for _ in range(2)][1] == [RankLife.DEAD, life]
     [helper] = ask(base, "--json").document["helpers"]
     assert helper["ranks"][0]["life"] == life.value
     assert (helper["problem"], ask(base).code) == (life is RankLife.DEAD, 1)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from otel_torchdist import semconv
 from tests.agent.training import RANKS, Training
+from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until, waited_for_a_core_s
 
@@ -36,8 +42,13 @@ def count_on(page: str, operation: str) -> list[int]:
     return sorted(int(float(line.rpartition(" ")[2])) for line in lines if f'operation="{operation}"' in line)
 
 
-def test_from_first_group_to_last_scrape(training: Training) -> None:
-    """An agent answers soon after the first group, on one port for both ranks; exports all spans; ends once scraped."""
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_from_first_group_to_last_scrape(train: Callable[..., Training], kernel: str) -> None:
+    """An agent answers soon after the first group, on one port for both ranks; exports all spans; ends once scraped.
+
+    Spans and metrics say the same with both kernels, whether ends are seen in calls or in callbacks.
+    """
+    training = train(environ=environ_of(kernel))
     joined = training.joined_at()
     until(training.scrape)
     took_s = training.served_at() - joined
@@ -50,10 +61,16 @@ def test_from_first_group_to_last_scrape(training: Training) -> None:
     until(lambda: len(count_on(training.scrape(), "all_reduce")) == RANKS)
 
     steps = training.end()
-    until(lambda: count_on(training.scrape(), "all_reduce") == [steps] * RANKS)
+    page = until(lambda: page if count_on(page := training.scrape(), "all_reduce") == [steps] * RANKS else "")
     until(training.scraped_to_the_end)
     assert training.target() == ""
+    assert re.findall(r'^torchdist_capture_info\{kernel="(\w+)"', page, re.MULTILINE) == [kernel] * RANKS
+    timed = re.findall(r'^torchdist_timed_operations_total\{.*operation="all_reduce".* ([\d.]+)$', page, re.MULTILINE)
+    assert [float(count) for count in timed] == [steps] * RANKS
     spans = training.receiver.spans()
+    reduced = [span.attributes for span in spans if span.name == "all_reduce"]
+    assert ("callback" in {found[semconv.COMPLETION] for found in reduced}) == (kernel == "native")
+    assert {found[semconv.COMPLETION_RESOLUTION] for found in reduced} == {0.0}
     check_once_without_orphans(spans)
     assert recorded(spans, "all_reduce") == recorded(spans, "broadcast") == dict.fromkeys(range(RANKS), steps)
     assert recorded(spans, "barrier") == dict.fromkeys(range(RANKS), 1)
@@ -70,13 +87,12 @@ def test_agent_that_dies_is_started_again(training: Training) -> None:
     training.joined_at()
     until(training.scrape)
     target = training.target()
-    for _ in range(2):
-        seen = count_on(until(training.scrape), "all_reduce")
-        agent = training.agent()
-        os.kill(agent, signal.SIGKILL)
-        until(lambda agent=agent: training.agents() not in ([], [agent]))
-        assert count_on(until(training.scrape), "all_reduce") >= seen
-        assert training.target() == target
+    seen = count_on(until(training.scrape), "all_reduce")
+    agent = training.agent()
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: training.agents() not in ([], [agent]))
+    assert count_on(until(training.scrape), "all_reduce") >= seen
+    assert training.target() == target
     steps = training.end()
     until(lambda: count_on(training.scrape(), "all_reduce") == [steps] * RANKS)
     until(training.scraped_to_the_end)

@@ -62,7 +62,8 @@ def test_exit_codes(base: Path, agent: Callable[..., Running], ranks: list[subpr
         stdin.flush()
         running.wait_for(rf"rank {rank} {fate}$")
         # The line may come a turn before the page shows the same.
-        up = until(lambda left=len(FATES) - rank: up if (up := up_on(page_of(base))).count("} 1.0") == left else "")
+        alive = len(ranks) - 1 - rank
+        up = until(lambda alive=alive: up if (up := up_on(page_of(base))).count("} 1.0") == alive else "")
         failed |= set() if command.endswith("0") else {rank}
         assert {int(line.partition('rank="')[2][0]) for line in up.splitlines() if line.endswith(" 0.0")} == failed
         assert (running.out.count("is dead") > deaths) == fate.startswith("is dead")

@@ -11,7 +11,6 @@ import pytest
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent.reading import reader as reader_module
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -113,15 +112,14 @@ def check_account(burst: Burst, calls: int) -> None:
     assert group.started_sequence == calls
 
 
-@pytest.mark.parametrize("slow_s", [reader_module.SLOW_S, 0.0], ids=["in time", "behind"])
-def test_what_is_not_read_is_counted(
-    burst: Burst, slow_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize("slow_s", [60.0, 0.0], ids=["in time", "behind"])
+def test_what_is_not_read_is_counted(burst: Burst, slow_s: float, caplog: pytest.LogCaptureFixture) -> None:
     """Between two turns the rank laps the ring: what is lost is counted, spans keep to the budget, one warning says so.
 
     A reader that falls behind reads an eighth of the ring a turn; the account is the same.
     """
-    monkeypatch.setattr(reader_module, "SLOW_S", slow_s)
+    burst.reader.slow_s = slow_s
     before = 0
     with caplog.at_level(logging.WARNING, "otel_torchdist"):
         for turn in range(TURNS):
@@ -140,9 +138,9 @@ def test_what_is_not_read_is_counted(
     assert warning.startswith("rank 0 records operations faster than they can be read: ")
 
 
-def test_an_open_operation_is_never_passed_over(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_operation_is_never_passed_over(burst: Burst) -> None:
     """An operation that another thread's calls have left far behind is seen as in flight, and its end is, too."""
-    monkeypatch.setattr(reader_module, "SLOW_S", 0.0)
+    burst.reader.slow_s = 0.0
     burst.send(f"burst {QUARTER}")
     burst.reader.turn()
     burst.send("hang")
@@ -161,13 +159,13 @@ def test_an_open_operation_is_never_passed_over(burst: Burst, monkeypatch: pytes
 
 
 @pytest.mark.thorough
-def test_a_reader_catches_up(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_catches_up(burst: Burst) -> None:
     """As soon as the rank is slow enough again, every record is read."""
-    monkeypatch.setattr(reader_module, "SLOW_S", 0.0)
+    burst.reader.slow_s = 0.0
     for _ in range(3):
         burst.send(f"burst {QUARTER}")
         burst.reader.turn()
-    monkeypatch.setattr(reader_module, "SLOW_S", math.inf)
+    burst.reader.slow_s = math.inf
     burst.send("burst 2000")
     burst.reader.turn()
     lost = burst.shown.records_lost

@@ -13,9 +13,12 @@ import pytest
 
 from otel_torchdist.archive.reading import runs_in
 from otel_torchdist.history.tapes import history_of
+from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.training import RANKS, WORKERS, Training, environment
 from tests.archive.opened import histories_in, times_archived
+from tests.support.native.native_library import environ_of
+from tests.support.tapes.recorded import read_tapes
 from tests.support.waiting import until
 
 NO_READER = {"OTEL_PYTHON_TORCHDIST_READER": "none"}
@@ -95,16 +98,16 @@ def test_both_killed_at_once(train: Callable[..., Training], tmp_path: Path) -> 
     check_like_tapes(training.base, archive)
 
 
-def test_agent_and_threads_by_themselves(train: Callable[..., Training], tmp_path: Path) -> None:
-    """The setting alone is enough, for the agent that ranks start and for threads of the ranks."""
-    for home in ("agent", "thread"):
-        archive = tmp_path / home
-        training = train(environ={ARCHIVE: str(archive), "OTEL_PYTHON_TORCHDIST_READER": home,
-                                  "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"})  # fmt: skip
-        training.joined_at()
-        assert training.end() > 0
-        until(lambda training=training: not training.agents())
-        check_like_tapes(training.base, archive)
-        training.close()
-        for tape in training.base.rglob("*.tape"):
-            tape.unlink()
+@pytest.mark.parametrize(("home", "kernel"), [("agent", "native"), ("thread", "python")])
+def test_agent_and_threads_by_themselves(
+    train: Callable[..., Training], tmp_path: Path, home: str, kernel: str
+) -> None:
+    """The setting alone is enough, for the agent that ranks start and for threads of the ranks, with both kernels."""
+    archive = tmp_path / home
+    environ = {"OTEL_PYTHON_TORCHDIST_READER": home, "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"}
+    training = train(environ={ARCHIVE: str(archive), **environ, **environ_of(kernel)})
+    training.joined_at()
+    assert training.end() > 0
+    until(lambda: not training.agents())
+    check_like_tapes(training.base, archive)
+    assert {tape.identity.kernel for tape in read_tapes(training.base)} == {Kernel[kernel.upper()]}

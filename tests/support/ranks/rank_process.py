@@ -1,5 +1,7 @@
 """A rank as a process: writes a real tape as commanded on its standard input, and answers requests for its stacks.
 
+It ends when it is asked to.
+
 Commands, one per line, each acknowledged with `ok`: `enter <sequence>`, `end`, `load` (stays in `load_batch` until the
 next line), `step <sequence>` (the step of that operation is over), `many <count>` (that many operations, each a step of
 its own), `half` (is interrupted while writing a record), `clock <seconds>` (the wall clock is set, for this process),
@@ -19,6 +21,7 @@ import time
 from pathlib import Path
 
 from otel_torchdist.job.ancestry import parent_tape
+from otel_torchdist.job.requests.abort import abort_path
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
@@ -50,6 +53,8 @@ class Rank:
     def _beat(self) -> None:
         while True:
             self.tape.beat()
+            if abort_path(self.tape.path).exists():
+                os._exit(1)
             request = self.tape.pending_request()
             if request:
                 with contextlib.suppress(PermissionError):  # a test has given the directory away: we are root still
