@@ -5,14 +5,13 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from otel_torchdist import autoload, guard
+from otel_torchdist import autoload
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
@@ -51,7 +50,6 @@ class Instrumentor(types.ModuleType):
 def contained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behave as in production: an error of ours is logged, the first of its place with the traceback."""
     monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
-    monkeypatch.setattr(guard, "_errors", guard.ErrorLog())
 
 
 @pytest.fixture
@@ -73,8 +71,7 @@ def create_group() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """The output of a program, as lines."""
 
     out: list[str]
@@ -83,14 +80,8 @@ class Output:
 
 def python(code: str, **environ: str) -> Output:
     """Run a program that imports torch as a user's would, and leave out what gloo prints by itself."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command, variables = [sys.executable, "-c", code], {**os.environ, **environ}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     out = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
     return Output(out, done.stderr.splitlines())
@@ -138,12 +129,14 @@ for _ in range(2):
     assert done.err == ["OTEL_PYTHON_TORCHDIST_ENABLED='1' is not true or false: using false"]
 
 
+@pytest.mark.thorough
 def test_torch_without_entry_points() -> None:
     """``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps us out altogether."""
     done = python(f"import torch; {LIST_OURS}", OTEL_PYTHON_TORCHDIST_ENABLED="true", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done == Output(out=[""], err=[])
 
 
+@pytest.mark.thorough
 def test_torchrun_itself_is_untouched() -> None:
     """Under torchrun the worker switches on with its group; torchrun itself loads only what follows its nodes."""
     worker = (
@@ -285,6 +278,7 @@ assert os.wait()[1] == 0
     assert python(code, OTEL_PYTHON_TORCHDIST_ENABLED="true").out == ["child"]
 
 
+@pytest.mark.thorough
 def test_late_import_of_c10d() -> None:
     """Where ``import torch`` does not import torch.distributed, we wait for it silently."""
     code = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import otel_torchdist
@@ -14,15 +14,18 @@ from otel_torchdist import errors
 PACKAGE = Path(otel_torchdist.__file__).parent
 
 
-def exceptions() -> Iterator[tuple[str, str, list[str]]]:
+@functools.cache
+def exceptions() -> list[tuple[str, str, list[str]]]:
     """Name, module and base classes of each exception class in the sources, also of classes in functions."""
+    found: list[tuple[str, str, list[str]]] = []
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
                 if any(is_exception(base) for base in bases):
-                    yield node.name, module, bases
+                    found.append((node.name, module, bases))
+    return found
 
 
 def is_exception(name: str) -> bool:

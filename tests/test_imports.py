@@ -10,20 +10,6 @@ import pytest
 from otel_torchdist import autoload
 from tests.support.repository import REPOSITORY
 
-READERS = [
-    "agent",
-    "cli",
-    "exchange",
-    "job",
-    "processes",
-    "semconv",
-    "serving",
-    "stall",
-    "telemetry",
-    "verdict",
-    "world",
-]
-
 IMPORT_ALL = """
 import sys
 from importlib import import_module

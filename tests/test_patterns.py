@@ -21,8 +21,8 @@ parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11
 AnyPattern = re.Pattern[Any]
 METHODS = {"match": "match", "fullmatch": "fullmatch"}
 """Methods that begin at one place; all others try each place."""
-SIZES = (20, 300, 12_000)
-SLOW_S = 0.01
+SIZES = (20, 300, 4_000)
+SLOW_S = 0.003
 """A linear pattern takes a tenth of it for the largest of these sizes."""
 
 
