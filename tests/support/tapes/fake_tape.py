@@ -87,22 +87,9 @@ class FakeTape:
         if parts:
             self.writer.write_splits(pack_splits(at, thread, parts, 1, received))
             flags |= Flag.UNEVEN
-        return self.writer.begin(
-            entered_ns=at,
-            step=0,
-            sequence=sequence,
-            message_bytes=message_bytes,
-            group=names.intern(group) if group else 0,
-            signature=names.intern(signature(operation, elements)) if operation else 0,
-            call_site=names.intern(call_site) if call_site else 0,
-            label=names.intern(label) if label else 0,
-            peer=peer,
-            tag=tag,
-            thread=thread,
-            kind=kind,
-            flags=flags,
-            phase=phase,
-        )
+        named = group, signature(operation, elements) if operation else None, call_site, label
+        ids = [names.intern(name) if name else 0 for name in named]
+        return self.writer.begin(at, 0, sequence, message_bytes, *ids, peer, tag, thread, kind, flags, phase)
 
     def mark(self, number: int, word: Word, elapsed_ns: int) -> None:
         """Mark that a call returned, or that a wait began or returned, a given time after the operation was entered."""
@@ -268,21 +255,12 @@ class ClockedTape:
         if parts:
             self.writer.write_splits(pack_splits(self.now_ns, 7, parts, 1, received))
             flags |= Flag.UNEVEN
+        group = self.group if group is None else group
+        signature = self.signature if signature is None else signature
+        call_site = self.call_site if call_site is None else call_site
+        ids = group, signature, call_site, self.label
         number = self.writer.begin(
-            entered_ns=self.now_ns,
-            step=self.step,
-            sequence=self._sequence,
-            message_bytes=32_768,
-            group=self.group if group is None else group,
-            signature=self.signature if signature is None else signature,
-            call_site=self.call_site if call_site is None else call_site,
-            label=self.label,
-            peer=peer,
-            tag=tag,
-            thread=7,
-            kind=kind,
-            flags=flags,
-            phase=phase,
+            self.now_ns, self.step, self._sequence, 32_768, *ids, peer, tag, 7, kind, flags, phase
         )
         self._entered[number] = self.now_ns
         self.numbers.append(number)

@@ -10,9 +10,7 @@ from otel_torchdist.stall.events import Event, MarkerDue, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
-
-CHECK_S = 0.02
-DEADLINE_S = 30.0
+from tests.support.waiting import until
 
 
 class Lookout:
@@ -39,17 +37,13 @@ class Lookout:
         self.events += self._watch.check(time.monotonic_ns())
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Check until a condition holds.
+        """Check until a condition holds; the test fails if it does not in time."""
 
-        Raises:
-            TimeoutError: It did not hold in time.
-        """
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise TimeoutError("what the watch waits for did not happen")
+        def holds_after_a_check() -> object:
             self.poll()
-            time.sleep(CHECK_S)
+            return condition()
+
+        until(holds_after_a_check, what="what the watch waits for")
 
     def well_past_the_threshold(self) -> None:
         """Check until everything open now has been open for twice the threshold, and was checked then."""

@@ -112,20 +112,7 @@ class WrittenWorld:
         times: tuple[float, float | None],
     ) -> None:
         names, entered_ns = writer.names, BEGAN_NS + round(times[0] * MS)
-        number = writer.begin(
-            entered_ns=entered_ns,
-            step=step,
-            sequence=sequence,
-            message_bytes=size,
-            group=names.intern(group),
-            signature=names.intern(signature),
-            call_site=names.intern(site),
-            label=0,
-            peer=-1,
-            tag=0,
-            thread=1,
-            kind=RecordKind.OPERATION,
-            flags=0,
-        )
+        ids = names.intern(group), names.intern(signature), names.intern(site)
+        number = writer.begin(entered_ns, step, sequence, size, *ids, 0, -1, 0, 1, RecordKind.OPERATION, 0)
         if times[1] is not None:
             writer.complete(number, entered_ns, BEGAN_NS + round(times[1] * MS), How.CALL)
