@@ -141,20 +141,20 @@ def test_both_send() -> None:
 
 def test_pipeline() -> None:
     """In larger groups calls of each pair are counted where the dumps hold all of them, and else not compared."""
-    groups = {"0": range(3)}
-
-    def stage(rank: int, *calls: Document, first: int = 0) -> Document:
-        return document(calls, groups, {0: (9, 8)}, first=first)
 
     def dumps(first: int) -> dict[int, Document]:
+        names = {0: ("send 0->1", "send 0->1"), 1: ("recv 1<-0", "send 1->2"), 2: ("send 2->0", "")}
         return {
-            0: stage(
-                0, call(0, "nccl:send 0->1", p2p=1), call(0, "nccl:send 0->1", p2p=2, state="scheduled"), first=first
-            ),
-            1: stage(
-                1, call(0, "nccl:recv 1<-0", p2p=1), call(0, "nccl:send 1->2", p2p=2, state="scheduled"), first=first
-            ),
-            2: stage(2, call(0, "nccl:send 2->0", p2p=1), first=first),
+            rank: document(
+                [
+                    call(0, f"nccl:{done}", p2p=1),
+                    *([call(0, f"nccl:{waits}", p2p=2, state="scheduled")] if waits else []),
+                ],
+                {"0": range(3)},
+                {0: (9, 8)},
+                first=first,
+            )  # fmt: skip
+            for rank, (done, waits) in names.items()
         }
 
     assert verdicts(dumps(0)) == [(VerdictKind.ABSENT, (2,))]

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,14 +21,12 @@ from otel_torchdist.tape.layout import ActivityKind, How, LiveWord, RecordKind, 
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.tape.records.operations import StepMark
 from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
-from tests.support.tapes.tapes import new_writer
 
-CAPACITY = 8
+CAPACITY = 8  # of `small_writer`
 SECTOR = 512
 COUNTERS = frozenset({"records_dropped", "names_dropped", "overhead_ns", "overhead_calls", "request", "answer"})
 NAMES = (
@@ -37,6 +36,7 @@ NAMES = (
     "RuntimeError",
 )
 """Content of the dictionary of the tape below."""
+OF_BATCHES = "entered", "ended", "steps", "activities_entered", "activities_ended"
 
 
 @dataclass
@@ -45,12 +45,7 @@ class Reading:
 
     identity: TapeIdentity | None = None
     status: TapeStatus | None = None
-    entered: dict[int, Operation] = field(default_factory=dict[int, Operation])
-    ended: dict[int, Operation] = field(default_factory=dict[int, Operation])
-    open: dict[int, Operation] = field(default_factory=dict[int, Operation])
-    steps: dict[int, StepMark] = field(default_factory=dict[int, StepMark])
-    activities_entered: dict[int, Activity] = field(default_factory=dict[int, Activity])
-    activities_ended: dict[int, Activity] = field(default_factory=dict[int, Activity])
+    records: dict[str, dict[int, Any]] = field(default_factory=lambda: {kind: {} for kind in (*OF_BATCHES, "open")})
     lost: int = 0
 
 
@@ -67,12 +62,9 @@ def read(path: Path) -> Reading:
         reading.status = reader.status()
     for _ in range(3):
         batch = reader.poll()
-        reading.entered |= {operation.number: operation for operation in batch.entered}
-        reading.ended |= {operation.number: operation for operation in batch.ended}
-        reading.steps |= {step.number: step for step in batch.steps}
-        reading.activities_entered |= {activity.number: activity for activity in batch.activities_entered}
-        reading.activities_ended |= {activity.number: activity for activity in batch.activities_ended}
-    reading.open = {operation.number: operation for operation in reader.open_operations()}
+        for kind in OF_BATCHES:
+            reading.records[kind] |= {record.number: record for record in getattr(batch, kind)}
+    reading.records["open"] = {operation.number: operation for operation in reader.open_operations()}
     reading.lost = reader.lost
     reader.close()
     return reading
@@ -87,8 +79,8 @@ def assert_true_or_lost(damaged: Reading, sound: Reading) -> None:
         for name in set(TapeStatus.__dataclass_fields__) - COUNTERS:
             assert getattr(damaged.status, name) == getattr(sound.status, name), name
     missing = 0
-    for kind in ("entered", "ended", "open", "steps", "activities_entered", "activities_ended"):
-        said, true = getattr(damaged, kind), getattr(sound, kind)
+    for kind, said in damaged.records.items():
+        true = sound.records[kind]
         assert said.items() <= true.items()
         missing += len(true) - len(said)
     assert damaged.lost > sound.lost or not missing
@@ -99,10 +91,8 @@ def write_something(writer: TapeWriter) -> None:
     names = [writer.names.intern(name) for name in NAMES]
 
     def begin(sequence: int) -> int:
-        group, signature, call_site, _ = names
-        return writer.begin(
-            1_000_000 + sequence, 7, sequence, 4096, group, signature, call_site, 0, -1, 5, 77, RecordKind.OPERATION, 1
-        )
+        ids = names[:3]
+        return writer.begin(1_000_000 + sequence, 7, sequence, 4096, *ids, 0, -1, 5, 77, RecordKind.OPERATION, 1)
 
     for sequence in range(2):  # number 1 stays open in the refuge, number 2 ends late
         number = begin(sequence)
@@ -127,14 +117,12 @@ def write_something(writer: TapeWriter) -> None:
 
 
 @pytest.fixture
-def tape(memory: Path) -> Path:
+def tape(memory: Path, small_writer: TapeWriter) -> Path:
     """A tape whose writer is gone: a copy, which no process has locked."""
-    writer = new_writer(memory, CAPACITY)
-    write_something(writer)
+    write_something(small_writer)
     path = memory / "copy.tape"
-    shutil.copy(writer.path, path)
-    shutil.copy(writer.path.with_suffix(".names"), path.with_suffix(".names"))
-    writer.close()
+    shutil.copy(small_writer.path, path)
+    shutil.copy(small_writer.path.with_suffix(".names"), path.with_suffix(".names"))
     return path
 
 
@@ -165,12 +153,13 @@ def assert_flips_are_seen(path: Path, first: int, end: int) -> None:
 def test_sound(tape: Path) -> None:
     """The tape of these tests contains what it should: open operations in refuge and ring, ends of several kinds."""
     reading = read(tape)
-    assert sorted(reading.open) == [1, 14, 15, 16, 17, 20]
-    assert reading.open[1].is_blocking
-    assert reading.open[1].returned_ns == 1_000_010
-    assert reading.ended[18].how is How.FAILED
-    assert reading.steps == {19: StepMark(19, 2_000_000, 7, 14)}
-    assert reading.activities_ended[21].completed_ns == 1_000_600
+    still_open = reading.records["open"]
+    assert sorted(still_open) == [1, 14, 15, 16, 17, 20]
+    assert still_open[1].is_blocking
+    assert still_open[1].returned_ns == 1_000_010
+    assert reading.records["ended"][18].how is How.FAILED
+    assert reading.records["steps"] == {19: StepMark(19, 2_000_000, 7, 14)}
+    assert reading.records["activities_ended"][21].completed_ns == 1_000_600
     assert reading.status is not None
     assert reading.status.run_id == 0x0123456789ABCDEF_FEDCBA9876543210
     assert (reading.status.step, reading.status.state) == (8, TapeState.FAILED)
@@ -243,37 +232,32 @@ def test_garbage(tape: Path, data: st.DataObject) -> None:
     path = tape.with_name("garbage.tape")
     path.write_bytes(content)
     reading = read(path)
-    assert reading.entered.items() <= sound.entered.items()
-    assert reading.steps.items() <= sound.steps.items()
+    for kind in ("entered", "steps"):
+        assert reading.records[kind].items() <= sound.records[kind].items()
+
+
+KNOWN = dict(enumerate(NAMES, start=1))
+
+
+def read_names(path: Path) -> dict[int, object]:
+    """Read all names of the dictionary that are known."""
+    names = NamesReader(path)
+    return {identity: name for identity in KNOWN if (name := names.get(identity)) is not None}
 
 
 def test_bits_of_the_dictionary(tape: Path) -> None:
     """A flipped bit makes a name unknown, never another name."""
     path = tape.with_suffix(".names")
-    known = {name: identity for identity, name in enumerate(NAMES, start=1)}
     for bit in range(path.stat().st_size * 8):
         with flipped(path, bit):
-            assert_names_are_true(path, known)
+            assert read_names(path).items() <= KNOWN.items()
 
 
 def test_cut_dictionary(tape: Path) -> None:
     """The complete lines of a truncated dictionary are known."""
     path = tape.with_suffix(".names")
-    known = {name: identity for identity, name in enumerate(NAMES, start=1)}
     for length in range(path.stat().st_size, -1, -1):
         os.truncate(path, length)
-        assert assert_names_are_true(path, known) == path.read_bytes().count(b"\n")
+        assert read_names(path) == dict([*KNOWN.items()][: path.read_bytes().count(b"\n")])
     path.unlink()
-    assert assert_names_are_true(path, known) == 0
-
-
-def assert_names_are_true(path: Path, known: dict[GroupName | SignatureName | CallSiteName | str, int]) -> int:
-    """Each name is as it was written or unknown; returns how many are known."""
-    names = NamesReader(path)
-    found = 0
-    for name, identity in known.items():
-        look_up = {GroupName: names.group, SignatureName: names.signature, CallSiteName: names.call_site}
-        said = look_up.get(type(name), names.text)(identity)
-        assert said is None or said == name
-        found += said is not None
-    return found
+    assert read_names(path) == {}

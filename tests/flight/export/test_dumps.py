@@ -51,29 +51,12 @@ def test_entry() -> None:
     """An entry has all that a tape has, by the wall clock."""
     found = exported([call(3, at=5, ends=2)])
     assert only(found.dumps[0]) == FlightEntry(
-        record_id=0,
-        pg_id=0,
-        group="0",
-        description="default_pg",
-        sequence=3,
-        p2p_sequence=0,
-        operation=3,
-        profiling_name="gloo:all_reduce",
-        created_ns=WALL_NS + 5 * SECOND,
-        started_ns=None,
-        completed_ns=WALL_NS + 7 * SECOND,
-        duration_ms=None,
-        state=EntryState.COMPLETED,
-        retired=True,
-        input_sizes=((4,),),
-        input_dtypes=("Float",),
-        output_sizes=((4,),),
-        output_dtypes=("Float",),
-        timeout_ms=None,
-        is_p2p=False,
-        thread="9",
-        frames=(SITE,),
-    )
+        record_id=0, pg_id=0, group="0", description="default_pg", sequence=3, p2p_sequence=0, operation=3,
+        profiling_name="gloo:all_reduce", created_ns=WALL_NS + 5 * SECOND, started_ns=None,
+        completed_ns=WALL_NS + 7 * SECOND, duration_ms=None, state=EntryState.COMPLETED, retired=True,
+        input_sizes=((4,),), input_dtypes=("Float",), output_sizes=((4,),), output_dtypes=("Float",),
+        timeout_ms=None, is_p2p=False, thread="9", frames=(SITE,),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -91,11 +74,8 @@ def test_ends(ends: int | None, how: How, is_last: bool, state: EntryState, is_e
     """A call is open if it is on the tape, or if its rank failed in it and made no other; unknown ends have no time."""
     calls = [call(1, ends=ends, how=how), *([] if is_last else [call(2)])]
     entry = exported(calls).dumps[0].entries[0]
-    assert (entry.state, entry.retired, entry.completed_ns is not None) == (
-        state,
-        state is EntryState.COMPLETED,
-        is_end_known,
-    )
+    found = entry.state, entry.retired, entry.completed_ns is not None
+    assert found == (state, state is EntryState.COMPLETED, is_end_known)
 
 
 def exchange(received: int | None, *, is_uneven: bool = True) -> OperationView:
@@ -283,11 +263,7 @@ def test_calls_of_the_last_seconds() -> None:
     found = dumps_of([one, other], Choice(within_ns=4 * SECOND))
     assert sequences(found) == [[5, 6, 7, 8, 9], []]
     assert sequences(dumps_of([one, other], Choice(within_ns=6 * SECOND))) == [[3, 4, 5, 6, 7, 8, 9], [3, 4]]
-
-
-def test_nothing_to_write() -> None:
-    """A rank that has called nothing has a dump without entries."""
-    assert sequences(exported([], [], choice=Choice(newest=5))) == [[], []]
+    assert sequences(exported([], [], choice=Choice(newest=5))) == [[], []], "ranks that have called nothing"
 
 
 def test_pickle() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_torchdist.tape.ends import Known, known_of
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.names.model import GroupName, SignatureName
@@ -42,7 +43,7 @@ class Recorded:
     @property
     def has_ended(self) -> bool:
         """Whether its end is known and not a failure; on a busy machine a poll may come before the wait."""
-        return self.how in ("WAIT", "POLL", "CALL", "CALLBACK")
+        return self.raw.how is not None and known_of(self.raw.how) not in (Known.ASSUMED, Known.RAISED)
 
     @property
     def how(self) -> str:

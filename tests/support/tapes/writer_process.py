@@ -34,10 +34,6 @@ def main() -> None:
                 writer.begin(1_000, 0, 1, 72, 0, 0, 0, 0, -1, 0, 0, RecordKind.OPERATION, Flag.UNEVEN)
             case ["wait", number]:
                 writer.mark(int(number), Word.WAIT_ENTERED, 5, How.CALL)
-            case ["read"]:
-                reader = TapeReader.of_writer(writer)
-                answer = str(len(reader.poll().entered))
-                reader.close()
             case ["alive", path]:
                 answer = str(TapeReader(Path(path)).is_alive())
             case ["clean"]:

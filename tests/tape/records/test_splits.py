@@ -15,7 +15,6 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
-from otel_torchdist.tape.records.operations import operation_of
 from otel_torchdist.tape.records.splits import MAX_LISTED, PendingSplits, Splits, pack_splits
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import WriterProcess, begin, new_writer
@@ -39,16 +38,6 @@ def expected(parts: Sequence[int], unit: int, received: int) -> Splits:
     return Splits(sizes if len(sizes) <= MAX_LISTED else (), max(sizes), received, unit=unit if unit < 1 << 32 else 1)
 
 
-def test_payload_is_that_of_any_record() -> None:
-    """The payload is as long as every other, and its kind is where every other has it."""
-    [payload] = pack_splits(1_000, 7, [1, 2], 4, 12)
-    assert len(payload) == layout.PAYLOAD.size
-    fields = layout.PAYLOAD.unpack(payload)
-    assert fields[11] == RecordKind.SPLITS
-    with pytest.raises(ValueError, match="no operation"):
-        operation_of(1, fields)
-
-
 @given(PARTS, st.integers(1, 1 << 33), st.integers(0, MAX_NUMBER))
 def test_any_sizes(parts: list[int], unit: int, received: int) -> None:
     """Any sizes in any unit are read as they were written: all of them, or the largest in a group of many."""
@@ -60,11 +49,8 @@ def test_any_sizes(parts: list[int], unit: int, received: int) -> None:
     assert pending.take(7, 1_000) is None, "it belongs to one operation"
 
 
-def test_impossible_sizes() -> None:
-    """Parts of more than four exabytes are refused, by the reader at the latest."""
-    [payload] = pack_splits(1_000, 7, [1 << 62], 1, 0)
-    with pytest.raises(ValueError, match="impossible"):
-        PendingSplits().add(payload)
+def test_parts_that_no_record_can_hold() -> None:
+    """Parts of more than 64 bits are refused before anything is written."""
     with pytest.raises(struct.error):
         pack_splits(1_000, 7, [1 << 32], 1 << 32, 0)
 
