@@ -91,8 +91,9 @@ def write_something(writer: TapeWriter) -> None:
     names = [writer.names.intern(name) for name in NAMES]
 
     def begin(sequence: int) -> int:
-        ids = names[:3]
-        return writer.begin(1_000_000 + sequence, 7, sequence, 4096, *ids, 0, -1, 5, 77, RecordKind.OPERATION, 1)
+        group, signature, site, _ = names
+        at = 1_000_000 + sequence
+        return writer.begin(at, 7, sequence, 4096, group, signature, site, 0, -1, 5, 77, RecordKind.OPERATION, 1)
 
     for sequence in range(2):  # number 1 stays open in the refuge, number 2 ends late
         number = begin(sequence)

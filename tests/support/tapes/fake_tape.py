@@ -87,9 +87,22 @@ class FakeTape:
         if parts:
             self.writer.write_splits(pack_splits(at, thread, parts, 1, received))
             flags |= Flag.UNEVEN
-        named = group, signature(operation, elements) if operation else None, call_site, label
-        ids = [names.intern(name) if name else 0 for name in named]
-        return self.writer.begin(at, 0, sequence, message_bytes, *ids, peer, tag, thread, kind, flags, phase)
+        return self.writer.begin(
+            entered_ns=at,
+            step=0,
+            sequence=sequence,
+            message_bytes=message_bytes,
+            group=names.intern(group) if group else 0,
+            signature=names.intern(signature(operation, elements)) if operation else 0,
+            call_site=names.intern(call_site) if call_site else 0,
+            label=names.intern(label) if label else 0,
+            peer=peer,
+            tag=tag,
+            thread=thread,
+            kind=kind,
+            flags=flags,
+            phase=phase,
+        )
 
     def mark(self, number: int, word: Word, elapsed_ns: int) -> None:
         """Mark that a call returned, or that a wait began or returned, a given time after the operation was entered."""
