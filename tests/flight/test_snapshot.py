@@ -153,7 +153,7 @@ def test_pipeline() -> None:
                 {"0": range(3)},
                 {0: (9, 8)},
                 first=first,
-            )  # fmt: skip
+            )
             for rank, (done, waits) in names.items()
         }
 
