@@ -79,7 +79,7 @@ def test_data_loader_workers(jobs: Jobs) -> None:
     assert len(said["items"]) == 4
     for item in said["items"]:
         assert item["pid"] != said["pid"]
-        assert (item["threads"], item["open"], item["sum"]) == ([], 0, 2.0)
+        assert (item["threads"], item["sum"]) == ([], 2.0)
     [tape] = job.tapes
     assert [operation.name for operation in tape.operations] == ["all_reduce", "all_reduce", "barrier"]
     assert (tape.steps, tape.lost) == ([], 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
@@ -22,6 +22,7 @@ from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import IN_PYTHON, NATIVE_LATER
+from tests.support.receivers.memory_sink import MemorySink
 from tests.support.tapes.recorded import RecordedTape
 
 _OF_TORCH = ("_gather_to_leader", "_broadcast_to_followers", "_rref_typeof_on_owner")
@@ -146,28 +147,17 @@ def test_windows_of_calls(job: Job) -> None:
     assert 1 <= len(job.tapes[0].steps) <= 3
 
 
-class Sink:
+class AnyOrderSink(MemorySink):
     """Keeps spans, of which one side of a call may come before the other."""
 
-    def __init__(self) -> None:
-        self.dropped = 0
-        self.spans: list[FinishedSpan] = []
-
-    def emit(self, spans: Any, urgent: bool = False) -> None:
+    def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
         """Take spans."""
         self.spans += spans
-
-    def flush(self, timeout_s: float) -> bool:
-        """Nothing is held back."""
-        return True
-
-    def shutdown(self, timeout_s: float) -> None:
-        """Nothing to stop."""
 
 
 def test_spans_of_both_sides_are_one_trace(job: Job) -> None:
     """CLIENT under the anchor of its step, SERVER under CLIENT, and a call within a function under that function."""
-    sink = Sink()
+    sink = AnyOrderSink()
     for tape in job.tapes:
         reader = TapeReader(tape.path)
         spans = RankSpans(reader, sink, StepSampler(ALWAYS_ON, 10_000, tape.identity.rank, 3))

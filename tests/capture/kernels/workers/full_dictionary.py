@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 import torch.distributed as dist
 
@@ -9,6 +11,8 @@ from otel_torchdist.tape.names.model import MAX_NAMES, OTHER, SPARE_OF_SHAPES, S
 from tests.support.ranks.rank import join, own_tape, say, start_capture
 from tests.support.waiting import until
 
+warned: list[logging.LogRecord] = []
+logging.getLogger("otel_torchdist").addFilter(lambda record: warned.append(record) is None)
 capture = start_capture()
 join()
 tape = own_tape(capture)
@@ -29,6 +33,6 @@ def late(group: dist.ProcessGroup) -> None:
 
 
 late(dist.new_group([0], group_desc="late"))
-until(lambda: recorder._has_warned)
+until(lambda: warned)
 say(dropped=names.dropped)
 dist.destroy_process_group()
