@@ -1,4 +1,4 @@
-"""What led to a call: recorded once for each line, by both kernels."""
+"""What led to a call, and what its thread runs: recorded once for each line, by both kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePath
 import pytest
 
 from otel_torchdist.tape.names.model import MAX_FRAMES, CallSiteName
-from otel_torchdist.tape.names.reader import NamesReader, shown_path
+from otel_torchdist.tape.names.reader import MAIN_THREAD, NamesReader, shown_path
 from tests.support.launch.jobs import Job, Jobs
 
 SCRIPT = "called_from.py"
@@ -113,3 +113,17 @@ def test_deep_stack(job: Job) -> None:
 def test_backward(job: Job) -> None:
     """What C++ calls has the path of the call of `backward`."""
     assert paths_of(job, "all_reduce")[-1] == ((f"{SCRIPT} ddp", *MAIN), False)
+
+
+def test_what_a_thread_runs(jobs: Jobs) -> None:
+    """It is known for threads that are new each time: the main one, and others by their outermost function."""
+    job = jobs.run("called_by", 2)
+    for tape in job.tapes:
+        names = NamesReader(tape.path.with_suffix(".names"))
+        names.refresh()
+        calls = [one.raw for one in tape.operations if one.name == "all_reduce"]
+        run = "Logger.run" if sys.version_info >= (3, 11) else "run"  # whose code has no `co_qualname`
+        functions = ["save", "save", "save", "evaluate", "evaluate", run]
+        others = [f"{function} (called_by.py)" for function in functions]
+        assert [names.caller(one.caller) for one in calls] == [MAIN_THREAD, *others, MAIN_THREAD]
+        assert len({one.thread for one in calls}) == 6

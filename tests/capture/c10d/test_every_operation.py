@@ -148,3 +148,14 @@ def test_more_tensors_than_are_described(job: Job) -> None:
     for tape in job.tapes:
         capped = [operation for operation in tape.operations if Flag.SIGNATURE_CAPPED in operation.raw.flags]
         assert [(operation.name, operation.signature.tensors) for operation in capped] == [("all_reduce_coalesced", 10)]
+
+
+def test_overhead(jobs: Jobs) -> None:
+    """Planning is counted once, also where a sample measures it: our part of calls is some of what they have taken.
+
+    That is a third where planning is counted once, and more than all where it is counted sixteen times. A sample stands
+    for sixteen calls, and one in which the thread loses its core is left out: the best try counts.
+    """
+    tries = jobs.run("overhead", 1).ranks[0].lines()
+    assert min(one["overhead_ns"] / one["took_ns"] for one in tries) < 0.6
+    assert all(one["overhead_ns"] > 0 for one in tries)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,37 +20,51 @@ from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.fates import describe_way
 from tests.support.launch.quiet import QUIET
+from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import KERNELS, environ_of
 from tests.support.tapes.recorded import read_tapes
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "preempted.py"
 
 
-@pytest.fixture
-def ready(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:
-    """Rank 0 in a collective that rank 1 does not enter, its file of signals, and the directory of tapes."""
-    (tmp_path / "tapes").mkdir(0o700)
+@dataclass(frozen=True)
+class Ready:
+    """Two ranks, of which rank 0 is in a collective that rank 1 does not enter.
+
+    Attributes:
+        pid: Rank 0's process.
+        file: The signals that its own descriptor has got.
+        tapes: The directory of tapes.
+    """
+
+    pid: int
+    file: Path
+    tapes: Path
+
+
+@pytest.fixture(params=KERNELS)
+def ready(request: pytest.FixtureRequest, warm_python: WarmPython, memory: Path, tmp_path: Path) -> Iterator[Ready]:
+    """The ranks, recorded in Python and natively."""
+    one = Ready(0, tmp_path / "ready", memory)
     environ = {
-        **os.environ,
         **QUIET,
+        **environ_of(request.param),
         "OTEL_PYTHON_TORCHDIST_READER": "none",
-        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tmp_path / "tapes"),
-        "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true",
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(memory),
         "OTEL_PYTHON_TORCHDIST_PREEMPTION_SIGNALS": "SIGTERM,SIGUSR1",
+        "WORLD_SIZE": "2",
+        "STORE": str(tmp_path / "store"),
     }
-    ready = tmp_path / "ready"
-    ranks = [
-        subprocess.Popen([sys.executable, WORKER, tmp_path / "store", str(rank), ready], env=environ)
-        for rank in range(2)
-    ]
+    job = warm_python.start(WORKER, [{**environ, "RANK": str(rank)} for rank in range(2)], tmp_path, [str(one.file)])
     try:
-        until(ready.exists, 300)
-        until(lambda: not read_tapes(tmp_path / "tapes")[0].operations[-1].has_ended)
-        yield ranks[0], ready, tmp_path / "tapes"
+        until(one.file.exists)
+        until(lambda: not read_tapes(memory)[0].operations[-1].has_ended)
+        yield dataclasses.replace(one, pid=job.pids[0])
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        for pid in job.pids:
+            os.kill(pid, signal.SIGKILL)
+        job.wait()
 
 
 def asked(tapes: Path) -> list[tuple[int, int]]:
@@ -60,28 +75,26 @@ def asked(tapes: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.process
-def test_signals_are_recorded_within_a_collective(ready: tuple[subprocess.Popen[bytes], Path, Path]) -> None:
+def test_signals_are_recorded_within_a_collective(ready: Ready) -> None:
     """The handlers cannot run, but the first signal is on the tape; the program's own descriptor gets all of them.
 
     SIGUSR2 is not one of them, and that which a forked child has sent to itself is not its parent's.
     """
-    rank, file, tapes = ready
     # From Python 3.12 on asyncio, which torch imports, takes the descriptor away from forked children.
     of_child = [signal.SIGUSR1] if sys.version_info < (3, 12) else []
-    until(lambda: [*file.read_bytes()] == of_child)
-    file.write_bytes(b"")
-    assert asked(tapes) == [(0, 0), (0, 0)]
+    until(lambda: [*ready.file.read_bytes()] == of_child)
+    ready.file.write_bytes(b"")
+    assert asked(ready.tapes) == [(0, 0), (0, 0)]
     before_ns = time.monotonic_ns()
     for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
-        rank.send_signal(number)
-        until(lambda number=number: number in file.read_bytes())
-    until(lambda: asked(tapes)[0][0])
-    (number, at_ns), other = asked(tapes)
+        os.kill(ready.pid, number)
+        until(lambda number=number: number in ready.file.read_bytes())
+    until(lambda: asked(ready.tapes)[0][0])
+    (number, at_ns), other = asked(ready.tapes)
     assert number == signal.SIGUSR1 and before_ns <= at_ns <= time.monotonic_ns()
     assert other == (0, 0)
-    assert [*file.read_bytes()] == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM]
-    assert rank.poll() is None
-    assert len(read_tapes(tapes)) == 2
+    assert [*ready.file.read_bytes()] == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM]
+    assert len(read_tapes(ready.tapes)) == 2
 
 
 def test_descriptor_is_put_back() -> None:

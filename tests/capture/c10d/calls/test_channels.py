@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +16,6 @@ from tests.support.devices.device_rank import DeviceRank, device_tensor
 from tests.support.tapes.recorded import Recorded, read_tapes
 
 CPU, CUDA = "cpu", "cuda"
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """A directory for a tape."""
-    with tempfile.TemporaryDirectory(prefix="otel-torchdist-test-", dir="/dev/shm") as name:
-        yield Path(name)
 
 
 @pytest.fixture(params=["cpu:gloo,cuda:fake", "gloo"])
@@ -48,13 +40,13 @@ def recorded(directory: Path, devices: list[str]) -> list[Recorded]:
     return tape.operations
 
 
-def test_each_backend_has_its_own_numbers(directory: Path, backends: str) -> None:
+def test_each_backend_has_its_own_numbers(memory: Path, backends: str) -> None:
     """Wherever another thread's operations on the CPU come in between, those on CUDA keep their numbers."""
     orders = [CUDA, CPU, CUDA, CUDA, CPU], [CUDA, CUDA, CUDA, CPU, CPU]
     numbers: list[dict[str, list[int]]] = []
     for index, order in enumerate(orders):
-        (directory / str(index)).mkdir(0o700)
-        operations = recorded(directory / str(index), order)
+        (memory / str(index)).mkdir(0o700)
+        operations = recorded(memory / str(index), order)
         of = {device: [one.raw.sequence for one in operations if one.signature.device == device] for device in order}
         numbers.append(of)
         keys = {one.group.key for one in operations}
@@ -65,9 +57,9 @@ def test_each_backend_has_its_own_numbers(directory: Path, backends: str) -> Non
         assert numbers[0] == numbers[1] == {CUDA: [1, 2, 3], CPU: [1, 2]}
 
 
-def test_members_agree_on_the_group(directory: Path, backends: str) -> None:
+def test_members_agree_on_the_group(memory: Path, backends: str) -> None:
     """A separately counted part of a group names its device and backend, and is otherwise the group."""
-    operations = recorded(directory, [CPU, CUDA])
+    operations = recorded(memory, [CPU, CUDA])
     found = [(one.group.ranks, one.group.backend, one.group.device) for one in operations]
     if backends == "gloo":
         assert found == [((0,), "gloo", "")] * 2
@@ -76,9 +68,9 @@ def test_members_agree_on_the_group(directory: Path, backends: str) -> None:
     assert [bool(one.raw.flags & Flag.ON_DEVICE) for one in operations] == [False, backends != "gloo"]
 
 
-def test_steps_by_windows(directory: Path, backends: str) -> None:
+def test_steps_by_windows(memory: Path, backends: str) -> None:
     """Sixty-four collectives of the default group make a step, whichever of its backends runs them."""
-    rank = DeviceRank(directory)
+    rank = DeviceRank(memory)
     group = dist.group.WORLD
     assert group is not None
     rank.use_group(group, (0,))
@@ -89,6 +81,6 @@ def test_steps_by_windows(directory: Path, backends: str) -> None:
         on_cpu = number % 3 == 0
         rank.enter(tensor=torch.ones(4) if on_cpu else device_tensor(), keys=1 + (not on_cpu))
     rank.close()
-    [tape] = read_tapes(directory)
+    [tape] = read_tapes(memory)
     assert [(mark.step, mark.sequence) for mark in tape.steps] == [(0, 64), (1, 128)], backends
     assert [sum(one.raw.step == step for one in tape.operations) for step in range(3)] == [64, 64, 22]

@@ -1,4 +1,4 @@
-"""Rank 0 waits for rank 1 with handlers for signals that it never gets to run: `preempted.py STORE RANK READY`.
+"""Rank 0 waits for rank 1 with handlers for signals that it never gets to run: `preempted.py READY`.
 
 It has a wakeup descriptor of its own, whose bytes go to the file READY, and forks a child that signals itself, which
 that descriptor gets too.
@@ -11,7 +11,12 @@ import threading
 import time
 from pathlib import Path
 
-store, rank, ready = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+import torch
+import torch.distributed as dist
+
+from tests.support.ranks.rank import join, rank
+
+ready = Path(sys.argv[1])
 handled: list[int] = []
 read, write = os.pipe()
 os.set_blocking(write, False)
@@ -28,13 +33,9 @@ for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, frame: handled.append(number))
 signal.set_wakeup_fd(write)
 threading.Thread(target=copy, daemon=True).start()
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+join()
 dist.all_reduce(torch.ones(1))
-if rank == 0:
+if rank() == 0:
     child = os.fork()
     if not child:
         os.kill(os.getpid(), signal.SIGUSR1)
