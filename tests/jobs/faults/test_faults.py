@@ -10,7 +10,7 @@ import pytest
 from tests.jobs.faults.faulty_job import faulty_job
 from tests.jobs.faults.outcome import Outcome, observe, observe_health
 from tests.jobs.faults.rows import MESSAGES, THREADS, VARIANTS, VERDICTS, Row
-from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
+from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
 
 HEALTHY = Row("all", "all as they should be", "", "", "")

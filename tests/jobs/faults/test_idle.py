@@ -47,7 +47,8 @@ def test_job_that_is_ended_while_it_stands(start: Callable[..., FaultyJob]) -> N
     assert f"ranks 0-2 were in locked at standing.py:{LOCKED}" in asked.out
 
 
-@pytest.mark.parametrize("case", [pytest.param("evaluates", marks=pytest.mark.thorough), "builds"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ["evaluates", "builds"])
 def test_ranks_that_work(start: Callable[..., FaultyJob], case: str) -> None:
     """Ranks that compute, or wait for a child that does, are not reported, however long they call nothing."""
     job = start(case, worker=WORKER, environ=EARLY, ranks=2)

@@ -15,9 +15,9 @@ from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import WORKER, FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe, observe_findings, observe_health
 from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_FINDINGS, NODE_VARIANTS, ON_NODES, FindingRow, Row
-from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.nodes import Nodes, nodes, why_not
+from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until

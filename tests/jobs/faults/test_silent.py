@@ -13,8 +13,8 @@ from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe_findings
 from tests.jobs.faults.rows import ALL_VALUES, FINDING_VARIANTS, FINDINGS, NO_STALL, FindingRow
-from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
 from tests.support.commands.running import processes_of
+from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ import pytest
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe_health
-from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
+from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "patient.py"

@@ -13,7 +13,6 @@ import pytest
 
 from tests.jobs.torchrun.recording import COMMAND, TWO_RANKS, WORKERS, notices, switched_on
 from tests.support.commands.running import kill_processes_of
-from tests.support.launch.forked_ranks import with_forked_ranks
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
 from tests.support.waiting import until
@@ -50,7 +49,7 @@ def test_each_attempt_says_how_it_ended(warm_python: WarmPython, tmp_path: Path)
 def test_log_file_of_a_user(tmp_path: Path, mode: str) -> None:
     """With `2>log` and with `2>>log` all lines of the job are there, and the notice."""
     log = tmp_path / "log"
-    environ = with_forked_ranks({**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS})
+    environ = {**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS}
     with log.open(mode) as stderr:
         subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", *TWO_RANKS, *JOB, "1"],
@@ -64,17 +63,6 @@ def test_log_file_of_a_user(tmp_path: Path, mode: str) -> None:
     assert [text.count(f"step {step}\n") for step in range(30)] == [2] * 30
     assert "\0" not in text
     assert "Root Cause" in text
-
-
-@pytest.mark.thorough
-def test_captured_output(tmp_path: Path) -> None:
-    """A program that reads the output of the job to its end gets the end at once, although the agent stays."""
-    environ = with_forked_ranks({**os.environ, **switched_on(tmp_path / "tapes"), **LINGERS})
-    command = [sys.executable, "-m", "torch.distributed.run", *TWO_RANKS, *JOB, "1"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 1
-    assert SENTENCE.search(done.stderr)
-    assert notices(done.stderr) == 2
 
 
 @pytest.mark.thorough
@@ -114,7 +102,7 @@ def test_rank_logs_for_the_agent(tmp_path: Path) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     gate.touch()
     settings = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1500"}
-    environ = with_forked_ranks({**os.environ, **switched_on(tmp_path / "tapes"), **settings})
+    environ = {**os.environ, **switched_on(tmp_path / "tapes"), **settings}
     ranks = ["--standalone", "--nproc-per-node=3", WORKERS / "late_rank.py", gate]
     with log.open("w") as stderr:
         job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *ranks], env=environ, stderr=stderr)

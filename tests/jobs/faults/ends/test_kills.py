@@ -11,8 +11,8 @@ import pytest
 from tests.jobs.faults.ends.endings import VARIANTS, WAYS, Ending, observe_ending, observe_kill
 from tests.jobs.faults.ends.kills import ask, blames, launched
 from tests.jobs.faults.outcome import Outcome
-from tests.jobs.faults.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.nodes import nodes, why_not
+from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
 
 
