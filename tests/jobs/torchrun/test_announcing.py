@@ -29,6 +29,7 @@ def none_is_left(tmp_path: Path) -> Iterator[None]:
     kill_processes_of(tmp_path / "tapes")
 
 
+@pytest.mark.thorough
 def test_each_attempt_says_how_it_ended(warm_python: WarmPython, tmp_path: Path) -> None:
     """Two crashes have one sentence and one command each, which names the attempt's run; the third attempt has none."""
     environ = switched_on(tmp_path / "tapes") | LINGERS

@@ -100,7 +100,8 @@ def ended(
             kill_processes_of(tapes)
         return Ended(done.returncode, done.stderr, bool([*tapes.glob("job-*/agent.log")]))
 
-    with side_by_side(run, selected(request, "launch")) as ended:
+    # A launcher waits for three seconds at most for an agent that starts.
+    with side_by_side(run, selected(request, "launch"), at_once=2) as ended:
         yield ended
 
 

@@ -17,6 +17,7 @@ from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.launch.jobs import Jobs
+from tests.support.launch.side_by_side import selected
 from tests.support.launch.warm_python import WarmPython
 from tests.support.value_findings import findings_in, world_of
 
@@ -69,6 +70,11 @@ WORLDS = (
 )
 
 
+EVEN: Final = 4
+"""Ranks of most worlds; larger ones are left to `make test-all`."""
+PARAMS: Final = [
+    pytest.param(world, id=world.name, marks=[pytest.mark.thorough] if world.ranks > EVEN else []) for world in WORLDS
+]
 NOTHING_EQUAL: Final = ("pipeline",)
 """Worlds without an operation whose results must be equal."""
 
@@ -82,11 +88,11 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def worlds(warm_python: WarmPython) -> Iterator[dict[str, Recorded]]:
+def worlds(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[dict[str, Recorded]]:
     """All worlds. Those of one size are runs of one job, which imports torch only once."""
     jobs = Jobs(warm_python, Path(__file__).parent / "workers")
     found: dict[str, Recorded] = {}
-    for ranks in {world.ranks for world in WORLDS}:
+    for ranks in {world.ranks for world in selected(request, "world")} | {EVEN}:
         names = [world.name for world in WORLDS if world.ranks == ranks]
         tapes = jobs.run("worlds", ranks, *names, timeout_s=120).tapes[0].path.parent
         with contextlib.closing(index_of([tapes])) as index:
@@ -115,7 +121,7 @@ def roles(groups: Groups) -> tuple[str, ...]:
     return tuple(sorted(one.role.value for one in groups.roles))
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=[world.name for world in WORLDS])
+@pytest.mark.parametrize("world", PARAMS)
 def test_world(graphs: dict[str, Graph], world: World) -> None:
     """Axes and roles are those by which the world was made, and no name of a group is found to mislead."""
     graph = graphs[world.name]
@@ -126,7 +132,7 @@ def test_world(graphs: dict[str, Graph], world: World) -> None:
     assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=[world.name for world in WORLDS])
+@pytest.mark.parametrize("world", PARAMS)
 def test_values_are_healthy(worlds: dict[str, Recorded], world: World) -> None:
     """All inputs are finite, and all results and replicas equal that must be: there is no finding about values."""
     recorded = worlds[world.name].values

@@ -41,9 +41,11 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[Any]:
 
 
 @contextlib.contextmanager
-def side_by_side(run: Callable[[RowT], T], rows: Sequence[RowT]) -> Iterator[Mapping[str, Future[T]]]:
+def side_by_side(
+    run: Callable[[RowT], T], rows: Sequence[RowT], at_once: int = AT_ONCE
+) -> Iterator[Mapping[str, Future[T]]]:
     """Run each row once, a few at a time and in their order; yields their results by title."""
-    pool = ThreadPoolExecutor(AT_ONCE)
+    pool = ThreadPoolExecutor(at_once)
     try:
         yield {title: pool.submit(run, row) for title, row in {row.title: row for row in rows}.items()}
     finally:
