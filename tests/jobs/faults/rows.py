@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.jobs.faults.faulty_job import THRESHOLD_S, WORKER
 
@@ -35,6 +36,7 @@ class Row:
         marked: Ranks whose operations must be shown as waiting along with the verdict, long before the threshold.
         due_s: The verdict must be given so long after the wait began.
         worker: The worker.
+        kernel: What records: `python` or `native`.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Row:
     marked: tuple[int, ...] = ()
     due_s: float = DUE_S
     worker: Path = WORKER
+    kernel: str = "python"
 
     @property
     def line_number(self) -> int:
@@ -276,7 +279,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class FindingRow:
-    """A job with faults that hold up no rank; attributes as in `Row`.
+    """A job with faults that hold up no rank; other attributes as in `Row`.
 
     Attributes:
         findings: What is reported, each once.
@@ -286,6 +289,7 @@ class FindingRow:
     findings: tuple[Finding, ...]
     environ: dict[str, str] = field(default_factory=dict[str, str])
     size: int = 3
+    kernel: str = "python"
 
     @property
     def here(self) -> tuple[Finding, ...]:
@@ -298,6 +302,7 @@ class FindingRow:
         return ",".join(finding.name for finding in self.here)
 
 
+RowT = TypeVar("RowT", Row, FindingRow)
 NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
 """For jobs in which nothing stalls: on a loaded machine a rank may get no core for longer than the usual threshold."""
 ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
@@ -353,3 +358,8 @@ NODE_FINDINGS: Final = (
     ),
 )
 """Findings between two nodes with two ranks each."""
+
+
+def natively(rows: Sequence[RowT]) -> list[RowT]:
+    """Return the same rows, recorded natively: what is said is the same."""
+    return [replace(row, title=f"{row.title}, recorded natively", kernel="native") for row in rows]

@@ -9,9 +9,10 @@ import pytest
 
 from tests.jobs.faults.faulty_job import faulty_job
 from tests.jobs.faults.outcome import Outcome, observe, observe_health
-from tests.jobs.faults.rows import MESSAGES, THREADS, VARIANTS, VERDICTS, Row
+from tests.jobs.faults.rows import MESSAGES, THREADS, VARIANTS, VERDICTS, Row, natively
 from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
 
 HEALTHY = Row("all", "all as they should be", "", "", "")
 OTHERS_HEALTHY = (
@@ -27,7 +28,8 @@ def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterato
 
     def run(row: Row) -> Outcome:
         arguments = [row.name] if row.verdict else [row.name, "healthy"]
-        others = {"worker": row.worker, "ranks": row.size, "environ": row.environ, "of_rank": row.of_rank}
+        environ = {**row.environ, **environ_of(row.kernel)}
+        others = {"worker": row.worker, "ranks": row.size, "environ": environ, "of_rank": row.of_rank}
         with faulty_job(warm_python, *arguments, **others) as job:
             return observe(row, job) if row.verdict else observe_health(job)
 
@@ -35,7 +37,7 @@ def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterato
         yield outcomes
 
 
-@pytest.mark.parametrize("row", params_of(VERDICTS, VARIANTS))
+@pytest.mark.parametrize("row", params_of([*VERDICTS, *natively(VERDICTS[:1])], [*VARIANTS, *natively(VERDICTS[1:])]))
 def test_fault(row: Row, outcomes: Mapping[str, Future[Outcome]]) -> None:
     """The first report of a fault to the Collector names its kind, its ranks and their line, in time."""
     outcome = outcomes[row.title].result()

@@ -12,10 +12,11 @@ import pytest
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe_findings
-from tests.jobs.faults.rows import ALL_VALUES, FINDING_VARIANTS, FINDINGS, NO_STALL, FindingRow
+from tests.jobs.faults.rows import ALL_VALUES, FINDING_VARIANTS, FINDINGS, NO_STALL, FindingRow, natively
 from tests.support.commands.running import processes_of
 from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
 from tests.support.receivers.otlp_receiver import ReceivedSpan
 from tests.support.waiting import until
 
@@ -57,7 +58,8 @@ def found(
             "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps),
             "OTEL_PYTHON_TORCHDIST_ON_FINDING": f"dump,command:{command}",
         }
-        with faulty_job(warm_python, row.name, ranks=row.size, environ=NO_STALL | row.environ | actions) as job:
+        environ = NO_STALL | row.environ | actions | environ_of(row.kernel)
+        with faulty_job(warm_python, row.name, ranks=row.size, environ=environ) as job:
             job.wait_until_watched()
             began = time.monotonic()
             outcomes = observe_findings(row, job)
@@ -72,7 +74,7 @@ def found(
         yield found
 
 
-@pytest.mark.parametrize("row", params_of(FINDINGS, FINDING_VARIANTS))
+@pytest.mark.parametrize("row", params_of(FINDINGS, [*FINDING_VARIANTS, *natively(FINDINGS)]))
 def test_finding(row: FindingRow, found: Mapping[str, Future[Found]]) -> None:
     """In a job that goes on, each fault is reported once, in time, with its ranks, and no stall is reported."""
     reported = found[row.title].result()

@@ -46,7 +46,7 @@ def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterato
     """What is reported of each wait, which takes twice the threshold."""
 
     def run(wait: Patience) -> Outcome:
-        with faulty_job(warm_python, wait.title, worker=WORKER, environ=PATIENT | wait.settings) as job:
+        with faulty_job(warm_python, wait.title, worker=WORKER, environ={**PATIENT, **wait.settings}) as job:
             return observe_health(job)
 
     with side_by_side(run, selected(request, "wait")) as outcomes:

@@ -77,11 +77,12 @@ def pair(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path_facto
     tapes = folder / "tapes"
     settings = switched_on(tapes)
     if request.param not in KERNELS:
-        ends = [started_anew(train, folder, environ) for environ in ({}, settings)]
-        return Pair(*ends, read_tapes(tapes))
+        without_us, with_us = (started_anew(train, folder, environ) for environ in ({}, settings))
+        return Pair(without_us, with_us, read_tapes(tapes))
     environs = {"without": {}, "with": settings | environ_of(request.param)}
     both = [Torchrun(warm_python, folder / name, [*TWO_RANKS, train], environ) for name, environ in environs.items()]
-    return Pair(*[torchrun.end() for torchrun in both], read_tapes(tapes))
+    without_us, with_us = (torchrun.end() for torchrun in both)
+    return Pair(without_us, with_us, read_tapes(tapes))
 
 
 def test_training_sees_no_difference(pair: Pair) -> None:
