@@ -12,7 +12,7 @@ from otel_torchdist.cli.output.text import length
 from otel_torchdist.tape.names.model import AtTimeout, GroupName
 from otel_torchdist.verdict.deadline import backend_of, known_timeout
 from otel_torchdist.verdict.departures import is_about_failure
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.world.calls import OperationView
@@ -28,13 +28,15 @@ def timeout_hints(verdict: Verdict) -> list[str]:
     first = min(waits, key=lambda operation: _name(operation).timeout_ms)
     name = _name(first)
     label = first.group.label if first.group is not None else ""
-    hints = [_timeout(name, label, waits)] if _may_only_be_late(verdict.kind) else []
+    hints = [_timeout(name, label, waits)] if _may_only_be_late(verdict) else []
     return [*hints, *_of_nccl(name, verdict)] if backend_of(name) == "NCCL" else hints
 
 
-def _may_only_be_late(kind: VerdictKind) -> bool:
+def _may_only_be_late(verdict: Verdict) -> bool:
     """Return whether the operation may still complete, so that a longer timeout can be the cure."""
-    match kind:
+    if verdict.doubt is Doubt.CYCLE:
+        return False
+    match verdict.kind:
         case VerdictKind.ABSENT | VerdictKind.RENDEZVOUS | VerdictKind.DEVICE | VerdictKind.UNKNOWN:
             return True
         case (

@@ -105,7 +105,8 @@ def _node(verdict: Verdict) -> list[str]:
 def _crowd(verdict: Verdict) -> list[str]:
     """How many ranks wait, and whether some have left the operation."""
     has_all = verdict.kind is VerdictKind.UNMATCHED and verdict.circle
-    if verdict.kind is VerdictKind.CIRCULAR or has_all or has_own_words(verdict):
+    is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt is Doubt.CYCLE
+    if is_circle or has_all or has_own_words(verdict):
         return []  # all do, each in its own operation, or the cause says who waits
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
@@ -317,7 +318,8 @@ def _mismatched(verdict: Verdict, age: str) -> str:
     assert mismatch is not None
     if mismatch.field is Field.MEMBERS:
         return f"{describe_creations(mismatch)}; {_operation_id(verdict)} has been blocked for {age}"
-    return describe_ways(mismatch) or (
+    gone = [rank for rank in verdict.roll.standings if _is_gone(verdict, rank)]
+    return describe_ways(mismatch, gone) or (
         f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
     )
 

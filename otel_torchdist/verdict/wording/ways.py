@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -15,17 +16,24 @@ MAX_SIDES: Final = 3
 """Parties that a sentence lists."""
 
 
-def describe_ways(mismatch: Mismatch) -> str:
-    """`rank 2 is in all_gather at evaluate, train.py:61, where ranks 0-1 are in …`; '' if all are in the same call."""
+def describe_ways(mismatch: Mismatch, gone: Collection[int] = ()) -> str:
+    """`rank 2 is in all_gather at evaluate, train.py:61, where ranks 0-1 are in …`; '' if all are in the same call.
+
+    Args:
+        mismatch: The calls.
+        gone: Ranks that have ended: these were in their call.
+    """
     ways = mismatch.ways
     if ways is None or not ways.differ or not _should_meet(mismatch):
         return ""
     has_labels = len({side.label for side in ways.sides}) > 1
     sides = zip(ways.sides, mismatch.parties, strict=True)
     line = _shared_line(ways)
-    shown = _describe if line is None else _describe_in_library
     at = "" if line is None else f", all called{at_line(line)}"
-    usual, *others = [shown(side if has_labels else replace(side, label=""), ranks) for side, (_, ranks) in sides]
+    usual, *others = [
+        _describe(side if has_labels else replace(side, label=""), ranks, gone, line is not None)
+        for side, (_, ranks) in sides
+    ]
     if not mismatch.has_majority:
         return f"ranks are in different calls: {', '.join([usual, *others][:MAX_SIDES])}{at}"
     ranks = mismatch.ranks
@@ -93,14 +101,12 @@ def _shared_line(ways: Ways) -> CallSiteName | None:
     return lines.pop() if is_shared else None
 
 
-def _describe_in_library(side: CallSide, ranks: tuple[int, ...]) -> str:
+def _describe(side: CallSide, ranks: tuple[int, ...], gone: Collection[int], in_library: bool) -> str:
+    """Where some ranks are; `in_library` gives the library's function, for all have the same line."""
     through = describe_through(side.site)
-    return _describe(replace(side, site=None), ranks) + (f" of {through}" if through else "")
-
-
-def _describe(side: CallSide, ranks: tuple[int, ...]) -> str:
-    verb = "is" if len(ranks) == 1 else "are"
-    return f"{name_ranks(ranks)} {verb} in {side.operation}{_label(side)}{at_line(side.site)}"
+    where = (f" of {through}" if through else "") if in_library else at_line(side.site)
+    are, were = ("is", "was") if len(ranks) == 1 else ("are", "were")
+    return f"{name_ranks(ranks)} {were if {*ranks} <= {*gone} else are} in {side.operation}{_label(side)}{where}"
 
 
 def _label(side: CallSide) -> str:
