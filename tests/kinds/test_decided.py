@@ -76,6 +76,7 @@ def test_other_code_is_left_alone(source: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed")
 def test_pyright_names_each_choice_that_lacks_a_kind(tmp_path: Path) -> None:
     """With one more member in each enum, pyright reports every `match` over kinds."""

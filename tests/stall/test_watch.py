@@ -164,6 +164,7 @@ def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
     assert "it was last in all_reduce, called in train_step at rank_process.py:1" in text
 
 
+@pytest.mark.thorough
 @threshold_s(2.0)
 def test_gil_is_held_in_every_rank(job: Job) -> None:
     """No heartbeat continues, but no process is suspended either: the rank that is late is named at the threshold."""
@@ -179,6 +180,7 @@ def test_gil_is_held_in_every_rank(job: Job) -> None:
     assert given.verdict.places[2].frozen_for_ns is not None
 
 
+@pytest.mark.thorough
 @threshold_s(2.0)
 def test_every_rank_is_stopped(job: Job) -> None:
     """Nothing is reported while no rank can run, though their agent does; once they run again the rest counts."""
@@ -209,6 +211,7 @@ def test_killed_rank_is_named_at_once(job: Job) -> None:
     assert given.verdict.failures == {}
 
 
+@pytest.mark.thorough
 @threshold_s(1.0)
 def test_ranks_that_end_cleanly_are_silent(job: Job) -> None:
     """Nothing is reported about a job that finishes, rank after rank."""

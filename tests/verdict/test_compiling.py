@@ -113,6 +113,7 @@ def test_compiled_model_in_its_steady_state_is_not_compiling(frames: tuple[tuple
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 def test_real_stacks() -> None:
     """torch.compile and torch.distributed.pipelining are recognised during compilation, not when user code hangs."""
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, timeout=300)

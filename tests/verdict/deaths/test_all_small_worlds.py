@@ -18,7 +18,7 @@ from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from tests.verdict.deaths.launched import Backend, End, Fault, Handler, Launch, Launcher, ends_of, launches
 from tests.verdict.deaths.seen import Sees, Sight, views_of
 
-STRIDES = {2: 3, 3: 61, 4: 1201}
+STRIDES = {2: 13, 3: 61, 4: 1201}
 """Each nth world is judged in the tests: coprime to the numbers of choices, so that all are met."""
 
 
@@ -128,7 +128,10 @@ def _sights(launch: Launch) -> Iterator[Sight]:
             yield Sight(sees, everything, phase=phase, waited_s=waited_s)
 
 
-@pytest.fixture(scope="module", params=sorted(STRIDES), ids=lambda size: f"{size} ranks")
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(size, marks=pytest.mark.thorough if size > 2 else (), id=f"{size} ranks") for size in STRIDES],
+)
 def found(request: pytest.FixtureRequest) -> Found:
     """The worlds of so many ranks."""
     return enumerate_worlds(request.param, STRIDES[request.param])

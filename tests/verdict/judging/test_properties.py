@@ -1,9 +1,10 @@
 """The verdict on random worlds: the late rank is named, and no other."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.verdict.model import Doubt, VerdictKind
+from tests.support.examples import few_and_many
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import verdicts
 from tests.support.worlds.schedule import Meeting, play
@@ -22,7 +23,7 @@ def schedules(draw: st.DrawFn, size: int) -> list[Meeting]:
 SIZE = 6
 
 
-@settings(max_examples=300, deadline=None)
+@few_and_many(30, 300)
 @given(schedules(SIZE), st.integers(0, SIZE - 1), st.data())
 def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
     """Whatever the groups and the order: if the others come to a halt, each halt leads to the late rank alone.
@@ -44,7 +45,7 @@ def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int,
             assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (late,))
 
 
-@settings(max_examples=100, deadline=None)
+@few_and_many(30, 100)
 @given(schedules(SIZE))
 def test_healthy_worlds_are_silent(schedule: list[Meeting]) -> None:
     """When all ranks run through, nothing waits and there is no verdict, also with operations in flight."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.tape.layout import Flag, How
@@ -16,6 +16,7 @@ from otel_torchdist.verdict.judging.stuck import TRAIL_NS
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
+from tests.support.examples import few_and_many
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeRank, group_of
 from tests.support.worlds.judging import verdicts
 
@@ -108,7 +109,7 @@ def moments(data: st.DataObject, job: Job) -> tuple[float, dict[int, float], dic
     return now_s, early, unseen
 
 
-@settings(max_examples=250, deadline=None)
+@few_and_many(40, 250)
 @given(st.booleans(), st.data())
 def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) -> None:
     """However late ranks come, however late ends are seen, whenever each is read: none is reported as stuck."""
@@ -117,7 +118,7 @@ def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) 
         assert verdict is None or verdict.kind is not VerdictKind.STUCK
 
 
-@settings(max_examples=250, deadline=None)
+@few_and_many(40, 250)
 @given(st.integers(0, SIZE - 1), st.data())
 def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) -> None:
     """Some members have got from it what they need, and some have not: if any rank is named, it is that one alone."""
@@ -126,7 +127,7 @@ def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) 
         assert verdict is None or verdict.kind is not VerdictKind.STUCK or verdict.ranks == (broken,)
 
 
-@settings(max_examples=150, deadline=None)
+@few_and_many(40, 150)
 @given(st.integers(0, SIZE - 1), st.data())
 def test_a_device_whose_ends_are_no_longer_seen(broken: int, data: st.DataObject) -> None:
     """A device goes on, but from some time on what it ends is not seen: if any rank is named, it is that one alone."""
