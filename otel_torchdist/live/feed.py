@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.live.model import AgentFacts, LiveRun, LiveSnapshot
-from otel_torchdist.live.recent import RecentPast
+from otel_torchdist.live.recent import CATCH_UP_S, RecentPast
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.batch import Batch
@@ -34,9 +34,19 @@ class LiveFeed:
         is_watched: Whether there was a visitor in the last seconds, as of the last turn.
     """
 
-    def __init__(self, facts: AgentFacts) -> None:
-        """Publish nothing until there is a visitor."""
+    def __init__(
+        self, facts: AgentFacts, clock: Callable[[], float] = time.monotonic, catch_up_s: float = CATCH_UP_S
+    ) -> None:
+        """Publish nothing until there is a visitor.
+
+        Args:
+            facts: What does not change.
+            clock: Monotonic seconds.
+            catch_up_s: Processor time of a turn after which the past of further ranks is left to the next one.
+        """
         self.facts = facts
+        self._clock = clock
+        self._catch_up_s = catch_up_s
         self.is_watched = False
         self._visited_at = float("-inf")
         self._published_at = float("-inf")
@@ -50,7 +60,7 @@ class LiveFeed:
 
     def visit(self) -> LiveSnapshot | None:
         """Return the latest snapshot, on any thread; None if there is none yet. Call it again a little later."""
-        self._visited_at = time.monotonic()
+        self._visited_at = self._clock()
         return self._snapshot
 
     def observe(self, tape: TapeReader, batch: Batch) -> None:
@@ -60,7 +70,7 @@ class LiveFeed:
 
     def end_turn(self, watch: StallWatch, tapes: list[TapeReader], metrics: NodeMetrics, watches: bool) -> None:
         """Publish a snapshot if there are visitors and it is time for one, on the reader's thread."""
-        now = time.monotonic()
+        now = self._clock()
         was_watched, self.is_watched = self.is_watched, now - self._visited_at < WATCHED_S
         if not self.is_watched:
             self._snapshot = self._past = None
@@ -71,7 +81,7 @@ class LiveFeed:
             return
         self._published_at = now
         self._past = self._past or RecentPast()
-        self._past.catch_up(tapes)
+        self._past.catch_up(tapes, self._catch_up_s)
         self._snapshot = _snapshot(watch.seen, tapes, metrics, self._past, watches)
 
 

@@ -59,7 +59,7 @@ class RecentPast:
         if known is not None and batch.ended:
             known.add(batch.ended)
 
-    def catch_up(self, tapes: Iterable[TapeReader]) -> None:
+    def catch_up(self, tapes: Iterable[TapeReader], most_s: float = CATCH_UP_S) -> None:
         """Read the past of tapes that are new here, as far as there is time for it, and forget those that are gone."""
         by_nonce = {tape.identity.nonce: tape for tape in tapes}
         for nonce in self._ranks.keys() - by_nonce.keys():
@@ -69,7 +69,7 @@ class RecentPast:
         for nonce in [nonce for nonce in by_nonce if nonce not in self._ranks]:
             rank = self._ranks[nonce] = _RecentOfRank(by_nonce[nonce], most)
             rank.add(_newest(by_nonce[nonce], most))
-            if time.thread_time() - began > CATCH_UP_S:
+            if time.thread_time() - began > most_s:
                 return
 
     def sample(self, nonce: int, step: int, times: RankTimes, now_ns: int) -> None:

@@ -188,7 +188,8 @@ def test_hostile_names(browser: Browser, site: Served) -> None:
         page.on("dialog", lambda dialog: noted.errors.append(dialog.message))
         page.wait_for_selector(".banner.bad pre")
         page.evaluate("document.querySelector('details').open = true")
-        page.wait_for_timeout(1500)
+        with page.expect_response("**/live.json*"):  # it is drawn again
+            pass
         assert page.locator("main img").count() == 0
         assert ATTACK in page.locator(".banner.bad").inner_text()
         assert page.locator("a[href^=javascript]").count() == 0
@@ -226,6 +227,7 @@ def test_another_agent_judges(browser: Browser, site: Served) -> None:
         assert noted.errors == []
 
 
+@pytest.mark.thorough
 def test_the_agent_goes_and_comes_back(browser: Browser) -> None:
     """When the agent is gone the page says since when, keeps what it has, and goes on when one answers again."""
     from otel_torchdist.serving.metrics_page import MetricsServer
@@ -251,15 +253,16 @@ def test_a_hidden_page_asks_nothing(browser: Browser, site: Served) -> None:
     with browser.page(site.address) as (page, noted):
         page.wait_for_selector(".banner.bad")
         page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
-        page.wait_for_timeout(1500)
+        page.wait_for_timeout(1100)  # a request may have been on its way
         before = len(noted.requests)
-        page.wait_for_timeout(2500)
+        page.wait_for_timeout(1600)  # in front it asks once a second
         assert len(noted.requests) == before
         page.evaluate("Object.defineProperty(document, 'hidden', {value: false})")
         with page.expect_request("**/live.json*"):
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
+@pytest.mark.thorough
 def test_it_does_not_grow(browser: Browser, site: Served) -> None:
     """After an hour of polls, one every few milliseconds here, there are as many elements and listeners as before."""
     seen = stalled(8, 4)

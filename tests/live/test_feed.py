@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import inspect
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist.config import Config
-from otel_torchdist.live import feed as feeding
-from otel_torchdist.live import recent
-from otel_torchdist.live.feed import LiveFeed
+from otel_torchdist.live.feed import WATCHED_S, LiveFeed
 from otel_torchdist.live.page import LivePage
 from otel_torchdist.live.site import live_site
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.tapes.fake_tape import SECOND, FakeTape
@@ -27,10 +25,12 @@ class Reading:
     Attributes:
         feed: The feed under test.
         tapes: The tapes.
+        now_s: What the feed's clock shows.
     """
 
-    def __init__(self, directory: Path, size: int) -> None:
-        self.feed = LiveFeed(FACTS)
+    def __init__(self, directory: Path, size: int, **options: float) -> None:
+        self.now_s = 0.0
+        self.feed = LiveFeed(FACTS, lambda: self.now_s, **options)
         self.tapes = [FakeTape(directory, rank, size) for rank in range(size)]
         self.metrics = NodeMetrics()
         self._watch = StallWatch(StallRules(10 * SECOND))
@@ -39,8 +39,9 @@ class Reading:
             self._watch.follow(tape.reader)
             self._ranks[tape.reader.identity.nonce] = self.metrics.track(tape.reader)
 
-    def turn(self) -> None:
+    def turn(self, after_s: float = 1.0) -> None:
         """Take a turn."""
+        self.now_s += after_s
         for tape in self.tapes:
             reader = tape.reader
             batch, nonce = reader.poll(), reader.identity.nonce
@@ -59,13 +60,12 @@ class Reading:
 
 
 @pytest.fixture
-def reading(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
-    """Two tapes, and snapshots as often as turns."""
-    monkeypatch.setattr(feeding, "PUBLISH_S", 0.0)
-    yield Reading(memory, 2)
+def reading(memory: Path) -> Reading:
+    """Two tapes."""
+    return Reading(memory, 2)
 
 
-def test_nothing_without_visitors(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_without_visitors(reading: Reading) -> None:
     """Without a visitor no snapshot is made; after the last one what was kept is dropped, compressed or not."""
     site = live_site(Config(), reading.feed)
     assert site is not None and isinstance(site.live, LivePage)
@@ -74,14 +74,15 @@ def test_nothing_without_visitors(reading: Reading, monkeypatch: pytest.MonkeyPa
     assert reading.feed.visit() is None
     reading.turn()
     assert reading.feed.is_watched
-    assert reading.feed.visit() is not None
-    site.packed.of(site.live.document({}, None))
-    assert site.live._made and site.live._snapshot and site.packed._packed
-    monkeypatch.setattr(feeding, "WATCHED_S", -1.0)
-    reading.turn()
+    snapshot = reading.feed.visit()
+    assert snapshot is not None
+    document = site.live.document({}, None)
+    packed = site.packed.of(document)
+    assert site.packed.of(document) is packed
+    reading.turn(after_s=WATCHED_S)
     assert not reading.feed.is_watched
-    assert (reading.feed._snapshot, reading.feed._past) == (None, None)
-    assert (site.live._snapshot, site.live._made, site.packed._packed) == (None, {}, {})
+    assert [one for one in gc.get_referrers(snapshot) if not inspect.isframe(one)] == []
+    assert site.packed.of(document) is not packed
 
 
 def test_what_came_before_the_visitor(reading: Reading) -> None:
@@ -101,37 +102,31 @@ def test_what_came_before_the_visitor(reading: Reading) -> None:
     assert [bar.name for bar in snapshot.bars[reading.tapes[0].reader.identity.nonce]] == ["all_reduce"] * 6
 
 
-def test_past_is_read_in_portions(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_is_read_in_portions(memory: Path) -> None:
     """However many ranks there are, one turn reads the past of a few of them only; a few turns later all are there."""
-    monkeypatch.setattr(feeding, "PUBLISH_S", 0.0)
-    reading = Reading(memory, 8)
+    reading = Reading(memory, 8, catch_up_s=0.0)
     for tape in reading.tapes:
         tape.run(sequence=1)
     reading.turn()
     reading.feed.visit()
-    monkeypatch.setattr(recent, "CATCH_UP_S", 0.0)
-    read: list[TapeReader] = []
-    another = TapeReader.another
-    monkeypatch.setattr(TapeReader, "another", lambda tape: read.append(tape) or another(tape))
-    reading.turn()
-    assert len(read) == 1
-    for _ in range(10):
+    for turn in range(1, 9):
         reading.turn()
-    assert len(read) == 8
+        snapshot = reading.feed.visit()
+        assert snapshot is not None and len(snapshot.bars) == turn
     assert reading.bars() == dict.fromkeys(range(8), 1)
 
 
-def test_snapshots_are_bounded_in_time(memory: Path) -> None:
+def test_snapshots_are_bounded_in_time(reading: Reading) -> None:
     """However often the reader takes its turn, it publishes at most about twice a second."""
-    reading = Reading(memory, 2)
     reading.feed.visit()
-    reading.turn()
-    first = reading.feed.visit()
-    reading.turn()
-    assert reading.feed.visit() is first
+    published = []
+    for _ in range(100):
+        reading.turn(after_s=0.1)
+        published.append(reading.feed.visit())
+    assert len(set(map(id, published))) == 20
 
 
-def test_visitors_share_a_document(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visitors_share_a_document(reading: Reading) -> None:
     """A document is made once for all visitors who want the same of one snapshot."""
     page = LivePage(reading.feed)
     assert b'"at":0.0' in page.document({}, None)

@@ -72,6 +72,7 @@ def state_of(page: Page, rank: int) -> str:
     return found.get(str(rank), "")
 
 
+@pytest.mark.thorough
 def test_late_stopped_and_killed(browser: Browser, base: Path) -> None:
     """One fault after the other: each time the banner names the rank, its age grows, and it goes when it is over."""
     ranks = Ranks(base / JOB, 3)
@@ -189,6 +190,7 @@ def test_a_job_with_reader_threads(base: Path, tmp_path: Path, warm_python: Warm
         job.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
 def test_a_service_of_the_node(base: Path) -> None:
     """An agent of root's that reads the jobs of all users shows each of them their own, and root all of them."""
@@ -216,6 +218,7 @@ def test_a_service_of_the_node(base: Path) -> None:
         agent.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
 def test_two_nodes(browser: Browser, tmp_path: Path, warm_python: WarmPython) -> None:
     """The agent that judges shows the ranks of both nodes; the other one its own, and a link to the first."""
