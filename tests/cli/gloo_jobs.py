@@ -131,11 +131,11 @@ class GlooJobs:
             self.done.extend(self._job.wait(timeout_s))
         return self.done
 
-    def close(self) -> None:
+    def close(self, ends_s: float = ENDS_S) -> None:
         """Let late ranks go on, and kill what is left after that."""
         self.open_gate()
         try:
-            self.join(ENDS_S)
+            self.join(ends_s)
         except FutureTimeoutError:
             self._kill_now()
             self.join()

@@ -58,6 +58,7 @@ def test_in_code(warm_python: WarmPython, tmp_path: Path) -> None:
     assert "AssertionError: rank 1: all_reduce 3 is not finite" in done.out + done.err
 
 
+@pytest.mark.thorough
 def test_in_code_healthy(warm_python: WarmPython, tmp_path: Path) -> None:
     """Finite values pass."""
     done = run(warm_python, tmp_path, block_after(PAGE, "In code:"), HEALTHY, in_code=True)
@@ -73,6 +74,7 @@ def test_save(warm_python: WarmPython, tmp_path: Path) -> None:
         assert torch.equal(saved, torch.full((4,), 2.0))
 
 
+@pytest.mark.thorough
 def test_check(warm_python: WarmPython, tmp_path: Path) -> None:
     """The rank with a value out of range ends the training, and names the line."""
     done = run(warm_python, tmp_path, block_after(PAGE, "Check a range"), "20000")
@@ -82,6 +84,7 @@ def test_check(warm_python: WarmPython, tmp_path: Path) -> None:
     assert "hooked.py" in printed
 
 
+@pytest.mark.thorough
 def test_debugger(warm_python: WarmPython, tmp_path: Path) -> None:
     """A debugger answers in the hook of the named rank, shows its operation, and lets it go on."""
     port = free_port()

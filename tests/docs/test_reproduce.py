@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +13,8 @@ import pytest
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.cli.reproduce.pairs import verdict_in
 from tests.flight.made_dumps import late_rank, write
-from tests.support.commands.asking import ask
-from tests.support.commands.running import SCRIPT, environment, processes_of
+from tests.support.commands.asking import ask, ask_as_on_page
+from tests.support.commands.running import SCRIPT, environment, kill_processes_of
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
 from tests.support.pages import block_after, commands_of, page
@@ -37,46 +34,43 @@ def job(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> It
         yield hang(warm_python, base, tmp_path_factory.mktemp("hung"), [("skipped", SIZE)])["skipped"]
 
 
-def test_commands(job: HungJob, tmp_path: Path) -> None:
-    """Each command, one after the other in a shell: three write scripts, and the last script hangs as it should."""
-    *commands, torchrun = commands_of(PAGE)
+def test_commands(job: HungJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the three commands that write a script does so, for the job or for dumps."""
+    *commands, _ = commands_of(PAGE)
     assert [command.split()[1] for command in commands] == ["reproduce"] * 3
+    assert any(RUN in command for command in commands)
     write(tmp_path / "DUMPS", late_rank(SIZE, LATE))
     own = ask(job.base, "--json").document["run"]["id"][: len(RUN)]
-    assert any(RUN in command for command in commands)
-    environ = _environ(job.base) | {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(round(HUNG_S * 1000))}
+    monkeypatch.chdir(tmp_path)
     for command in commands:
+        answer = ask_as_on_page(job.base, command.replace(RUN, own), threshold_s=HUNG_S)
+        assert (answer.code, answer.err) == (0, ""), command
         script = tmp_path / "hang.py"
-        script.unlink(missing_ok=True)
-        words = ["bash", "-c", command.replace(RUN, own)]
-        done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
         assert "torchrun --nproc-per-node 3 hang.py" in script.read_text()
         compile(script.read_text(), "hang.py", "exec")
-    _hangs(torchrun, tmp_path)
+        script.unlink()
 
 
-def _hangs(torchrun: str, folder: Path) -> None:
-    """The script that was written last, for the dumps, hangs as these do."""
+@pytest.mark.thorough
+def test_script_hangs(tmp_path: Path) -> None:
+    """The last command runs the script for dumps with torchrun, in a shell; it hangs as the dumps' job did."""
+    *_, torchrun = commands_of(PAGE)
+    dumps = write(tmp_path / "DUMPS", late_rank(SIZE, LATE))
+    (tmp_path / "hang.py").write_text(ask(tmp_path, dumps, command="reproduce").out)
     with memory_directory() as tapes:
+        environ = {**environment(tapes), "PATH": f"{SCRIPT.parent}:/usr/bin:/bin", "OMP_NUM_THREADS": "1", **QUIET}
         process = subprocess.Popen(
             ["bash", "-c", torchrun],
-            cwd=folder,
-            env=_environ(tapes) | {"OTEL_PYTHON_TORCHDIST_ENABLED": "true", "GLOO_SOCKET_IFNAME": "lo", **QUIET},
+            cwd=tmp_path,
+            env=environ | {"GLOO_SOCKET_IFNAME": "lo"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
             verdict_in(tapes, "absent", (LATE,))
         finally:
-            for pid in processes_of(tapes):  # ranks do not end with torchrun if that is killed
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_processes_of(tapes)  # ranks do not end with torchrun if that is killed
             process.wait(60)
-
-
-def _environ(base: Path) -> dict[str, str]:
-    return environment(base) | {"PATH": f"{SCRIPT.parent}:/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 
 
 def test_example(job: HungJob) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -16,10 +13,10 @@ from typing import Final
 import pytest
 
 from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
+from tests.cli.gloo_jobs import GlooJobs
 from tests.flight.test_real_jobs import DATA, faulty
 from tests.support.commands.asking import Answer, ask
 from tests.support.commands.running import SCRIPT, environment
-from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
 from tests.support.pages import block_after, commands_of, page
 from tests.support.waiting import until
@@ -42,23 +39,15 @@ def gloo(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> I
         (folder / name).mkdir()
     snippet = folder / "snippet.py"
     snippet.write_text(block_after(PAGE, "**gloo** records too"))
-    environ = {
-        **QUIET,
-        "OTEL_PYTHON_TORCHDIST_ENABLED": "false",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "STORE": f"file://{folder}/store",
-        "WORLD_SIZE": str(RANKS),
-    }
-    environs = [{**environ, "RANK": str(rank)} for rank in range(RANKS)]
-    job = warm_python.start(WORKER, environs, folder, [str(folder), str(snippet)], timeout_s=300)
+    environ = {"OTEL_PYTHON_TORCHDIST_ENABLED": "false"}
+    job = GlooJobs(
+        warm_python, folder, folder / "job", "hangs", str(folder), str(snippet), environ=environ, worker=WORKER
+    )
     try:
         until(lambda: len(list(folder.glob("json/rank_*"))) == RANKS, 60)
         yield folder
     finally:
-        for pid in job.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        job.wait(60)
+        job.close(ends_s=0.0)
 
 
 def diagnosed(folder: Path) -> str:
@@ -80,6 +69,7 @@ def analysed(analysis: Analysis) -> str:
     return f"{len(findings)} findings that name {', '.join(map(str, named))}"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.skipif(
     tuple(map(int, version("torch").split(".")[:2])) < tuple(map(int, _TORCH[0])),

@@ -1,4 +1,4 @@
-"""An unprepared job on gloo: `dumping.py FOLDER SNIPPET`. Rank 2 never comes to the last collective of the others.
+"""An unprepared job on gloo: `dumping.py hangs GATE PIDS FOLDER SNIPPET`. Rank 2 never comes to the last collective.
 
 A thread of each rank then runs the snippet, which writes the rank's dump into `dumps`, and writes the same as JSON into
 `json`, both in the folder, which is the current directory.
@@ -33,13 +33,13 @@ def dump(before: int) -> None:
     while rank != LATE and enqueued() == before:
         time.sleep(0.01)
     time.sleep(0.5)  # it counts a collective before it has recorded it
-    exec(compile(Path(sys.argv[2]).read_text(), "snippet", "exec"), {"rank": rank})
+    exec(compile(Path(sys.argv[5]).read_text(), "snippet", "exec"), {"rank": rank})
     new = Path(f"json/.rank_{rank}.json")
     new.write_bytes(_dump_fr_trace_json(True, False))
     new.rename(f"json/rank_{rank}.json")
 
 
-os.chdir(sys.argv[1])
+os.chdir(sys.argv[4])
 dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 values = torch.ones(4)
 for _ in range(5):

@@ -61,7 +61,7 @@ def ask(
 def ask_as_on_page(base: Path, line: str, threshold_s: float = 1.0) -> Answer:
     """Run a command here as a page shows it, for a shell: what it redirects is written to that file."""
     words, _, file = line.partition(" > ")
-    program, command, *arguments = shlex.split(words)
+    program, command, *arguments = shlex.split(words, comments=True)
     assert program == "otel-torchdist", line
     answer = ask(base, *arguments, command=command, threshold_s=threshold_s)
     if file:
