@@ -19,7 +19,7 @@ BLOCK: Final = re.compile(
 _SHOWN: Final = ("title", "columns", "rows", "goals")
 
 
-def keep(results: Path) -> None:
+def keep(results: Path, kept: Path = KEPT) -> None:
     """Keep what the page shows of a file of results; every round of every figure is more than a repository needs.
 
     Raises:
@@ -31,14 +31,14 @@ def keep(results: Path) -> None:
     if "machine" not in content or not all(set(_SHOWN) <= set(section) for section in sections.values()):
         raise ValueError(f"{results}: not what `make bench` writes")
     shown = {name: {key: section[key] for key in _SHOWN} for name, section in sections.items()}
-    KEPT.write_text(json.dumps({"machine": content["machine"], **shown}, indent=1) + "\n", encoding="utf-8")
+    kept.write_text(json.dumps({"machine": content["machine"], **shown}, indent=1) + "\n", encoding="utf-8")
 
 
-def with_figures(page: str) -> str:
+def with_figures(page: str, figures: Path = KEPT) -> str:
     """The page with the figures that are kept; as it is where none are, and where a section was not measured."""
-    if not KEPT.exists():
+    if not figures.exists():
         return page
-    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    kept = json.loads(figures.read_text(encoding="utf-8"))
 
     def filled(block: re.Match[str]) -> str:
         name = block["name"]

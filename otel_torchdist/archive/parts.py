@@ -10,19 +10,20 @@ from otel_torchdist.archive.heads import MAX_ROWS
 from otel_torchdist.archive.model import Archived, Segment
 
 
-def parts_of(segment: Segment, before: Archived) -> Iterator[Segment]:
-    """Yield segments of at most `MAX_ROWS` rows in each table; only the last one says what is archived then.
+def parts_of(segment: Segment, before: Archived, most_rows: int = MAX_ROWS) -> Iterator[Segment]:
+    """Yield segments of a bounded number of rows in each table; only the last one says what is archived then.
 
     Args:
         segment: The segment; its operations may be in any order.
         before: What was archived before it.
+        most_rows: Rows that a table of a segment may have.
     """
     ended = sorted(segment.ended, key=attrgetter("number"))
     over = [activity for activity in segment.activities if not activity.is_open]
     rows, first = max(len(ended), len(segment.steps), len(segment.activities)), 0
     moment = dataclasses.replace(segment.moment, through=before.through)
-    while rows - first > MAX_ROWS:
-        after = first + MAX_ROWS
+    while rows - first > most_rows:
+        after = first + most_rows
         yield Segment(
             segment.origin, moment, before.operations, ended[first:after], (), segment.steps[first:after],
             over[first:after],

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -74,15 +75,25 @@ class ArchiveWriter:
         dropped: Operations that could not be archived.
     """
 
-    def __init__(self, directory: Path, most_bytes: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        most_bytes: int,
+        most_queued: int = MAX_QUEUED_ROWS,
+        write: Callable[[int, memoryview], int] = os.write,
+    ) -> None:
         """Set up; the thread starts with the first segment.
 
         Args:
             directory: The archive; created with the first segment.
             most_bytes: How many bytes the segments of one run and this node may take.
+            most_queued: Rows that may wait for the thread; beyond that the oldest segments are dropped.
+            write: Writes to a file, as `os.write` does.
         """
         self._directory = directory
         self._most_bytes = most_bytes
+        self._most_queued = most_queued
+        self._write_some = write
         self._changed = threading.Condition()
         self._queue: deque[tuple[Segment, NamesReader]] = deque()
         self._queued = 0
@@ -104,6 +115,12 @@ class ArchiveWriter:
         with self._changed:
             return self._dropped
 
+    @property
+    def queued(self) -> int:
+        """Rows that wait for the thread."""
+        with self._changed:
+            return self._queued
+
     def put(self, segment: Segment, names: NamesReader) -> None:
         """Have a segment written; if too much waits, the oldest is dropped and counted.
 
@@ -118,7 +135,7 @@ class ArchiveWriter:
                     self._is_started = True
             self._queue.append((segment, names))
             self._queued += len(segment.ended)
-            while self._queued > MAX_QUEUED_ROWS and len(self._queue) > 1:
+            while self._queued > self._most_queued and len(self._queue) > 1:
                 oldest, _ = self._queue.popleft()
                 self._queued -= len(oldest.ended)
                 self._dropped += len(oldest.ended)
@@ -234,7 +251,7 @@ class ArchiveWriter:
         try:
             before = os.fstat(file).st_size
             try:
-                _write_all(file, content)
+                self._write_all(file, content)
             except OSError:
                 os.ftruncate(file, before)
                 raise
@@ -242,6 +259,11 @@ class ArchiveWriter:
             os.close(file)
         if before + len(content) >= self._most_bytes // FILES:
             self._files.pop(folder, None)
+
+    def _write_all(self, file: int, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[self._write_some(file, view) :]
 
     def _make_room(self, folder: Path, size: int, current: Path) -> None:
         """Remove the oldest files of this node, whichever process has written them, if there are too many bytes."""
@@ -265,12 +287,6 @@ class ArchiveWriter:
 def archive_of(config: Config) -> ArchiveWriter | None:
     """Return the writer of the archive that the settings ask for; None if they do not."""
     return ArchiveWriter(config.archive, config.archive_bytes) if config.archive is not None else None
-
-
-def _write_all(file: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def _without(segment: Segment, archived: Archived) -> Segment:

@@ -112,12 +112,12 @@ def test_random_files(tmp_path: Path) -> None:
 
 
 def test_a_forged_file_takes_no_time(tmp_path: Path) -> None:
-    """Beginnings of segments all over a file of 8 MB are skipped in seconds: each costs no search of a megabyte."""
+    """Beginnings of segments all over a file of 2 MB are skipped in seconds: each costs no search of a megabyte."""
     path = tmp_path / "x.segments"
-    path.write_bytes(b"OTDARCH\x01" * (1 << 20))
+    path.write_bytes(b"OTDARCH\x01" * (1 << 18))
     began = time.process_time()
     assert list(segments_in(path, [])) == []
-    assert time.process_time() - began < 30
+    assert time.process_time() - began < 8
 
 
 def test_many_damaged_segments(tmp_path: Path, names: NamesReader) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -13,19 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.archive import writer as writer_module
 from otel_torchdist.archive.places import SUFFIX
 from otel_torchdist.archive.reading import history_of, runs_in
-from otel_torchdist.archive.writer import MAX_QUEUED_ROWS, ArchiveWriter, archive_of
+from otel_torchdist.archive.writer import ArchiveWriter, archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.tape.names.reader import NamesReader
 from tests.archive.made import names_beside, operations, segment
 from tests.archive.opened import histories_in, run_in, times_archived
 from tests.support.repository import REPOSITORY
-from tests.support.waiting import core_waits_s, waited_for_a_core_s
+from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 
 MOUNTS = shutil.which("unshare") and not subprocess.run(["unshare", "--mount", "true"]).returncode
-BOUND = 1 << 20
+BOUND = 1 << 18
 
 
 @pytest.fixture
@@ -34,29 +34,22 @@ def names(tmp_path: Path) -> NamesReader:
     return names_beside(tmp_path)
 
 
-def _archived(archive: Path, names: NamesReader, segments: int, rows: int, most: int = BOUND) -> ArchiveWriter:
-    writer = ArchiveWriter(archive, most)
-    for number in range(segments):
-        while writer._queued > MAX_QUEUED_ROWS // 2:  # pyright: ignore[reportPrivateUsage]
-            time.sleep(0.001)
-        writer.put(segment(operations(1 + number * rows, rows), 1 + (number + 1) * rows), names)
-    writer.close(30.0)
-    return writer
-
-
 def test_bound(tmp_path: Path, names: NamesReader, caplog: pytest.LogCaptureFixture) -> None:
     """A long run takes no more than its bound: the newest is kept, what is missing is known, and one line says so."""
     caplog.set_level(logging.INFO, "otel_torchdist")
-    archive = tmp_path / "archive"
-    writer = _archived(archive, names, segments=36, rows=3_000)
+    archive, rows, count = tmp_path / "archive", 750, 36
+    writer = ArchiveWriter(archive, BOUND)
+    for number in range(count):
+        writer.put(segment(operations(1 + number * rows, rows), 1 + (number + 1) * rows), names)
+    writer.close(30.0)
     files = list(archive.rglob(f"*{SUFFIX}"))
     size = sum(path.stat().st_size for path in files)
     assert BOUND * 0.8 < size <= BOUND
     assert 12 <= len(files) <= 20
     times = times_archived(archive)[0]
-    assert list(times) == list(range(108_001 - len(times), 108_001))
+    assert list(times) == list(range(count * rows + 1 - len(times), count * rows + 1))
     [history] = histories_in(archive)
-    assert (writer.dropped, history.lost) == (0, 108_000 - len(times))
+    assert (writer.dropped, history.lost) == (0, count * rows - len(times))
     assert [record.message for record in caplog.records] == [
         f"{files[0].parent}: the archive has reached its {BOUND} bytes: from now on its oldest segments are removed"
     ]
@@ -86,7 +79,7 @@ def test_another_process_goes_on(tmp_path: Path, names: NamesReader) -> None:
     ended = [one for one in every if one not in late]
     first = ArchiveWriter(archive, BOUND)
     opened = segment(ended[:198], 201)
-    first.put(writer_module.dataclasses.replace(opened, open=late), names)
+    first.put(dataclasses.replace(opened, open=late), names)
     first.close(10.0)
     second = ArchiveWriter(archive, BOUND)
     second.put(segment([*ended[50:198], late[0]], 180), names)  # read again from the start, not yet as far
@@ -98,6 +91,7 @@ def test_another_process_goes_on(tmp_path: Path, names: NamesReader) -> None:
     assert history.lost == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.skipif(not MOUNTS, reason="this user cannot make mount namespaces")
 def test_full_disk(tmp_path: Path) -> None:
@@ -126,9 +120,7 @@ def test_directory_that_is_a_file(tmp_path: Path, names: NamesReader, caplog: py
     archive.write_text("not a directory")
     writer = ArchiveWriter(archive, BOUND)
     writer.put(segment(operations(1, 10), 11), names)
-    deadline = time.monotonic() + 20
-    while not caplog.records and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: bool(caplog.records))
     archive.unlink()
     writer.put(segment(operations(11, 10), 21), names)
     writer.close(20.0)
@@ -141,34 +133,35 @@ def test_archive_that_vanishes(tmp_path: Path, names: NamesReader) -> None:
     archive = tmp_path / "archive"
     writer = ArchiveWriter(archive, BOUND)
     writer.put(segment(operations(1, 10), 11), names)
-    while not list(archive.rglob(f"*{SUFFIX}")):
-        time.sleep(0.01)
-    time.sleep(0.1)
+    until(lambda: times_archived(archive) if archive.is_dir() else None)  # it is written, and its file is closed soon
     shutil.rmtree(archive)
     writer.put(segment(operations(11, 10), 21), names)
     writer.close(10.0)
     assert times_archived(archive) == {0: dict.fromkeys(range(11, 21), 1)}
 
 
-def test_file_system_that_hangs(tmp_path: Path, names: NamesReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_that_hangs(tmp_path: Path, names: NamesReader) -> None:
     """A write that never returns holds neither the reader nor the end of the process up, and memory stays bounded."""
     hangs = threading.Event()
-    monkeypatch.setattr(writer_module, "_write_all", lambda *_: hangs.wait(60))
-    writer = ArchiveWriter(tmp_path / "archive", BOUND)
-    made = segment(operations(1, 8_000), 8_001)
+
+    def write(_: int, content: memoryview) -> int:
+        hangs.wait(60)
+        return len(content)
+
+    writer = ArchiveWriter(tmp_path / "archive", BOUND, most_queued=2_000, write=write)
+    made = segment(operations(1, 500), 501)
     began, before = time.monotonic(), core_waits_s()
     for _ in range(40):
         writer.put(made, names)
     assert time.monotonic() - began < 1.0 + waited_for_a_core_s(since=before)
     writer.close(0.2)
-    assert time.monotonic() - began < 5.0
-    assert writer._queued <= MAX_QUEUED_ROWS  # pyright: ignore[reportPrivateUsage]
-    assert writer.dropped >= 8_000 * 40 - 2 * MAX_QUEUED_ROWS
-    writer._queue.clear()  # pyright: ignore[reportPrivateUsage]  # else it keeps a core busy beside other tests
+    assert writer.queued <= 2_000
+    assert writer.dropped >= 500 * 40 - 2 * 2_000
     hangs.set()
     writer.close(60.0)
 
 
+@pytest.mark.thorough
 def test_more_rows_than_a_segment_has(tmp_path: Path, names: NamesReader) -> None:
     """A tape that another process had read may bring a million rows at once: they become several segments."""
     archive = tmp_path / "archive"

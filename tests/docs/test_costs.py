@@ -39,12 +39,12 @@ def _results(folder: Path) -> Path:
     return file
 
 
-def test_figures_replace_those_of_the_same_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_replace_those_of_the_same_section(tmp_path: Path) -> None:
     """A section that was measured has its table and goals in its place; all else stays as it is."""
-    monkeypatch.setattr(costs, "KEPT", tmp_path / "costs.json")
-    assert costs.with_figures(PAGE) == PAGE
-    costs.keep(_results(tmp_path))
-    made = costs.with_figures(PAGE)
+    kept = tmp_path / "costs.json"
+    assert costs.with_figures(PAGE, kept) == PAGE
+    costs.keep(_results(tmp_path), kept)
+    made = costs.with_figures(PAGE, kept)
     assert "old" not in made
     assert (
         "**Reading a tape**\n\n|  | µs |\n| --- | --- |\n| poll | 2.0 |\n\n- a record: 2 µs, goal at most 1 µs: MISSED"
@@ -56,16 +56,16 @@ def test_figures_replace_those_of_the_same_section(tmp_path: Path, monkeypatch: 
         "not measured again",
         "after",
     ]
-    assert costs.with_figures(made) == made
+    assert costs.with_figures(made, kept) == made
 
 
-def test_every_round_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_round_is_not_kept(tmp_path: Path) -> None:
     """Only what the page shows is kept in the repository."""
-    monkeypatch.setattr(costs, "KEPT", tmp_path / "costs.json")
-    costs.keep(_results(tmp_path))
-    kept = json.loads(costs.KEPT.read_text())
-    assert set(kept) == {"machine", "reading"}
-    assert set(kept["reading"]) == {"title", "columns", "rows", "goals"}
+    kept = tmp_path / "costs.json"
+    costs.keep(_results(tmp_path), kept)
+    figures = json.loads(kept.read_text())
+    assert set(figures) == {"machine", "reading"}
+    assert set(figures["reading"]) == {"title", "columns", "rows", "goals"}
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

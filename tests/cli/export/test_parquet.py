@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
-import importlib.util
 import itertools
+import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -146,18 +144,7 @@ def test_foreign_files(base: Path, archive: Path, tmp_path: Path) -> None:
 
 def test_without_duckdb(base: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without DuckDB one sentence names the extra."""
-    found, imported = importlib.util.find_spec, builtins.__import__
-
-    def missing(name: str, *rest: Any) -> Any:
-        if name == "duckdb":
-            raise ModuleNotFoundError(name)
-        return imported(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    monkeypatch.setattr(
-        "otel_torchdist.cli.export.parquet_command.find_spec",
-        lambda name, *rest: None if name == "duckdb" else found(name, *rest),
-    )
+    monkeypatch.setitem(sys.modules, "duckdb", None)
     answer = export(base, archive, "1234", "--parquet", tmp_path / "out")
     assert (answer.code, answer.out) == (69, "")
     assert answer.err == "otel-torchdist: --parquet needs DuckDB: pip install 'otel-torchdist[analysis]'\n"

@@ -17,6 +17,7 @@ from otel_torchdist.job.directory import job_directories
 from tests.cli.gloo_jobs import COUNTED_LATE_NS, COUNTED_STEPS, COUNTING, GlooJobs
 from tests.support.commands.asking import Answer, ask, ask_as_people_do
 from tests.support.commands.running import Running
+from tests.support.commands.terminal import Terminal
 from tests.support.waiting import until
 
 STEPS, LATE_NS = COUNTED_STEPS, COUNTED_LATE_NS
@@ -93,14 +94,17 @@ def test_running(job: GlooJobs) -> None:
     assert "\x1b" not in text.out
 
 
-def test_in_a_terminal_of_100_columns(job: GlooJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_terminal_of_100_columns(job: GlooJobs) -> None:
     """No line of a table is wider, no number is cut off, and what was left out is named."""
-    monkeypatch.setattr("otel_torchdist.cli.stats.command.PIPE_WIDTH", 100)
-    answer = _stats(job.base, "--by", "operation,group,size,site")
-    tables = [line for line in answer.out.splitlines() if line.startswith(" ") and not line.startswith("  ")]
+    terminal = Terminal(job.base, "stats", "--by", "operation,group,size,site")
+    try:
+        terminal.wait_for(r"\n  \(no room for .*alg/s.*: a wider terminal, a pipe, --json and --csv have it\)\n")
+        terminal.wait_for(r" per rank (.|\n)*\n +3 ")
+    finally:
+        terminal.close()
+    tables = [line for line in terminal.text.splitlines() if line.startswith(" ") and not line.startswith("  ")]
     assert len(tables) > 20 and max(map(len, tables)) <= 100
-    assert "…" not in answer.out
-    assert answer.has(r"  \(no room for .*alg/s.*: a wider terminal, a pipe, --json and --csv have it\)")
+    assert "…" not in terminal.text
 
 
 def test_csv(job: GlooJobs) -> None:

@@ -60,12 +60,15 @@ def ask(
 
 def ask_as_on_page(base: Path, line: str, threshold_s: float = 1.0) -> Answer:
     """Run a command here as a page shows it, for a shell: what it redirects is written to that file."""
-    words, _, file = line.partition(" > ")
-    program, command, *arguments = shlex.split(words, comments=True)
+    program, command, *arguments = shlex.split(line, comments=True)
     assert program == "otel-torchdist", line
+    files: list[str] = []
+    if ">" in arguments:
+        _, *files = arguments[arguments.index(">") :]
+        del arguments[arguments.index(">") :]
     answer = ask(base, *arguments, command=command, threshold_s=threshold_s)
-    if file:
-        Path(file.strip()).write_text(answer.out)
+    for file in files:
+        Path(file).write_text(answer.out)
     return answer
 
 
