@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
-from otel_torchdist.telemetry.spans.model import LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.receivers.memory_sink import MemorySink
@@ -24,6 +24,12 @@ class Rank:
     def poll(self) -> None:
         """One pass of a reader."""
         self.spans.consume(self.tape.reader.poll(), self.tape.status(), self.tape.now_ns)
+
+    def end_step(self) -> list[FinishedSpan]:
+        """End the step and read it; returns the spans of all operations and activities so far."""
+        self.tape.end_step()
+        self.poll()
+        return self.sink.operations
 
     def close(self) -> None:
         """End the tape."""

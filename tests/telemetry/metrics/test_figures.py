@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from otel_torchdist import semconv
@@ -23,12 +21,6 @@ FIGURES = (
     semconv.GRADIENT_SYNC_SECONDS,
     semconv.GRADIENT_SYNC_EXPOSED_SECONDS,
 )
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node without ranks."""
-    return Node(tmp_path)
 
 
 def test_figures_have_words_of_their_own() -> None:

@@ -28,12 +28,6 @@ from tests.support.tapes.metrics_node import METRICS, Node, series_of
 STALL = StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), "4/4", 0xABC)
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node without ranks."""
-    return Node(tmp_path)
-
-
 def test_spans_dropped_are_read_when_asked(tmp_path: Path) -> None:
     """The node's own counter has no labels and follows its source."""
     dropped = [3]

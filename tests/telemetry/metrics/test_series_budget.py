@@ -24,12 +24,6 @@ BUDGET_OF_AN_EXPLOSION = 45_000
 STALL = StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), "4/4", 0xABC)
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node without ranks."""
-    return Node(tmp_path)
-
-
 def groups(count: int) -> list[GroupName]:
     """Different groups of rank 0."""
     return [dataclasses.replace(WORLD, ranks=(0, other)) for other in range(1, count + 1)]

@@ -31,8 +31,7 @@ def test_under_the_step(rank: Rank) -> None:
     """An activity is a child of the step's anchor, at its own time, with few attributes and no error."""
     rank.tape.operation(0.5)
     number = rank.tape.activity(0.25, "Adam")
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     anchor, _, span = rank.sink.spans
     assert (span.name, span.parent_id, span.error, span.links) == ("optimizer step", anchor.span_id, None, ())
     assert span.trace_id == trace_id_of_step(RUN_ID, 0)
@@ -58,8 +57,7 @@ def test_under_the_step(rank: Rank) -> None:
 def test_parts_of_a_step(rank: Rank, kind: ActivityKind, detail: str, name: str, attributes: dict[str, str]) -> None:
     """Each kind has its name, and the attribute that tells two of them apart."""
     rank.tape.end_activity(rank.tape.begin_activity(detail, kind))
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     _, span = rank.sink.spans
     assert span.name == name
     assert attributes.items() <= span.attributes.items()
@@ -76,9 +74,7 @@ def test_parts_of_a_step(rank: Rank, kind: ActivityKind, detail: str, name: str,
 def test_with_an_exception(rank: Rank, how: How, failure: str, completion: str, error: str) -> None:
     """How it ended is an error status, and an attribute; the exception's type is OpenTelemetry's `error.type`."""
     rank.tape.end_activity(rank.tape.begin_activity(), how, failure)
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert (span.error, span.attributes[semconv.COMPLETION]) == (error, completion)
     expected = (failure or "_OTHER") if how is How.FAILED else None
     assert span.attributes.get(semconv.ERROR_TYPE) == expected
@@ -157,8 +153,7 @@ def test_across_a_stall(rank: Rank) -> None:
     rank.tape.pass_s(1)
     rank.tape.end(stuck)
     rank.tape.end_activity(number)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     first, second = rank.sink.anchors
     assert [span.name for span in rank.sink.under(first)] == []
     assert [span.name for span in rank.sink.under(second)] == ["all_reduce", "optimizer step"]

@@ -38,10 +38,7 @@ def test_an_operation_shows_everything_in_its_record(rank: Rank) -> None:
     rank.tape.mark(number, Word.WAIT_ENTERED)
     rank.tape.pass_s(0.5)
     rank.tape.end(number, How.WAIT)
-    rank.tape.end_step()
-    rank.poll()
-
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert span.name == "all_reduce"
     assert span.error is None
     assert span.attributes == {
@@ -79,9 +76,7 @@ def test_an_operation_shows_everything_in_its_record(rank: Rank) -> None:
 def test_phase(rank: Rank, phase: Phase, shown: str | None) -> None:
     """Whether a backward pass made the call is shown where it is known."""
     rank.tape.operation(phase=phase)
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert span.attributes.get(semconv.PHASE) == shown
 
 
@@ -101,9 +96,7 @@ def test_synchronised_timing(make_tape: Callable[..., ClockedTape], flags: Flag,
     tape.agree()
     rank = Rank(tape)
     rank.tape.operation(flags=flags)
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert span.attributes.get(semconv.SYNCHRONIZED) is shown
 
 
@@ -114,12 +107,9 @@ def test_what_led_to_a_call(rank: Rank) -> None:
     between, outer = names.intern("… lightning, torch …"), names.intern(CallSiteName("main", "/home/user/run.py", 7))
     path = ["train.py:42 train", "… lightning, torch …", "run.py:7 main"]
     rank.tape.operation(call_site=names.intern(CallPathName(site, (between, outer))))
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     rank.tape.operation(call_site=names.intern(CallPathName(site, (between, outer), varies=True)))
-    rank.tape.end_step()
-    rank.poll()
-    first, second = rank.sink.operations
+    first, second = rank.end_step()
     assert first.attributes[semconv.CALLER_PATH] == second.attributes[semconv.CALLER_PATH] == path
     assert semconv.CALLER_PATH_VARIES not in first.attributes
     assert second.attributes[semconv.CALLER_PATH_VARIES] is True
@@ -130,8 +120,7 @@ def test_uneven_exchange(rank: Rank, members: int, largest: int) -> None:
     """An uneven exchange shows what the rank receives and the largest part that it sends, in groups of any size."""
     rank.tape.operation(parts=[100 * member for member in range(members)], received=5_000)
     rank.tape.operation()
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     names = (semconv.MESSAGE_RECEIVED, semconv.MESSAGE_LARGEST_PART)
     shown = [tuple(span.attributes.get(name) for name in names) for span in rank.sink.operations]
     assert shown == [(5_000, largest), (None, None)]
@@ -152,9 +141,7 @@ def test_uneven_exchange(rank: Rank, members: int, largest: int) -> None:
 def test_how_an_end_is_known_and_how_coarse(rank: Rank, how: How, resolution: float | None) -> None:
     """An end that is not known exactly is marked as such, and one that is unknown claims no resolution."""
     rank.tape.operation(how=how)
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert span.attributes[semconv.COMPLETION] == how.name.lower()
     assert span.attributes.get(semconv.COMPLETION_RESOLUTION) == resolution
     assert span.error is None
@@ -163,9 +150,7 @@ def test_how_an_end_is_known_and_how_coarse(rank: Rank, how: How, resolution: fl
 def test_an_operation_that_raised_is_an_error(rank: Rank) -> None:
     """The exception's type is in `error.type` and in the status."""
     rank.tape.end(rank.tape.enter(), How.FAILED, "DistBackendError")
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert span.error == "all_reduce raised DistBackendError"
     assert span.attributes[semconv.ERROR_TYPE] == "DistBackendError"
 
@@ -179,10 +164,7 @@ def test_point_to_point_rendezvous_and_what_is_not_known(rank: Rank) -> None:
     rank.tape.end(rank.tape.enter(Flag.POINT_TO_POINT, signature=send, peer=3, tag=9, group=late))
     rank.tape.end(rank.tape.enter(kind=RecordKind.RENDEZVOUS, signature=new_group, group=OTHER))
     rank.tape.end(rank.tape.enter(signature=OTHER, group=OTHER))
-    rank.tape.end_step()
-    rank.poll()
-
-    sent, created, unknown = rank.sink.operations
+    sent, created, unknown = rank.end_step()
     assert (sent.name, sent.attributes[semconv.PEER], sent.attributes[semconv.TAG]) == ("send", 3, 9)
     assert sent.attributes[semconv.SEQUENCE_ALIGNED] is False
     assert semconv.GROUP_DESCRIPTION not in sent.attributes
@@ -195,8 +177,7 @@ def test_point_to_point_rendezvous_and_what_is_not_known(rank: Rank) -> None:
 def test_a_bar_is_never_empty(rank: Rank) -> None:
     """An operation of no measurable length still lasts the microsecond that viewers can show."""
     rank.tape.operation(0)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     assert {span.end_ns - span.start_ns for span in rank.sink.spans} == {1_000}
 
 
@@ -246,9 +227,7 @@ def test_times_on_a_device(rank: Rank, start: How, resolution: float) -> None:
     rank.tape.writer.mark(number, Word.STARTED, 2 * SECOND, start)
     rank.tape.pass_s(0.5)
     rank.tape.end(number, How.EVENT)
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert span.attributes[semconv.DEVICE_QUEUE_DURATION] == 2.0
     assert span.attributes[semconv.DEVICE_START_RESOLUTION] == resolution
     assert span.attributes[semconv.DEVICE_DURATION] == 0.5
@@ -261,8 +240,7 @@ def test_what_is_not_known_of_a_device_is_left_out(rank: Rank) -> None:
     rank.tape.pass_s(0.1)
     rank.tape.end(number, How.UNTRACKED)
     rank.tape.operation(how=How.WAIT)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     for span in rank.sink.operations:
         assert not [name for name in span.attributes if name.startswith("torchdist.device")]
 
@@ -306,9 +284,7 @@ def test_labels(rank: Rank, label: LabelName, piece: int, shown: dict[str, objec
     """What a library for parallel training calls is shown in words, and each part of it as an attribute."""
     rank.tape.label = pack_label(rank.tape.writer.names.intern(label), piece)
     rank.tape.operation()
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert {name: value for name, value in span.attributes.items() if name in _OF_LABELS} == shown
 
 
@@ -322,6 +298,5 @@ def test_dimensions_of_a_group_that_a_mesh_has_taken(rank: Rank) -> None:
             names.replace(rank.tape.group, dataclasses.replace(group, dimensions=dimensions))
             rank.tape.call_site = names.intern(CallSiteName("step", "/home/user/train.py", 43))
         rank.tape.operation()
-        rank.tape.end_step()
-        rank.poll()
+        rank.end_step()
     assert [span.attributes.get(semconv.MESH_DIMENSIONS) for span in rank.sink.operations] == [None, ["dp", "fsdp"]]

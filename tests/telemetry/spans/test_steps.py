@@ -20,8 +20,7 @@ def test_a_step_is_one_anchor_with_its_operations(rank: Rank) -> None:
     rank.poll()
     assert rank.sink.spans == []
     rank.tape.pass_s(0.25)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
 
     anchor, *operations = rank.sink.spans
     assert (anchor.name, anchor.parent_id, anchor.error, anchor.links) == ("step (rank 2)", None, None, ())
@@ -56,8 +55,7 @@ def test_segments_end_after_thirty_seconds_and_are_linked(rank: Rank) -> None:
     rank.tape.operation(5)
     rank.poll()
     rank.tape.pass_s(25)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
 
     start_ns = 1_000 * SECOND + WALL_OFFSET_NS
     anchors = rank.sink.anchors
@@ -78,14 +76,11 @@ def test_an_operation_that_outlives_its_step_is_in_the_trace_of_the_step_in_whic
     """It starts before its anchor, names the step in which it was entered, and delays nothing."""
     number = rank.tape.enter(Flag.ASYNC)
     rank.tape.pass_s(1)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     assert [span.name for span in rank.sink.spans] == ["step (rank 2)"]
     rank.tape.pass_s(1)
     rank.tape.end(number, How.POLL)
-    rank.tape.end_step()
-    rank.poll()
-    [span] = rank.sink.operations
+    [span] = rank.end_step()
     assert span.trace_id == trace_id_of_step(RUN_ID, 1)
     assert span.attributes[semconv.STEP] == 0
     assert span.end_ns - span.start_ns == 2 * SECOND
@@ -129,8 +124,7 @@ def test_an_operation_that_overtakes_the_end_of_the_step_before(rank: Rank) -> N
     rank.tape.end_step()
     rank.tape.pass_s(1)
     rank.tape.end(early)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     steps = [(anchor.attributes[semconv.STEP], len(rank.sink.under(anchor))) for anchor in rank.sink.anchors]
     assert steps == [(0, 1), (1, 1)]
 
@@ -153,8 +147,7 @@ def test_a_stall_ends_the_segment_at_once(rank: Rank) -> None:
     assert rank.spans.end_segment(rank.tape.now_ns) == anchor, "nothing has ended since: no second anchor"
     rank.tape.pass_s(20)
     rank.tape.end(hanging)
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     last = rank.sink.operations[-1]
     assert LinkTarget(last.trace_id, last.span_id) == target
     assert last.attributes[semconv.STALLED] is True
@@ -171,8 +164,7 @@ def test_a_segment_is_bounded(rank: Rank) -> None:
             rank.tape.operation(0.000_01)
         rank.poll()
     assert len(rank.sink.operations) == 4_000
-    rank.tape.end_step()
-    rank.poll()
+    rank.end_step()
     assert len(rank.sink.operations) == 4_500
     assert [anchor.attributes[semconv.STEP_SEGMENT_END] for anchor in rank.sink.anchors] == ["size", "size", "step"]
 
@@ -212,8 +204,7 @@ def test_the_wall_clock_is_followed_only_when_it_was_set(rank: Rank) -> None:
     for jump_ns in (0, 40_000_000, 3_600 * SECOND):
         rank.tape.wall_offset_ns = WALL_OFFSET_NS + jump_ns
         number = rank.tape.operation()
-        rank.tape.end_step()
-        rank.poll()
+        rank.end_step()
         span = rank.sink.operations[-1]
         assert span.span_id == operation_span_id(rank.tape.reader.identity.nonce, number)
         starts.append(span.end_ns - rank.tape.now_ns - WALL_OFFSET_NS)

@@ -35,8 +35,7 @@ def test_nothing_leaves_before_the_run_id_is_settled(make_tape: Callable[..., Cl
     rank = Rank(tape)
     for _ in range(2):
         tape.operation()
-        tape.end_step()
-        rank.poll()
+        rank.end_step()
     assert rank.sink.spans == []
     tape.agree()
     rank.poll()
@@ -49,8 +48,7 @@ def test_waiting_for_the_run_id_has_an_end(make_tape: Callable[..., ClockedTape]
     tape = make_tape()
     rank = Rank(tape)
     tape.operation()
-    tape.end_step()
-    rank.poll()
+    rank.end_step()
     assert rank.sink.spans == []
     if ends_early:
         rank.close()

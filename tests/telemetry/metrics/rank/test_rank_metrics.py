@@ -17,12 +17,6 @@ from tests.support.tapes.fake_tape import RUN, SECOND, WORLD, FakeTape, signatur
 from tests.support.tapes.metrics_node import Node
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node without ranks."""
-    return Node(tmp_path)
-
-
 def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
     """Count and bytes are those of entered operations, by group and operation, whether they have ended or not."""
     rank = node.add(rank=3)

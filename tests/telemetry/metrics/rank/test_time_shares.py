@@ -1,19 +1,11 @@
 """For how long a rank communicates, and for how long it is blocked by that."""
 
-from pathlib import Path
-
 import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, Word
 from tests.support.tapes.fake_tape import RUN, SECOND
 from tests.support.tapes.metrics_node import Node
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node without ranks."""
-    return Node(tmp_path)
 
 
 def shares(node: Node) -> tuple[float, float]:
