@@ -28,7 +28,11 @@ _decoder: Final = msgspec.json.Decoder(GpuReading)
 
 
 class GpuProcess:
-    """The process. Not thread-safe."""
+    """The process. Not thread-safe.
+
+    Attributes:
+        silent_s: Seconds without a reading after which the process is ended.
+    """
 
     def __init__(self, interval_s: float = INTERVAL_S, silent_s: float = SILENT_S, retry_s: float = RETRY_S) -> None:
         """Start nothing yet.
@@ -39,7 +43,7 @@ class GpuProcess:
             retry_s: Seconds from then until another one is started; then twice as long each time.
         """
         self._interval_s = interval_s
-        self._silent_s = silent_s
+        self.silent_s = silent_s
         self._retry_s = retry_s
         self._is_wanted = importlib.util.find_spec("pynvml") is not None
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,6 +53,11 @@ class GpuProcess:
         self._is_given_up = False
         if not self._is_wanted:
             _logger.debug("GPUs are not read: there is no module pynvml (pip install 'otel-torchdist[nvml]')")
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The process that reads the GPUs, or None if there is none."""
+        return self._process
 
     @property
     def descriptor(self) -> int:
@@ -78,7 +87,7 @@ class GpuProcess:
         found = self._read(now_s)
         if self._is_given_up:
             self._process.kill()
-        elif now_s - self._heard_at > self._silent_s:
+        elif now_s - self._heard_at > self.silent_s:
             _logger.info("GPUs are not read for now: NVML has not answered for %.0f s", now_s - self._heard_at)
             self._process.kill()
             self._is_given_up = True
