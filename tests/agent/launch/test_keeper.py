@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,15 +14,8 @@ import pytest
 from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper, Surroundings
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import START_LOCK_NAME
+from tests.support.locks import held_elsewhere
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
-
-HOLDER = """
-import fcntl, sys
-file = open(sys.argv[1], "w")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.read()
-"""
 
 
 @dataclass
@@ -118,17 +109,11 @@ def test_programs_that_follow_each_other_get_an_agent_each(starts: Starts, tmp_p
 
 def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
     """While the lock is held, nothing is started; once it is released, an agent is started at once."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / LOCK_NAME)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as agent:
-        assert agent.stdout is not None
-        agent.stdout.readline()
+    with held_elsewhere(tmp_path / LOCK_NAME):
         look(kept, starts, 20)
         assert starts.at == []
-        agent.kill()
-        agent.wait()
-        look(kept, starts, 2)
-        assert len(starts.at) == 1
+    look(kept, starts, 2)
+    assert len(starts.at) == 1
 
 
 def test_what_cannot_be_started_is_not_tried_again(
@@ -145,17 +130,9 @@ def test_what_cannot_be_started_is_not_tried_again(
 
 def test_one_rank_of_many_starts_it(starts: Starts, tmp_path: Path, kept: AgentKeeper) -> None:
     """While another rank is starting the agent, this one waits."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / START_LOCK_NAME)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    with held_elsewhere(tmp_path / START_LOCK_NAME):
         look(kept, starts, 5)
         assert starts.at == []
-        other.kill()
-        other.wait()
     look(kept, starts, 1)
     assert len(starts.at) == 1
 

@@ -142,28 +142,3 @@ def test_helper_that_goes_with_its_rank(
     [helper] = ask(base, "--json").document["helpers"]
     assert helper["ranks"][0]["life"] == life.value
     assert (helper["problem"], ask(base).code) == (life is RankLife.DEAD, 1)
-
-
-def test_ranks_that_exit_silently(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
-    """`os._exit(0)` outside any operation is a normal end; a kill or another exit code is not."""
-    ranks = begin(4)
-    running = agent("--keep", "4", OTEL_TRACES_EXPORTER="none")
-    running.wait_for("/metrics is served")
-    until(lambda: len(ups(scrape(base))) == 4)
-    ranks.meet(1)
-    ranks.leave(0, 0)
-    ranks.leave(1, 0)
-    ranks.leave(2, 3)
-    ranks.kill(3)
-    running.wait_for("ranks? .*2.* (is|are) dead")
-    up = until(lambda: found if {*(found := ups(scrape(base))).values()} == {0.0} else {})
-    if not knows_exit_codes(base):
-        pytest.skip("this kernel does not tell exit codes of other processes")
-    assert {label.partition('rank="')[2][0]: value for label, value in up.items()} == {"2": 0.0, "3": 0.0}
-    lives = {rank["rank"]: rank["life"] for rank in ask(base, "--json").document["ranks"]}
-    assert lives == {0: "finished", 1: "finished", 2: "dead", 3: "dead"}
-
-
-def knows_exit_codes(base: Path) -> bool:
-    """Whether the agent learned the exit code of a process."""
-    return any('"status": 768' in path.read_text() for path in (base / JOB).glob("*.death"))

@@ -12,18 +12,19 @@ import pytest
 from tests.agent.conftest import JOB
 from tests.agent.life.test_life import up_on
 from tests.agent.training import page_of
+from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
 from tests.support.waiting import until
 
 RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
 FATES = (
-    ("exit 0", "has ended"),
-    ("exit 3", "is dead: its process is gone"),
-    ("finish 0", "has ended"),
-    ("finish 3", "has failed with exit code 3"),
-    ("give-up", "is dead: its process is gone with BackendGaveUp"),
+    ("exit 0", "has ended", "finished"),
+    ("exit 3", "is dead: its process is gone", "dead"),
+    ("finish 0", "has ended", "finished"),
+    ("finish 3", "has failed with exit code 3", "failed"),
+    ("give-up", "is dead: its process is gone with BackendGaveUp", "dead"),
 )
-"""How each rank ends, and what is said of it."""
+"""How each rank ends, and what the agent and `diagnose` say of it."""
 
 
 @pytest.fixture
@@ -50,11 +51,11 @@ def ranks(base: Path) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def test_exit_codes(base: Path, agent: Callable[..., Running], ranks: list[subprocess.Popen[str]]) -> None:
-    """By `os._exit`, or at the end of its script: only with code 0 does no series and no line report a failure."""
+    """By `os._exit`, or at the end of its script: only code 0 is no failure in series, lines and `diagnose`."""
     running = agent(OTEL_METRICS_EXPORTER="prometheus", OTEL_TRACES_EXPORTER="none")
     until(lambda: page_of(base).count("} 1.0\n") >= len(ranks))
     failed: set[int] = set()
-    for rank, (command, fate) in enumerate(FATES):
+    for rank, (command, fate, _) in enumerate(FATES):
         deaths = running.out.count("is dead")
         stdin = ranks[rank].stdin
         assert stdin is not None
@@ -67,3 +68,5 @@ def test_exit_codes(base: Path, agent: Callable[..., Running], ranks: list[subpr
         failed |= set() if command.endswith("0") else {rank}
         assert {int(line.partition('rank="')[2][0]) for line in up.splitlines() if line.endswith(" 0.0")} == failed
         assert (running.out.count("is dead") > deaths) == fate.startswith("is dead")
+    lives = [rank["life"] for rank in ask(base, "--json").document["ranks"]]
+    assert lives == [*(life for *_, life in FATES), "running"]

@@ -34,6 +34,7 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState
 from otel_torchdist.telemetry.spans.segments import CutterState
 from otel_torchdist.telemetry.spans.steps import SpansState
+from tests.support.locks import held_elsewhere
 from tests.support.receivers.memory_sink import MemorySink
 
 
@@ -201,15 +202,6 @@ def test_scrape_target(tmp_path: Path) -> None:
     target.withdraw()
 
 
-LOCKING = """
-import fcntl, sys
-file = open(sys.argv[1], "w")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
 @pytest.mark.parametrize("name", [LOCK_NAME, "00000000000000aa.tape"])
 def test_target_of_an_agent_that_was_killed(tmp_path: Path, name: str) -> None:
     """The file is removed once neither the agent nor a rank is left, also if the job's directory remains."""
@@ -217,13 +209,9 @@ def test_target_of_an_agent_that_was_killed(tmp_path: Path, name: str) -> None:
     directory.mkdir()
     (directory / LOCK_NAME).touch()
     ScrapeTarget(directory).publish("127.0.0.1", 9464)
-    command = [sys.executable, "-c", LOCKING, str(directory / name)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held_elsewhere(directory / name):
         withdraw_stale(tmp_path)
         assert ScrapeTarget(directory).last_port() == 9464
-        holder.kill()
     withdraw_stale(tmp_path)
     assert list((tmp_path / FOLDER).iterdir()) == []
 
@@ -295,8 +283,7 @@ def test_announced_warnings(
     logger = logging.getLogger("otel_torchdist")
     kept = logging.FileHandler(tmp_path / "kept.log", delay=False)
     made: dict[str, logging.Handler] = {"file": kept, "stream": logging.StreamHandler(sys.stderr)}
-    found = [made[handler] for handler in handlers]
-    monkeypatch.setattr(logger, "handlers", found)
+    monkeypatch.setattr(logger, "handlers", [made[handler] for handler in handlers])
     monkeypatch.setattr(logger, "propagate", False)
     relay = LogRelay(tmp_path)
     (tmp_path / LOG_NAME).write_text("12:00:01 ANNOUNCED stall\n")
