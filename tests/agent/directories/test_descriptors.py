@@ -39,6 +39,7 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.thorough
 def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Callable[..., Running], base: Path) -> None:
     """A running service can no longer open any descriptor.
 

@@ -41,7 +41,9 @@ def owners(path: Path) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("mode", [0o700, 0o755], ids=["closed", "open to all"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(0o700, marks=pytest.mark.thorough, id="closed"), pytest.param(0o755, id="open to all")]
+)
 def test_directory_of_another_user(begin: Callable[..., Ranks], base: Path, mode: int) -> None:
     """One line names the directory and reports that it cannot be read; the job neither lacks nor gains anything."""
     if not can_be_nobody():

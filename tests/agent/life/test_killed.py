@@ -96,6 +96,7 @@ def test_stopped_and_taken_over(train: Callable[..., Training]) -> None:
     assert len(training.receiver.spans()) > len(spans)
 
 
+@pytest.mark.thorough
 def test_group_that_is_killed(train: Callable[..., Training]) -> None:
     """A parent that kills the whole process group, as Slurm does, spares the agent: it has its own session."""
     training = train(environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"})

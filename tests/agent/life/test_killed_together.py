@@ -45,6 +45,7 @@ def incidents(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
     return [span for span in spans if span.name.startswith("stall: all_reduce")]
 
 
+@pytest.mark.thorough
 def test_four_ranks_are_killed(job: GlooJobs, base: Path, receiver: OtlpReceiver) -> None:
     """Markers, the incident and all its operations arrive, with those in flight at the kill; then the agent exits."""
     receiver.wait_for(lambda spans: markers(spans) == WAITING and bool(incidents(spans)), 120.0)

@@ -31,7 +31,12 @@ def test_it_gets_one_when_it_ends(base: Path, receiver: OtlpReceiver, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("reader", "operations"), [("none", [1, 2]), ("thread", [2]), ("an agent", [2])], ids=["none", "thread", "agent"]
+    ("reader", "operations"),
+    [
+        pytest.param("none", [1, 2], id="none"),
+        pytest.param("thread", [2], id="thread"),
+        pytest.param("an agent", [2], marks=pytest.mark.thorough, id="agent"),
+    ],
 )
 def test_agent_of_the_next_run(
     begin: Callable[..., Ranks],

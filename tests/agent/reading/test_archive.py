@@ -60,6 +60,7 @@ def check_like_tapes(base: Path, archive: Path) -> None:
         assert times == dict.fromkeys(ended, 1)
 
 
+@pytest.mark.thorough
 def test_killed_agents_and_ranks(train: Callable[..., Training], tmp_path: Path) -> None:
     """Two agents in a row are killed, then all ranks: the last agent leaves an archive of every operation, once."""
     archive = tmp_path / "archive"
