@@ -16,7 +16,10 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from deploy.native.servers import cache_folder
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.environment_variables import (
+    OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
+    OTEL_PYTHON_TORCHDIST_TAPE_DIR,
+)
 from otel_torchdist.this_process.garbage import keeping_what_is_imported
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.memory import memory_directory
@@ -47,8 +50,10 @@ WARM_PYTHON: Final = "TEST_WARM_PYTHON"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Clean the environment before anything is collected; the processes that tests start inherit it."""
+    is_worker = hasattr(config, "workerinput")
     for name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
-        del os.environ[name]
+        if not (is_worker and name == OTEL_PYTHON_TORCHDIST_TAPE_DIR):  # of the process that has started this one
+            del os.environ[name]
     # A shell's background job ignores it, and so would every process that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -62,8 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     at_end = contextlib.ExitStack()
     config.add_cleanup(at_end.close)
-    if not hasattr(config, "workerinput"):  # the processes that run tests inherit it
+    if not is_worker:  # the processes that run tests inherit it
         os.environ.update(at_end.enter_context(_empty_homes()))
+        # Where a test says nothing else: other jobs of this user have their tapes in the usual directory.
+        os.environ[OTEL_PYTHON_TORCHDIST_TAPE_DIR] = str(at_end.enter_context(memory_directory()))
     if config.getoption("numprocesses", None) and WARM_PYTHON not in os.environ:
         os.environ[WARM_PYTHON] = str(at_end.enter_context(memory_directory()))
 
