@@ -72,7 +72,7 @@ def test_names_that_would_forge(memory: Path) -> None:
 def test_dictionary_that_never_ends_a_line(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is not read again and again: the bytes that are read of one dictionary are bounded."""
     path = memory / "some.names"
-    path.write_bytes(b"x" * (5 << 20))
+    path.write_bytes(b"x" * (3 << 20))
     names = NamesReader(path)
     for _ in range(8):
         names.refresh()
