@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
-import zlib
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,6 @@ from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
 from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.requests.stacks_file import StacksFile, read_stacks
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
-from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import WriterProcess, open_descriptors, settled_descriptors
 
@@ -94,31 +90,7 @@ def test_text_that_can_be_shown() -> None:
     assert len(readable("a" * 100_000)) < 10_000
 
 
-def test_host_that_forges_a_line() -> None:
-    """What a tape says of its host can be logged."""
-    block = bytearray(encode_identity(identify(0, 0, 1, 64)))
-    start = len(block) - 8
-    host_at = bytes(block).index(os.uname().nodename.encode())
-    block[host_at : host_at + 64] = b"x\n\x1b[31m".ljust(64, b"\0")
-    block[start:] = zlib.crc32(block[:start]).to_bytes(8, "little")
-    assert decode_identity(bytes(block), "here").host == r"x\n\x1b[31m"
-
-
-def test_pipe_in_place_of_a_dictionary(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No reader waits for its other end; one warning names it, however often it is checked."""
-    caplog.set_level(logging.WARNING)
-    path = memory / "some.names"
-    os.mkfifo(path)
-    names = NamesReader(path)
-    for identity in range(1, 5):
-        path.touch()
-        assert names.text(identity) is None
-    assert len(caplog.records) <= 1
-
-
-@pytest.mark.parametrize(
-    "content", [b"[" * 200_000, b'{"request": 1}', b'{"request": "9", "threads": []}', b"\xff", b"[]"]
-)
+@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"request": "9", "threads": []}', b"\xff"])
 def test_stacks_of_other_types(memory: Path, content: bytes) -> None:
     """Endless nesting, or anything else that a rank does not write, is not an answer, and not read a second time."""
     tape = memory / "some.tape"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import zlib
 from pathlib import Path
 
@@ -82,3 +84,15 @@ def test_dictionary_that_never_ends_a_line(memory: Path, caplog: pytest.LogCaptu
         file.write(b"\n" + line({"id": 1, "text": "too late"}))
     assert names.text(1) is None
     assert not caplog.records
+
+
+def test_pipe_in_place_of_a_dictionary(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No reader waits for its other end; one warning names it, however often it is checked."""
+    caplog.set_level(logging.WARNING)
+    path = memory / "some.names"
+    os.mkfifo(path)
+    names = NamesReader(path)
+    for identity in range(1, 5):
+        path.touch()
+        assert names.text(identity) is None
+    assert len(caplog.records) <= 1
