@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +9,7 @@ import pytest
 
 from otel_torchdist.job.leftovers import find_room, ranks_of_node
 from otel_torchdist.tape.names.model import MAX_BYTES
-from tests.support.repository import REPOSITORY
+from tests.support.small_file_system import report_of
 
 pytestmark = pytest.mark.process
 
@@ -23,21 +19,7 @@ MB = 1 << 20
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What eight ranks take of 64 MB, the size of a container's `/dev/shm`; in a namespace of its own."""
-    alone = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
-    place = tmp_path_factory.mktemp("small")
-    try:
-        permitted = subprocess.run(
-            [*alone, "mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        pytest.skip(f"a small file system needs unshare: {error}")
-    if permitted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {permitted.stderr.strip()}")
-    program = [*alone, sys.executable, str(Path(__file__).with_name("small_memory.py")), str(place)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return report_of(Path(__file__).with_name("small_memory.py"), tmp_path_factory.mktemp("small"))
 
 
 def test_job_takes_an_eighth(report: dict[str, Any]) -> None:

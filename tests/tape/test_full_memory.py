@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.repository import REPOSITORY
+from tests.support.small_file_system import report_of
 
 pytestmark = pytest.mark.process
 
@@ -19,20 +15,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What happened on a file system of one MiB, in a namespace of its own."""
-    alone = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
-    place = tmp_path_factory.mktemp("small")
-    probe = [*alone, "mount", "-t", "tmpfs", "tmpfs", str(place)]
-    try:
-        permitted = subprocess.run(probe, capture_output=True, text=True, check=False)
-    except OSError as error:
-        pytest.skip(f"a small file system needs unshare: {error}")
-    if permitted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {permitted.stderr.strip()}")
-    program = [*alone, sys.executable, str(Path(__file__).with_name("full_memory.py")), str(place)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return report_of(Path(__file__).with_name("full_memory.py"), tmp_path_factory.mktemp("small"))
 
 
 def test_no_room_for_a_tape(report: dict[str, Any]) -> None:
@@ -50,8 +33,3 @@ def test_no_room_for_names(report: dict[str, Any]) -> None:
     assert (said["wrong"], said["corrupt"]) == (0, 0)
     assert said["after"] == 20
     assert said["ended"] > 0
-
-
-def test_leftovers_take_an_eighth(report: dict[str, Any]) -> None:
-    """In a small file system the newest leftovers stay within an eighth of it, whatever the setting."""
-    assert report["leftovers"]["jobs"] == ["8"]
