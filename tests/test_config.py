@@ -79,11 +79,7 @@ def test_constructor_has_the_same_defaults() -> None:
         ("prometheus_port", "0", 0),
         ("prometheus_port", "65535", 65535),
         ("sdk_disabled", "true", True),
-        (
-            "disabled_instrumentations",
-            "requests, torch_distributed,,",
-            frozenset({"requests", "torch_distributed"}),
-        ),
+        ("disabled_instrumentations", "requests, torch_distributed,,", frozenset({"requests", "torch_distributed"})),
     ],
 )
 def test_accepted_value(field: str, text: str, value: object, caplog: pytest.LogCaptureFixture) -> None:

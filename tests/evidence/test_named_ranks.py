@@ -135,10 +135,7 @@ def test_fingerprints_of_two_ranks(tmp_path: Path) -> None:
 def test_rank_that_has_not_come_to_the_store(tmp_path: Path, line: str) -> None:
     """If as many ranks wait as have come, the one that has not is certain; each rank may have a file of its own."""
     [one] = found(tmp_path, Kind.MISSING_AT_STORE, *(line.format(rank, 4, 3, KEY) for rank in (0, 1, 3)))
-    assert (one.ranks, one.text) == (
-        (2,),
-        f"has not come: 3 of 4 ranks have come to '{KEY}', ranks 0-1,3 wait there",
-    )
+    assert (one.ranks, one.text) == ((2,), f"has not come: 3 of 4 ranks have come to '{KEY}', ranks 0-1,3 wait there")
 
 
 def test_ranks_that_have_written_nothing(tmp_path: Path) -> None:
