@@ -19,9 +19,9 @@ from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.devices.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
 from tests.support.devices.simulated_device import MS
+from tests.support.waiting import until
 
 THRESHOLD_S = 0.6
-DEADLINE_S = 20.0
 
 
 class WatchedPair:
@@ -45,19 +45,15 @@ class WatchedPair:
             follower.observe(follower.reader.poll())
         found = self._detector.process(worlds(self._followers, time.monotonic_ns()))
         self.events += [event for event in found if not isinstance(event, StacksWanted)]
-        time.sleep(0.005)
 
     def check_until(self, condition: Callable[[], object]) -> None:
         """Turn until a condition holds."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < deadline, "what the test waits for did not happen"
-            self.poll()
+        until(lambda: (self.poll(), condition())[1])
 
     def run_for(self, seconds: float) -> None:
         """Turn for some time."""
-        until = time.monotonic() + seconds
-        self.check_until(lambda: time.monotonic() > until)
+        ends = time.monotonic() + seconds
+        self.check_until(lambda: time.monotonic() > ends)
 
     @property
     def verdicts(self) -> list[VerdictGiven]:

@@ -28,10 +28,10 @@ from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import Operation
 from tests.support.devices.simulated_device import Item, SimulatedDevice
+from tests.support.waiting import until
 
 MAIN_STREAM, NCCL_STREAM, OTHER_STREAM = 7, 8, 9
 WATCHDOG_S = 0.1
-DEADLINE_S = 20.0
 DEVICE_KEYS = 2
 """The dispatcher's id for tensors on a device, as far as it is used: any other than the CPU's."""
 
@@ -262,14 +262,16 @@ class DeviceRank:
 
     def until(self, condition: Callable[[], object], watchdog: bool = False) -> None:
         """Wait for a condition; with `watchdog`, the watchdog makes its rounds meanwhile."""
-        deadline = time.monotonic() + DEADLINE_S
         next_round = time.monotonic() + WATCHDOG_S
-        while not condition():
-            assert time.monotonic() < deadline, "what the test waits for did not happen"
+
+        def holds() -> bool:
+            nonlocal next_round
             if watchdog and time.monotonic() >= next_round:
                 next_round += WATCHDOG_S
                 self.watchdog()
-            time.sleep(0.002)
+            return bool(condition())
+
+        until(holds)
 
     def until_ended(self, *issued: Issued, watchdog: bool = False) -> list[Operation]:
         """Wait until operations have ended on the tape."""

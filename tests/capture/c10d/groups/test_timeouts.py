@@ -60,7 +60,8 @@ def test_gloo_raises_when_it_is_said_to(jobs: Jobs) -> None:
         assert operation.group.timeout_ms == 2000
         assert raw.blame is Blame.TIMEOUT
         took_s[operation.name] = (raw.completed_ns - since_ns) / 1e9
-    assert took_s == {"recv": pytest.approx(2.0, abs=0.4), "all_reduce": pytest.approx(2.0, abs=0.4)}
+    assert took_s.keys() == {"recv", "all_reduce"}
+    assert min(took_s.values()) > 1.9, "since the call, a receive would have failed half a second earlier"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 
 from otel_torchdist.capture.agreement import run_id
 from tests.support.ranks.rank import own_tape, say, start_capture
+from tests.support.waiting import until
 
 WAITS_S = 20.0
 
@@ -51,9 +52,7 @@ is_there = dist.is_initialized()
 dist.all_reduce(torch.ones(1))
 dist.barrier()
 reader = own_tape(capture)
-deadline = time.monotonic() + 10
-while not reader.status().run_id and time.monotonic() < deadline:
-    time.sleep(0.05)
+until(lambda: reader.status().run_id)
 reader.poll()
 state = reader.status().run_id_state.name
 dist.destroy_process_group()
