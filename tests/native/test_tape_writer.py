@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist.native.header import PATH, header
 from otel_torchdist.native.library import find_library
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape import layout
@@ -109,3 +110,8 @@ def test_closed_tape_can_be_written(library: Any) -> None:
         native.close()
         assert native.complete(number, 5, 9, How.CALLBACK)
         assert not native.open_numbers()
+
+
+def test_header_is_current() -> None:
+    """What is compiled is the layout of `tape.layout`; `python -m otel_torchdist.native.header` writes it."""
+    assert PATH.read_text() == header()

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from otel_torchdist.capture.training.gradient_sync import GradientSync
 from otel_torchdist.tape.figures import FigureWord
 from tests.capture.training.rank_here import Rank
-from tests.support.launch.jobs import Jobs
+from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 
 
@@ -63,3 +63,28 @@ def test_torch_without_what_ddp_begins_with(
         timers.hook(rank.patches)
         timers.step_ended(rank.recorder)
     assert caplog.messages == ["this torch has no DDP._ddp_init_helper: the time of gradient sync is not known"]
+
+
+@pytest.fixture(scope="module")
+def expecting(jobs: Jobs) -> Job:
+    """A rank that records what it expects."""
+    return jobs.run("expecting")
+
+
+def test_the_longest_counts_and_ends_with_its_block(expecting: Job) -> None:
+    """Nested, after an exception, without a block, with a new process group, and ended twice."""
+    assert expecting.ranks[0].line()["seen"] == [0, 100, 100, 1000, 100, 0, 0, 200, 200, 0, 0]
+
+
+def test_for_ever_is_very_long(expecting: Job) -> None:
+    """An infinite expectation fits on the tape."""
+    assert 9 < expecting.ranks[0].line()["endless_years"] < 11
+
+
+def test_what_is_no_time_is_one_warning(expecting: Job) -> None:
+    """A negative value or a non-number is refused with one warning that names it, and nothing is expected."""
+    warnings = [line for line in expecting.ranks[0].err.splitlines() if "expect_wait" in line]
+    assert warnings == [
+        "expect_wait(-1): not a number of seconds, at least 0: ignored",
+        "expect_wait(nan): not a number of seconds, at least 0: ignored",
+    ]
