@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import signal
 import sys
@@ -148,8 +150,17 @@ def test_in_words(death: Death, expected: str) -> None:
     assert describe_way(death) == expected
 
 
-@pytest.mark.parametrize("end", ["_read", "_write"])
-def test_pipe_that_the_program_closes(end: str) -> None:
+def pipes() -> dict[int, str]:
+    """The ends of pipes that this process has, by descriptor: which pipe each is an end of."""
+    links: dict[int, str] = {}
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the one used for listing is gone
+            links[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
+    return {descriptor: link for descriptor, link in links.items() if link.startswith("pipe:")}
+
+
+@pytest.mark.parametrize("mode", [os.O_RDONLY, os.O_WRONLY], ids=["the end that is read", "the end that is written"])
+def test_pipe_that_the_program_closes(mode: int) -> None:
     """A new pipe takes the place of one whose end was closed by code that did not open it."""
     marked: list[int] = []
 
@@ -159,21 +170,20 @@ def test_pipe_that_the_program_closes(end: str) -> None:
         tape = types.SimpleNamespace(mark_asked=lambda number, at_ns: marked.append(number))
 
     watch = PreemptionWatch(frozenset({signal.SIGUSR1}), lambda: Recorder)  # type: ignore[arg-type,return-value]
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    handler, before = signal.signal(signal.SIGUSR1, lambda number, frame: None), pipes()
     try:
         watch.start()
-        place = watch._write.fileno()  # type: ignore[union-attr]
+        ends = {fcntl.fcntl(one, fcntl.F_GETFL) & os.O_ACCMODE: one for one in pipes() if one not in before}
+        old = pipes()[ends[os.O_WRONLY]]
         os.kill(os.getpid(), signal.SIGUSR1)
         until(lambda: marked)
-        pipe = getattr(watch, end)
-        os.close(pipe.fileno())
-        if end == "_read":  # the thread still reads from the pipe that it waits for
+        os.close(ends[mode])
+        if mode == os.O_RDONLY:  # the thread still reads from the pipe that it waits for
             os.kill(os.getpid(), signal.SIGUSR1)
-        until(lambda: watch._write.is_open and getattr(watch, end) is not pipe)  # type: ignore[union-attr]
-        assert watch._write.fileno() == place  # type: ignore[union-attr]
+        until(lambda: pipes().get(ends[os.O_WRONLY], old) != old)
         os.kill(os.getpid(), signal.SIGUSR1)
-        until(lambda: len(marked) == (3 if end == "_read" else 2))
+        until(lambda: len(marked) == (3 if mode == os.O_RDONLY else 2))
     finally:
         watch.stop()
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, handler)
     until(lambda: not [one for one in threading.enumerate() if one.name == "otel-torchdist-signals"])

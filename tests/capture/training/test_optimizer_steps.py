@@ -5,44 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.writer import TapeWriter
+from tests.capture.training.rank_here import Rank
 from tests.support.interrupting import interrupted_behind
-from tests.support.tapes.own_tape import OwnTape
-
-
-class Rank(OwnTape):
-    """Steps of this process's optimizers, recorded on a tape of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.steps = Steps(lambda: 0)
-        self.steps.recorder = self.recorder
-        self.steps.hook(self.patches)
-
-    def poll(self) -> Batch:
-        """What is new on the tape."""
-        return self.reader.poll()
-
-    def unhook(self) -> None:
-        """Undo what patches do not restore."""
-        self.steps.unhook()
-
-
-@pytest.fixture
-def rank(memory: Path) -> Iterator[Rank]:
-    """Steps of this process's optimizers are recorded."""
-    with contextlib.closing(Rank(memory)) as rank:
-        yield rank
 
 
 def optimizer(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **options: Any) -> torch.optim.Optimizer:
@@ -67,9 +38,9 @@ def test_left_with_an_exception(rank: Rank) -> None:
     """Such a step ends, as left, no later than the next one on its thread begins; none stays open, all others count."""
     one = optimizer()
     raise_within(one)
-    assert len(rank.poll().activities_entered) == 1
+    assert len(rank.reader.poll().activities_entered) == 1
     one.step()
-    batch = rank.poll()
+    batch = rank.reader.poll()
     left, whole = sorted(batch.activities_ended, key=lambda activity: activity.number)
     assert (left.how, whole.how) == (How.ABANDONED, How.CALL)
     assert left.completed_ns is not None
@@ -85,14 +56,14 @@ def test_inner_exception_is_the_outer_ones_own(rank: Rank) -> None:
     class Outer(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:
             raise_within(inner)
-            assert rank.poll().activities_ended == []
+            assert rank.reader.poll().activities_ended == []
             super().step()
-            assert rank.poll().activities_ended == []
+            assert rank.reader.poll().activities_ended == []
 
     optimizer(torch.optim.SGD).step()  # torch hooks the class that `super()` leads to, too
-    rank.poll()
+    rank.reader.poll()
     optimizer(Outer).step()
-    [ended] = rank.poll().activities_ended
+    [ended] = rank.reader.poll().activities_ended
     assert (rank.reader.names.text(ended.detail), ended.how) == ("Outer", How.CALL)
     assert rank.reader.open_activities() == []
 
@@ -122,14 +93,14 @@ def test_left_and_nothing_after_it(rank: Rank) -> None:
     assert entered.wait(30)
     for _ in range(5):
         steps.end_left(min_age_ns=0)
-    rank.poll()
+    rank.reader.poll()
     assert len(rank.reader.open_activities()) == 1
     go_on.set()
     assert finished.wait(30)
     steps.end_left(min_age_ns=0)
-    assert rank.poll().activities_ended == [], "once could be an accident"
+    assert rank.reader.poll().activities_ended == [], "once could be an accident"
     steps.end_left(min_age_ns=0)
-    [ended] = rank.poll().activities_ended
+    [ended] = rank.reader.poll().activities_ended
     assert ended.how is How.ABANDONED
     may_end.set()
     thread.join()
@@ -152,12 +123,12 @@ def test_end_of_the_tape(rank: Rank) -> None:
     running.start()
     assert entered.wait(30)
     rank.steps.optimizer_steps.forget_all(ends_left=True)
-    batch = rank.poll()
+    batch = rank.reader.poll()
     assert [activity.how for activity in batch.activities_ended] == [How.ABANDONED] * 2
     assert len(rank.reader.open_activities()) == 1
     go_on.set()
     running.join()
-    assert rank.poll().activities_ended == [], "its tape has ended"
+    assert rank.reader.poll().activities_ended == [], "its tape has ended"
 
 
 def test_interrupted_between_record_and_number(rank: Rank) -> None:
@@ -166,7 +137,7 @@ def test_interrupted_between_record_and_number(rank: Rank) -> None:
     with interrupted_behind(TapeWriter.begin_prepared):
         one.step()
     one.step()
-    assert [activity.how for activity in rank.poll().activities_ended] == [How.ABANDONED, How.CALL]
+    assert [activity.how for activity in rank.reader.poll().activities_ended] == [How.ABANDONED, How.CALL]
     assert rank.reader.open_activities() == []
 
 
@@ -180,8 +151,8 @@ def test_compiled_step(rank: Rank) -> None:
     step = torch.compile(one.step, backend="eager")
     for _ in range(3):
         step()
-    batch = rank.poll()
+    batch = rank.reader.poll()
     assert len(batch.steps) == 3
     assert len(batch.activities_entered) == (3 if sys.version_info >= (3, 13) else 0)
     one.step()
-    assert [activity.how for activity in rank.poll().activities_ended] == [How.CALL]
+    assert [activity.how for activity in rank.reader.poll().activities_ended] == [How.CALL]
