@@ -79,12 +79,18 @@ class Steps:
         optimizer_steps: The steps of optimizers.
     """
 
-    def __init__(self, issued: Callable[[], int], ended: Callable[[Recorder], None] | None = None) -> None:
+    def __init__(
+        self,
+        issued: Callable[[], int],
+        ended: Callable[[Recorder], None] | None = None,
+        scales: LossScales | None = None,
+    ) -> None:
         """Initialize the steps; optimizers count only after `hook`.
 
         Args:
             issued: Returns how many collectives the default group has issued.
             ended: Called on the thread that trains when a step has ended that was seen to be one.
+            scales: Follows the scales of losses; a new one by default.
         """
         self._issued = issued
         self._ended = ended
@@ -93,7 +99,7 @@ class Steps:
         self.recorder: Recorder | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._others: Counter[int] = Counter()
-        self._scales = LossScales()
+        self._scales = LossScales() if scales is None else scales
         self._window = 0
         self._calls = 0
         self._thread = _Thread()

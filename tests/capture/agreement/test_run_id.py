@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
+from otel_torchdist.capture.agreement.agreements import Agreements
 from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress, store_key
 from otel_torchdist.capture.agreement.run_id import RunIdAgreement
-from otel_torchdist.capture.session import Capture
+from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.job.peers import peers_files, read_peers
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -209,14 +210,11 @@ def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCa
 
 def test_ranks_that_are_threads(tmp_path: Path) -> None:
     """Each starts its own agreement; none is left at the end, for inside torch it would abort the process."""
-    capture = Capture(lambda: tmp_path, 64)
-    capture._begins_tapes = True
-    before = set(threading.enumerate())
-    recorder = capture.default_group_begins(1, 2)
-    assert recorder is not None
+    agreements, tape = Agreements(Groups(), None), new_writer(tmp_path, rank=1)
     for _ in range(3):
-        capture._agreements.agree(recorder, HashStore())  # no rank sets an id there, so it keeps waiting
-    agreeing = set(threading.enumerate()) - before - {capture._watch._thread}
-    assert len(agreeing) == 3
-    capture.uninstall()
-    assert not any(thread.is_alive() for thread in agreeing)
+        recorder = SimpleNamespace(tape=tape)
+        agreements.agree(recorder, HashStore())  # type: ignore[arg-type]  # no rank sets an id there: it keeps waiting
+    assert len(threads_of_ours("run-id")) == 3
+    agreements.stop()
+    assert threads_of_ours("run-id") == set()
+    tape.close()

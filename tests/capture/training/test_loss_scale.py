@@ -17,8 +17,8 @@ from otel_torchdist.capture.training.steps import Steps
 @pytest.fixture
 def scales() -> Iterator[LossScales]:
     """Follows scalers on the CPU as if they were on a device; what torch computes there is what is expected."""
-    steps, patches = Steps(lambda: 0), Patches()
-    steps._scales = scales = LossScales(reads_cpu=False)
+    scales, patches = LossScales(reads_cpu=False), Patches()
+    steps = Steps(lambda: 0, scales=scales)
     steps.hook(patches)
     yield scales
     patches.restore()
