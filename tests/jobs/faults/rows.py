@@ -220,6 +220,15 @@ VARIANTS: Final = (
         "rank 1 of transfer has not entered broadcast (sequence 1, transfer)",
         "# generates",
     ),
+    Row(
+        "two",
+        "two independent stalls at once",
+        "absent",
+        "1",
+        "rank 1 has not entered all_reduce (sequence 1, first)",
+        size=4,
+        environ={"LATE_S": str(2 * THRESHOLD_S + 1)},
+    ),
 )
 """Further cases of the same verdicts."""
 ROWS: Final = (*VERDICTS, *VARIANTS)

@@ -28,7 +28,7 @@ def without_numbers(sentence: str | None, checkpoint: str) -> str:
     """
     text = re.sub(r"(sequence|in step) \d+", r"\1 N", (sentence or "").replace(checkpoint, "CKPT"))
     text = re.sub(r"\. ([A-Z\d])", lambda begin: f"; {begin[1].lower()}", text)
-    return re.sub(r"\d+(\.\d+)? s", "N s", text)
+    return re.sub(r"(\d+ min )?\d+(\.\d+)? s", "N s", text)
 
 
 def test_full_disk_and_hang(start: Callable[..., FaultyJob]) -> None:
@@ -43,7 +43,7 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob]) -> None:
         "rank 1 is in checkpoint save CKPT, write_data, for N s (50.0 kB), and has not entered all_gather (sequence N, "
         "default_pg) for N s; it is in hang at "
         f"saving.py:{line_of('hangs')}; 1 of 2 ranks waits in stage write of the checkpoint; "
-        "gloo raises an error in rank 0 in N s (timeout 1 min)"
+        "gloo raises an error in rank 0 in N s (timeout 2 min)"
     )
     [found] = job.findings()
     assert found.name == "finding: checkpoint save (checkpoint_failed)"

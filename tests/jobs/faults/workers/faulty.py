@@ -254,13 +254,6 @@ def locked() -> None:
         dist.all_reduce(batch)
 
 
-def resolves() -> None:
-    """The last rank arrives eventually."""
-    if is_faulty:
-        time.sleep(float(os.environ["LATE_S"]))
-    dist.all_reduce(gradient)
-
-
 def two() -> None:
     """Two pairs of ranks, and in each of them the second comes late, in the first pair only for a while."""
     pairs = [dist.new_group([0, 1], group_desc="first"), dist.new_group([2, 3], group_desc="second")]
@@ -482,7 +475,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
         late, engine, kill, kill_with_child, stop, exception, gil, gil_blocked, operation, shape, dtype, root, skipped,
-        circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, resolves, two, silent_dtype, nan,
+        circular, recv, rendezvous, elsewhere, new_group, left_out, loader, locked, two, silent_dtype, nan,
         overwritten, short_dtype, failing_dtype, transposed, silent_reduce_op, exchange, straggler, slow_data,
         slow_line, cut, splits, silent_splits, gathered, helper, lock_file,
         silent_order,

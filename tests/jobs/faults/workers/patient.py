@@ -1,24 +1,18 @@
-"""Healthy jobs that wait for long: `patient.py CASE GATE PIDS`. Rank 0 keeps the others waiting."""
+"""The training script of `faulty.py`, without a fault: rank 0 keeps the others waiting for long."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from otel_torchdist import expect_wait
+from tests.jobs.faults.workers import faulty
+from tests.jobs.faults.workers.faulty import gradient, main, rank
 
-case, pids = sys.argv[1], Path(sys.argv[3])
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 long_s = float(os.environ["LONG_S"])
-gradient = torch.ones(4)
 
 
 def evaluation() -> None:
@@ -68,26 +62,7 @@ def debugger() -> None:
     dist.all_reduce(gradient)
 
 
-CASES: dict[str, Callable[[], None]] = {
-    one.__name__: one for one in (evaluation, download, checkpoint, requests, debugger)
-}
-
-
-def main() -> None:
-    """Run steps until the job is watched, the case, and some more steps."""
-    (pids / str(rank)).write_text(f"{os.getpid()}\n")
-    dist.init_process_group(
-        "gloo", init_method=os.environ["STORE"], rank=rank, world_size=size, timeout=timedelta(seconds=60)
-    )
-    unwatched = Path(os.environ["UNWATCHED"])
-    while gradient[0]:
-        gradient.fill_(float(unwatched.exists()))
-        dist.all_reduce(gradient)
-        time.sleep(0.05)
-    CASES[case]()
-    for _ in range(5):
-        dist.all_reduce(gradient)
-
-
 if __name__ == "__main__":
+    faulty.GOOD_STEPS = 1
+    faulty.FAULTS = {one.__name__: one for one in (evaluation, download, checkpoint, requests, debugger)}
     main()

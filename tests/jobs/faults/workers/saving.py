@@ -1,4 +1,4 @@
-"""Jobs that save checkpoints: `saving.py CASE GATE PIDS`. In each case something goes wrong on rank 1."""
+"""The training script of `faulty.py`, saving checkpoints: something goes wrong on rank 1."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import contextlib
 import errno
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from tests.jobs.faults.workers import faulty
+from tests.jobs.faults.workers.faulty import gate, main, pids, rank
+
 warnings.simplefilter("ignore")
-case, gate, pids = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-rank = int(os.environ["RANK"])
-gradient = torch.ones(4)
 
 
 def state() -> dict[str, Any]:
@@ -90,23 +87,7 @@ def meet() -> None:
         dist.all_reduce(mine)  # meets
 
 
-CASES: dict[str, Callable[[], None]] = {one.__name__: one for one in (full_then_hangs, killed, two_threads)}
-
-
-def main() -> None:
-    """Run some steps, the case, and a last one."""
-    (pids / str(rank)).write_text(f"{os.getpid()}\n")
-    dist.init_process_group(
-        "gloo", init_method=os.environ["STORE"], rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
-    unwatched = Path(os.environ["UNWATCHED"])
-    while gradient[0]:
-        gradient.fill_(float(unwatched.exists()))
-        dist.all_reduce(gradient)
-        time.sleep(0.05)
-    CASES[case]()
-    dist.all_reduce(gradient)
-
-
 if __name__ == "__main__":
+    faulty.GOOD_STEPS = 1
+    faulty.FAULTS = {one.__name__: one for one in (full_then_hangs, killed, two_threads)}
     main()
