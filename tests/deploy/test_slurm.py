@@ -73,7 +73,7 @@ class SlurmJob:
         }
         self.process = subprocess.Popen(
             ["bash", str(folder / "train.sbatch"), str(WORKER), *arguments],
-            env=with_forked_ranks(os.environ | environ),
+            env=os.environ | environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -26,8 +26,6 @@ from otel_torchdist.environment_variables import (
 )
 from tests.support.commands.running import SCRIPT, kill_processes_of
 
-pytestmark = pytest.mark.process
-
 TRAIN = Path(__file__).parent / "workers" / "train.py"
 PATIENCE_S = 60.0
 

@@ -315,6 +315,7 @@ RowT = TypeVar("RowT", Row, FindingRow)
 NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
 """For jobs in which nothing stalls: on a loaded machine a rank may get no core for longer than the usual threshold."""
 ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
+_LOCKED: Final = f"ranks 0-2 are in lock_file at faulty.py:{_line_number('# a lock file')}: no rank is in an operation"
 FINDINGS: Final = (
     FindingRow(
         "calls that differ on one rank",
@@ -336,18 +337,17 @@ FINDINGS: Final = (
     FindingRow(
         "straggler of 30 %", (Finding("straggler", "straggler", "2", "rank 2 is a straggler: it came last in "),)
     ),
-)
-"""One of each."""
-_ORDER: Final = "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3"
-_LOCKED: Final = f"ranks 0-2 are in lock_file at faulty.py:{_line_number('# a lock file')}: no rank is in an operation"
-_SLOW: Final = "rank 2 is a straggler because it waits for data"
-FINDING_VARIANTS: Final = (
-    FindingRow("groups created in another order", (Finding("silent_order", "mismatched", "3", _ORDER),), size=4),
     FindingRow(
         "all ranks wait for a lock file",
         (Finding("lock_file", "idle", "0-2", _LOCKED),),
         {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000", "OTEL_PYTHON_TORCHDIST_IDLE_AFTER": "1"},
     ),
+)
+"""One of each."""
+_ORDER: Final = "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3"
+_SLOW: Final = "rank 2 is a straggler because it waits for data"
+FINDING_VARIANTS: Final = (
+    FindingRow("groups created in another order", (Finding("silent_order", "mismatched", "3", _ORDER),), size=4),
     FindingRow("slow data on one rank", (Finding("slow_data", "straggler", "2", _SLOW),)),
 )
 """Further cases of the same findings."""

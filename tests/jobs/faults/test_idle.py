@@ -14,6 +14,7 @@ from tests.jobs.faults.faulty_job import FaultyJob
 from tests.support.commands.asking import ask
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.thorough
 WORKER = Path(__file__).parent / "workers" / "standing.py"
 EARLY = {OTEL_PYTHON_TORCHDIST_IDLE_AFTER: "2"}
 LOCKED = next(number for number, line in enumerate(WORKER.read_text().splitlines(), 1) if line.endswith("# locked"))
@@ -34,7 +35,6 @@ def test_all_ranks_wait_for_a_lock(start: Callable[..., FaultyJob]) -> None:
     assert job.roots() == []
 
 
-@pytest.mark.thorough
 def test_job_that_is_ended_while_it_stands(start: Callable[..., FaultyJob]) -> None:
     """`diagnose` says once where the ranks stood, although their agent has seen that come to an end."""
     job = start("locked", worker=WORKER, environ=EARLY)
@@ -47,7 +47,6 @@ def test_job_that_is_ended_while_it_stands(start: Callable[..., FaultyJob]) -> N
     assert f"ranks 0-2 were in locked at standing.py:{LOCKED}" in asked.out
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["evaluates", "builds"])
 def test_ranks_that_work(start: Callable[..., FaultyJob], case: str) -> None:
     """Ranks that compute, or wait for a child that does, are not reported, however long they call nothing."""

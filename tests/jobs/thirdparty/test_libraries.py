@@ -10,13 +10,14 @@ from tests.jobs.thirdparty.conftest import is_here, needs
 from tests.jobs.thirdparty.twins import TwinRunner
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "worker",
     [
         pytest.param("accelerated", marks=needs("accelerate")),
-        pytest.param("hugging_face", marks=[needs("transformers"), pytest.mark.thorough]),
+        pytest.param("hugging_face", marks=needs("transformers")),
         pytest.param("lightning_ddp", marks=needs("lightning")),
-        pytest.param("lightning_fsdp", marks=[needs("lightning"), pytest.mark.thorough]),
+        pytest.param("lightning_fsdp", marks=needs("lightning")),
     ],
 )
 def test_training(twin_runner: TwinRunner, worker: str) -> None:

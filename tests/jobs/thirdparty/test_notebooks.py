@@ -8,10 +8,11 @@ from tests.jobs.thirdparty.conftest import needs
 from tests.jobs.thirdparty.twins import TwinRunner
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "launchers",
     [
-        pytest.param(["fork", "spawn"], id="torch", marks=pytest.mark.thorough),
+        pytest.param(["fork", "spawn"], id="torch"),
         pytest.param(["notebook_launcher"], marks=needs("accelerate"), id="accelerate"),
     ],
 )

@@ -7,12 +7,13 @@ import pytest
 from tests.jobs.thirdparty.twins import TwinRunner
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("worker", "ranks", "arguments"),
     [
-        pytest.param("titan", 4, [], marks=pytest.mark.thorough),
+        ("titan", 4, []),
         ("pipelines", 2, []),
-        pytest.param("recommender", 2, [], marks=pytest.mark.thorough),
+        ("recommender", 2, []),
         ("checkpoints", 2, ["thread"]),
     ],
 )

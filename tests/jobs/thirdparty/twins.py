@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -136,20 +137,21 @@ class TwinRunner:
             ranks: Size of the job; 0 for a script that starts ranks itself.
             *arguments: Its other arguments.
         """
-        runs: list[Trained] = []
-        for is_with_us in (False, True):
-            folder = self.new_folder()
-            with Observed(folder) as observed:
-                common = {**environment_of(folder), **(observed.environ if is_with_us else {})}
-                environs = [{**common, **rank} for rank in places(ranks)] or [common | ENDS_ORDINARILY]
-                files = folder / "files"
-                done = self._python.run(WORKERS / f"{worker}.py", environs, folder, [str(files), *arguments], JOB_S)
-                which = "with us" if is_with_us else "without us"
-                ends = (f"{which}, rank {rank}: exit code {one.code}\n{one.err}" for rank, one in enumerate(done))
-                trouble = "\n".join(ends)
-                assert {one.code for one in done} == {0}, trouble
-                runs.append(observed.trained(done))
-        return Twins(*runs)
+        with ThreadPoolExecutor(2) as pool:
+            runs = pool.map(lambda is_with_us: self._run(is_with_us, worker, ranks, *arguments), (False, True))
+            return Twins(*runs)
+
+    def _run(self, is_with_us: bool, worker: str, ranks: int, *arguments: str) -> Trained:
+        folder = self.new_folder()
+        with Observed(folder) as observed:
+            common = {**environment_of(folder), **(observed.environ if is_with_us else {})}
+            environs = [{**common, **rank} for rank in places(ranks)] or [common | ENDS_ORDINARILY]
+            files = folder / "files"
+            done = self._python.run(WORKERS / f"{worker}.py", environs, folder, [str(files), *arguments], JOB_S)
+            which = "with us" if is_with_us else "without us"
+            ends = (f"{which}, rank {rank}: exit code {one.code}\n{one.err}" for rank, one in enumerate(done))
+            assert {one.code for one in done} == {0}, "\n".join(ends)
+            return observed.trained(done)
 
     def new_folder(self) -> Path:
         """A directory that is removed with the fixture."""

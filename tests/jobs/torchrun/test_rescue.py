@@ -17,12 +17,12 @@ from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.tapes.memory import memory_directory
 
+pytestmark = pytest.mark.thorough
 SCRIPT = WORKERS / "rescued.py"
 RESCUE = {"PYTHONHASHSEED": "0", "OTEL_PYTHON_TORCHDIST_ON_STALL": "rescue:__main__:save,abort"}
 WHY_NOT = why_not()
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_nodes_wait_for_each_other(warm_python: WarmPython, tmp_path: Path) -> None:
     """Rank 0 takes 6 s to save: the other node's agent does not end its rank meanwhile, and knows of both ranks."""
@@ -48,7 +48,7 @@ def ends(out: str) -> list[str]:
     return sorted(re.findall(r"ends with (-?[0-9a-f]+)", out))
 
 
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_training_goes_on_from_the_rescue(warm_python: WarmPython, tmp_path: Path, kind: str) -> None:
     """Rank 1 hangs at step 7: both ranks are saved and ended, and the restart trains from there to the same weights."""
     environ = switched_on(tmp_path / "tapes") | ON_STALL | RESCUE

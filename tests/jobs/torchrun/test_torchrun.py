@@ -145,9 +145,9 @@ def test_restarts(warm_python: WarmPython, tmp_path: Path, backend: str, environ
     assert [tape.status.state for tape in second] == [TapeState.FINISHED] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("backend", "environ", "failing"),
-    [pytest.param("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, 3, marks=pytest.mark.thorough), ("fake", {}, 0)],
+    ("backend", "environ", "failing"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, 3), ("fake", {}, 0)]
 )
 def test_restart_of_two_nodes(
     warm_python: WarmPython, tmp_path: Path, backend: str, environ: dict[str, str], failing: int

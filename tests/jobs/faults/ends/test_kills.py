@@ -16,6 +16,7 @@ from tests.support.launch.side_by_side import params_of, selected, side_by_side
 from tests.support.launch.warm_python import WarmPython
 
 
+@pytest.mark.thorough
 def test_rank_is_killed(warm_python: WarmPython) -> None:
     """The rank killed in a busy loop of collectives is named, and how long before the others, which end 0.1 s later."""
     outcome = observe_kill(warm_python, others_end=True)
