@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, VerdictGiven
+from otel_torchdist.stall.events import Event, IncidentResolved, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.model import Outcome, VerdictKind
+from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.places import Source
 from tests.support.ranks import rank_process
 from tests.support.repository import REPOSITORY
 
@@ -120,48 +118,6 @@ def threshold_s(seconds: float) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("job", [seconds], indirect=True)
 
 
-@threshold_s(1.0)
-def test_late_rank_is_found_with_its_stack_and_recovers(job: Job) -> None:
-    """The verdict names the rank and its current line, within two seconds of the threshold; then it is resolved."""
-    job.stall()
-    job.until(lambda: job.verdicts)
-    (given,) = job.verdicts
-    age_s = (given.world.taken_ns - given.verdict.since_ns) / 1e9
-    assert 1.0 <= age_s <= 4.0
-    assert (given.verdict.kind, given.verdict.ranks, given.verdict.waiting) == (VerdictKind.ABSENT, (2,), (0, 1))
-    assert sentence(given.verdict, 1.2).startswith(
-        "rank 2 has not entered all_reduce (sequence 1, default_pg) for 1.2 s; "
-        f"it is in load_batch at rank_process.py:{LOAD_LINE}; 2 of 3 ranks wait in "
-    )
-    place = given.verdict.places[2]
-    assert place.source is Source.STACK
-    assert f"line {LOAD_LINE}, in load_batch" in place.stacktrace
-    assert {event.wait.view.rank for event in job.events if isinstance(event, MarkerDue)} == {0, 1}
-    job.ranks[2].send("")
-    job.ranks[2].send("enter 1")
-    for rank in job.ranks:
-        rank.send("end")
-    job.until(lambda: job.ends)
-    assert job.ends[0].outcome is Outcome.COMPLETED
-    assert job.ends[0].length_ns >= age_s * 1e9
-
-
-@threshold_s(2.0)
-def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
-    """A stopped process cannot answer: its stack is not awaited, and the verdict comes with its last record."""
-    for rank in job.ranks:
-        rank.send("enter 1")
-    for rank in job.ranks:
-        rank.send("end")
-    os.kill(job.ranks[2].process.pid, signal.SIGSTOP)
-    for rank in job.ranks[:2]:
-        rank.send("enter 2")
-    job.until(lambda: job.verdicts)
-    verdict = job.verdicts[0].verdict
-    assert (job.verdicts[0].world.taken_ns - verdict.since_ns) / 1e9 <= 4.0
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
-    text = sentence(verdict, 3.5)
-    assert "it was last in all_reduce, called in train_step at rank_process.py:1" in text
 
 
 @pytest.mark.thorough
@@ -195,33 +151,3 @@ def test_every_rank_is_stopped(job: Job) -> None:
         os.kill(rank.process.pid, signal.SIGCONT)
     job.until(lambda: job.verdicts)
     assert [given.verdict.ranks for given in job.verdicts] == [(2,)]
-
-
-@threshold_s(60.0)
-def test_killed_rank_is_named_at_once(job: Job) -> None:
-    """SIGKILL releases the lock: the death is reported without waiting for the threshold of a minute."""
-    job.until(lambda: True)
-    job.stall()
-    job.until(lambda: True)
-    job.ranks[2].process.kill()
-    job.ranks[2].process.wait()
-    job.until(lambda: job.verdicts)
-    (given,) = job.verdicts
-    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
-    assert given.verdict.failures == {}
-
-
-@pytest.mark.thorough
-@threshold_s(1.0)
-def test_ranks_that_end_cleanly_are_silent(job: Job) -> None:
-    """Nothing is reported about a job that finishes, rank after rank."""
-    for command in ("enter 1", "end"):
-        for rank in job.ranks:
-            rank.send(command)
-    job.until(lambda: True)
-    for rank in job.ranks:
-        rank.process.communicate("exit\n", timeout=10)
-        job.until(lambda: True)
-    then = time.monotonic() + 1.5
-    job.until(lambda: time.monotonic() > then)
-    assert job.events == []
