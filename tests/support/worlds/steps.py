@@ -10,7 +10,7 @@ from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind, TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.calls import GroupView
+from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
@@ -117,7 +117,7 @@ class Judged:
         now_s: When it is judged.
         size: How many ranks there are.
         only: The ranks that report; None for all.
-        of: The rank whose oldest operation is judged; None where the verdicts on all waiting operations agree.
+        of: The operation that is judged, or the rank whose oldest it is; None where the verdicts on all agree.
         doubt: Why no rank is named; None where that does not matter.
     """
 
@@ -128,7 +128,7 @@ class Judged:
     now_s: float = 25.0
     size: int = 4
     only: tuple[int, ...] | None = None
-    of: int | None = None
+    of: int | OperationId | None = None
     doubt: Doubt | None = None
 
     def snapshot(self) -> WorldSnapshot:
@@ -149,7 +149,8 @@ class Judged:
             assert sentence(locate(world, verdict), (world.taken_ns - verdict.since_ns) / 1e9) == self.says
 
 
-def _verdict_on(world: WorldSnapshot, rank: int | None) -> Verdict | None:
-    if rank is None:
+def _verdict_on(world: WorldSnapshot, of: int | OperationId | None) -> Verdict | None:
+    if of is None:
         return the_verdict(world)
-    return Judge(world, THRESHOLD_NS).verdict_on(world.ranks[rank].open[0].operation_id)
+    operation_id = world.ranks[of].open[0].operation_id if isinstance(of, int) else of
+    return Judge(world, THRESHOLD_NS).verdict_on(operation_id)
