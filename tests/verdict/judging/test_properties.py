@@ -1,6 +1,5 @@
 """The verdict on random worlds: the late rank is named, and no other."""
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.verdict.model import Doubt, VerdictKind
@@ -23,8 +22,7 @@ def schedules(draw: st.DrawFn, size: int) -> list[Meeting]:
 SIZE = 6
 
 
-@few_and_many(30, 300)
-@given(schedules(SIZE), st.integers(0, SIZE - 1), st.data())
+@few_and_many(30, 300, schedules(SIZE), st.integers(0, SIZE - 1), st.data())
 def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
     """Whatever the groups and the order: if the others come to a halt, each halt leads to the late rank alone.
 
@@ -45,8 +43,7 @@ def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int,
             assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (late,))
 
 
-@few_and_many(30, 100)
-@given(schedules(SIZE))
+@few_and_many(30, 100, schedules(SIZE))
 def test_healthy_worlds_are_silent(schedule: list[Meeting]) -> None:
     """When all ranks run through, nothing waits and there is no verdict, also with operations in flight."""
     world = FakeWorld(SIZE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.tape.layout import Flag, How
@@ -109,8 +108,7 @@ def moments(data: st.DataObject, job: Job) -> tuple[float, dict[int, float], dic
     return now_s, early, unseen
 
 
-@few_and_many(40, 250)
-@given(st.booleans(), st.data())
+@few_and_many(40, 250, st.booleans(), st.data())
 def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) -> None:
     """However late ranks come, however late ends are seen, whenever each is read: none is reported as stuck."""
     job = data.draw(jobs(on_device))
@@ -118,8 +116,7 @@ def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) 
         assert verdict is None or verdict.kind is not VerdictKind.STUCK
 
 
-@few_and_many(40, 250)
-@given(st.integers(0, SIZE - 1), st.data())
+@few_and_many(40, 250, st.integers(0, SIZE - 1), st.data())
 def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) -> None:
     """Some members have got from it what they need, and some have not: if any rank is named, it is that one alone."""
     job = data.draw(jobs(on_device=True, broken=broken))
@@ -127,8 +124,7 @@ def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) 
         assert verdict is None or verdict.kind is not VerdictKind.STUCK or verdict.ranks == (broken,)
 
 
-@few_and_many(40, 150)
-@given(st.integers(0, SIZE - 1), st.data())
+@few_and_many(40, 150, st.integers(0, SIZE - 1), st.data())
 def test_a_device_whose_ends_are_no_longer_seen(broken: int, data: st.DataObject) -> None:
     """A device goes on, but from some time on what it ends is not seen: if any rank is named, it is that one alone."""
     job = data.draw(jobs(on_device=True))
