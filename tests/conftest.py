@@ -21,6 +21,7 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_TAPE_DIR,
 )
 from otel_torchdist.this_process.garbage import keeping_what_is_imported
+from tests.support.browser import Browser, running_browser
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.memory import memory_directory
 
@@ -127,6 +128,13 @@ def memory() -> Iterator[Path]:
     """An empty directory on tmpfs, with mode 0700."""
     with memory_directory() as path:
         yield path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser for the tests of a module."""
+    with running_browser() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -49,8 +49,11 @@ def case(request: pytest.FixtureRequest, base: Path) -> Iterator[tuple[tuple[tup
     yield request.param
 
 
-def test_diagnose_says_it_once(base: Path, case: tuple[tuple[tuple[Kernel, str], ...], str]) -> None:
-    """One line of the heading, which names ranks only if they differ; none for a run whose tapes do not say it."""
+def test_it_is_said_once(base: Path, case: tuple[tuple[tuple[Kernel, str], ...], str]) -> None:
+    """`diagnose` has a line in its heading, which names ranks only if they differ, and `watch` says it of the ranks.
+
+    Neither says anything of a run whose tapes do not.
+    """
     kernels, text = case
     heading = ask(base).out.split("\n\n")[0].splitlines()
     assert heading[2:-1] == ([text] if text else [])
@@ -62,12 +65,5 @@ def test_diagnose_says_it_once(base: Path, case: tuple[tuple[tuple[Kernel, str],
     }
     assert found == expected
     assert len(parties) == len({*kernels})
-
-
-def test_watch_says_it_with_the_ranks(base: Path, case: tuple[tuple[tuple[Kernel, str], ...], str]) -> None:
-    """In the line that says which ranks were found."""
-    _, text = case
-    answer = ask(base, f"{RUN_ID:032x}"[:8], command="watch")
-    assert answer.code == 0
-    [found] = re.findall(r"  found (.*)", answer.out)
+    [found] = re.findall(r"  found (.*)", ask(base, f"{RUN_ID:032x}"[:8], command="watch").out)
     assert found == ", ".join(["ranks 0-2", *filter(None, [text])])

@@ -61,11 +61,3 @@ def test_what_people_read(ended: Path) -> None:
     )
     assert answer.has(rf" +[\d.]+ ms +\d+%  rank 2, computing before {call}")
     assert answer.has(r" +3 .* rank 2, [\d.]+ ms")
-
-
-def test_nothing_to_follow(base: Path, tmp_path: Path) -> None:
-    """Where there is neither a run nor a dump the command says so in one line."""
-    (tmp_path / "notes.txt").write_text("nothing")
-    answer = critical_path(base, tmp_path)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"otel-torchdist: {tmp_path}: ")

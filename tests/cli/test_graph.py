@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.graph.report import TIMES
-from tests.cli.stats.test_dumps import NOTHING
 from tests.flight.made_dumps import call, document, write_json
 from tests.support.commands.asking import Answer, ask
 from tests.support.repository import REPOSITORY
@@ -61,14 +60,6 @@ def test_a_misleading_name(base: Path, tmp_path: Path) -> None:
     answer = graph(base, write_json(tmp_path, dict.fromkeys(range(2), dump)))
     assert "2 ranks = DP 2\n" in answer.out
     assert "named mesh_pp, but its calls are those of DP\n" in answer.out
-
-
-def test_nothing_to_draw(base: Path, tmp_path: Path) -> None:
-    """Without a call of any rank the command says so, in one line."""
-    (tmp_path / "notes.txt").write_text("nothing")
-    answer = graph(base, tmp_path)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"otel-torchdist: {tmp_path}: {NOTHING}\n"
 
 
 def test_groups_of_one(base: Path, tmp_path: Path) -> None:

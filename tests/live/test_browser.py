@@ -15,7 +15,7 @@ from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.telemetry.metrics.snapshots import FindingSnapshot, RunFindings
-from tests.support.browser import Browser, loaded, running_browser
+from tests.support.browser import Browser, loaded
 from tests.support.waiting import until
 from tests.support.worlds.fake_world import SECOND
 from tests.support.worlds.live_pages import Served, seen_in, served, snapshot_of, stalled_world, with_stack
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 ATTACK: Final = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +105,13 @@ def test_no_stall_and_the_end(browser: Browser, site: Served) -> None:
     """Without a stall the page says so, and when the job has ended it says that, with how its ranks ended."""
     seen = calm(2)
     site.snapshot = snapshot_of(seen)
-    with browser.page(site.address) as (page, noted):
+    with browser.quiet_page(site.address) as page:
         page.wait_for_selector(".banner.good")
         assert page.locator("#verdict").inner_text() == "No stall"
         assert "Of 2 ranks, 2 are running." in page.locator(".banner.good").inner_text()
         site.snapshot = snapshot_of(with_ranks(seen, alive=False, state=TapeState.FINISHED))
         until(lambda: page.evaluate("document.querySelector('#verdict').textContent === 'The job has ended'"))
         assert "2 have finished" in page.locator(".banner.calm .sentence").all_inner_texts()[-1]
-        assert noted.errors == []
 
 
 def test_findings(browser: Browser, site: Served) -> None:
@@ -128,7 +120,7 @@ def test_findings(browser: Browser, site: Served) -> None:
     text = f"rank 3 computes 5.00 ms longer than its peers before all_reduce at {ATTACK} (train.py:12)"
     findings = RunFindings((FindingSnapshot("other", "all_reduce", "slow_rank", "3", "ab" * 16, text),))
     site.snapshot = dataclasses.replace(snapshot, runs=(dataclasses.replace(snapshot.runs[0], findings=findings),))
-    with browser.page(site.address) as (page, noted):
+    with browser.quiet_page(site.address) as page:
         page.wait_for_selector("section[aria-labelledby=findings] li")
         assert page.locator("section[aria-labelledby=findings] li").all_inner_texts() == [f"{text} trace {'ab' * 16}"]
         link = page.locator("section[aria-labelledby=findings] a")
@@ -137,23 +129,25 @@ def test_findings(browser: Browser, site: Served) -> None:
         assert headings.index("Findings") < headings.index("Each rank")
         site.snapshot = snapshot
         until(lambda: page.locator("section[aria-labelledby=findings]").is_hidden())
-        assert noted.errors == []
 
 
 def test_one_rank(browser: Browser, site: Served) -> None:
-    """A job of one rank is readable: nothing is compared, nothing is missing."""
+    """A job of one rank is readable, on a phone and in the dark, and the page has the switch for colours."""
     site.snapshot = snapshot_of(calm(1))
-    with browser.page(site.address, width=400) as (page, noted):
+    with browser.quiet_page(site.address, width=400, dark=True) as page:
         page.wait_for_selector("section[aria-labelledby=each] tbody tr")
         assert cells(page, "each")[0][:2] == ["0", "running"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, "it fits a phone"
-        assert noted.errors == []
+        background = "getComputedStyle(document.body).backgroundColor"
+        dark = page.evaluate(background)
+        page.get_by_role("button", name="Switch to light colours").click()
+        assert page.evaluate(background) != dark
 
 
 def test_many_ranks(browser: Browser, site: Served) -> None:
     """Of 512 ranks there are a cell each, crowds, strips, and the rows that matter; a click shows operations."""
     site.snapshot = snapshot_of(stalled(512, 170))
-    with browser.page(site.address) as (page, noted):
+    with browser.quiet_page(site.address) as page:
         page.wait_for_selector(".map .cell")
         assert page.locator(".map .cell").count() == 512
         assert page.locator(".map .node").count() == 64
@@ -172,7 +166,6 @@ def test_many_ranks(browser: Browser, site: Served) -> None:
         assert [row[0] for row in cells(page, "each")] == ["300"]
         loaded(page.reload)
         until(lambda: "292-307" in lanes.inner_text())
-        assert noted.errors == []
 
 
 def test_hostile_names(browser: Browser, site: Served) -> None:
@@ -201,7 +194,7 @@ def test_hostile_names(browser: Browser, site: Served) -> None:
 def test_several_jobs(browser: Browser, site: Served) -> None:
     """Several jobs are a list, the one that needs attention is shown first, and the choice outlives a reload."""
     site.snapshot = snapshot_of(calm(2), stalled())
-    with browser.page(site.address) as (page, noted):
+    with browser.quiet_page(site.address) as page:
         page.wait_for_selector(".banner.bad")
         jobs = page.locator("#bar select")
         assert [text.split(" · ")[1] for text in jobs.locator("option").all_inner_texts()] == ["4 ranks", "2 ranks"]
@@ -209,14 +202,13 @@ def test_several_jobs(browser: Browser, site: Served) -> None:
         page.wait_for_selector(".banner.good")
         loaded(page.reload)
         page.wait_for_selector(".banner.good")
-        assert noted.errors == []
 
 
 def test_another_agent_judges(browser: Browser, site: Served) -> None:
     """The page names the agent that judges, and links to its page only if that can be reached from elsewhere."""
     seen = dataclasses.replace(stalled(), judge=JudgingAgent("node-7", "http://node-7:9464/"))
     site.snapshot = snapshot_of(seen)
-    with browser.page(site.address) as (page, noted):
+    with browser.quiet_page(site.address) as page:
         link = page.get_by_role("link", name="Open its page")
         link.wait_for()
         assert link.get_attribute("href") == "http://node-7:9464/"
@@ -224,7 +216,6 @@ def test_another_agent_judges(browser: Browser, site: Served) -> None:
         site.snapshot = snapshot_of(dataclasses.replace(seen, judge=local))
         page.get_by_text("Open http://localhost:9464/ there.").wait_for()
         assert link.count() == 0
-        assert noted.errors == []
 
 
 @pytest.mark.thorough
@@ -293,16 +284,4 @@ def test_it_does_not_grow(browser: Browser, site: Served) -> None:
         assert after["Nodes"] <= before["Nodes"] * 1.1
         assert after["JSEventListeners"] <= before["JSEventListeners"] * 1.1
         assert after["JSHeapUsedSize"] < before["JSHeapUsedSize"] * 1.3 + 1_000_000
-        assert noted.errors == []
-
-
-def test_dark(browser: Browser, site: Served) -> None:
-    """The page follows the system's colours, and its switch."""
-    site.snapshot = snapshot_of(stalled())
-    background = "getComputedStyle(document.body).backgroundColor"
-    with browser.page(site.address, dark=True) as (page, noted):
-        page.wait_for_selector(".banner.bad")
-        dark = page.evaluate(background)
-        page.get_by_role("button", name="Switch to light colours").click()
-        assert page.evaluate(background) != dark
         assert noted.errors == []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from otel_torchdist.pages.page import Page, html_of
-from tests.support.browser import Browser, running_browser
+from tests.support.browser import Browser
 from tests.support.waiting import until
 
 _BARS: Final = [
@@ -42,13 +41,6 @@ _CORNER: Final = """(() => {
   const context = document.querySelector('.frame canvas').getContext('2d');
   return [...context.getImageData(4, 4, 1, 1).data].slice(0, 3);
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from otel_torchdist.tape.names.model import CallSiteName
-from tests.support.browser import Browser, Seen, running_browser
+from tests.support.browser import Browser
 from tests.support.commands.asking import Answer, ask
 from tests.support.tapes.memory import memory_directory
 from tests.support.tapes.written_world import WrittenWorld
 
 pytestmark = pytest.mark.process
-Opened = tuple[Any, Seen]
 HOSTILE: Final = "</script><img src=x onerror=alert(1)>&lt;\u202egnp.exe"
 SHOWN: Final = "</script><img src=x onerror=alert(1)>&lt;\\u202egnp.exe"
 DUMPS: Final = Path(__file__).parents[1] / "flight" / "data" / "lock_gil_1st"
 _DRAWN: Final = "document.querySelector('#timeline .lanes canvas').drawn()"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -45,12 +38,12 @@ def written(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         yield write
 
 
-def _ready(page: Any) -> None:
-    page.locator("#main:not([aria-busy])").wait_for()
-
-
-def _quiet(seen: Seen) -> bool:
-    return not seen.errors and not seen.requests
+@contextmanager
+def opened(browser: Browser, out: Path, **options: Any) -> Iterator[Any]:
+    """Open a report, and wait until it is drawn."""
+    with browser.quiet_page(out, **options) as page:
+        page.locator("#main:not([aria-busy])").wait_for()
+        yield page
 
 
 def _cells(table: Any) -> list[list[str]]:
@@ -67,8 +60,7 @@ def _rows(page: Any, section: str) -> list[list[str]]:
 def test_figures_are_those_of_the_run(browser: Browser, written: Callable[..., Path]) -> None:
     """The late rank, the shape of the world, bytes, waits and step times are in the page as they were recorded."""
     world = WrittenWorld(steps=6, slow=3, late_ms=5, stall_step=4, stall_ms=4_000)
-    with browser.page(written(world)) as (page, seen):
-        _ready(page)
+    with opened(browser, written(world)) as page:
         incident = page.locator("#incidents .sentence").inner_text()
         assert incident == (
             "Rank 3 kept 7 ranks waiting for 4.00 s in all_reduce (sequence 9, mesh_tp) of step 4, which it calls in "
@@ -88,14 +80,12 @@ def test_figures_are_those_of_the_run(browser: Browser, written: Callable[..., P
         ]
         # Four steady steps of eight ranks: 2 MiB in two layers, and six quarters of 24 MiB.
         assert page.locator("#traffic dd").first.inner_text() == "1.19 GiB"
-        assert _quiet(seen)
 
 
 def test_bars_are_the_calls(browser: Browser, written: Callable[..., Path]) -> None:
     """The timeline has a bar for each call of the newest steps, at its time, with its wait; options choose which."""
     out = written(WrittenWorld(steps=6, slow=3), "--steps", "3-4", "--ranks", "2-3")
-    with browser.page(out) as (page, seen):
-        _ready(page)
+    with opened(browser, out) as page:
         drawn = page.evaluate(_DRAWN)
         # Two steps of two calls in one group and one in the other, of two ranks.
         assert len(drawn["bars"]) == 12
@@ -118,13 +108,11 @@ def test_bars_are_the_calls(browser: Browser, written: Callable[..., Path]) -> N
         rows = page.locator("#timeline tbody tr")
         rows.first.wait_for()  # the table is filled when it is opened
         assert rows.count() == 12
-        assert _quiet(seen)
 
 
 def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
     """The 5 ms that one rank is late in each step are the greatest gain, on its line, and the path is drawn."""
-    with browser.page(written(WrittenWorld(layers=3, steps=16, slow=3, late_ms=5))) as (page, seen):
-        _ready(page)
+    with opened(browser, written(WrittenWorld(layers=3, steps=16, slow=3, late_ms=5))) as page:
         gains, parts, ranks = page.locator("#critical-path table").all()
         sentence = (
             "rank 3 computes 5.00 ms longer than its peers before all_reduce in mesh_tp (2-3) at forward (model.py:88)"
@@ -137,41 +125,35 @@ def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
         assert shares["3"] >= 41
         assert "rank 3" in page.locator("#advice").inner_text().lower()
         assert page.evaluate(_DRAWN)["path"] > 12
-        assert _quiet(seen)
 
 
 def test_waits_across_nodes_are_not_known(browser: Browser, written: Callable[..., Path]) -> None:
     """On one node time is waiting or moving; a rank that meets others with another clock may have waited for them."""
     for world, text in ((WrittenWorld(), "moving"), (WrittenWorld(ranks_a_host=4), "waiting or moving")):
-        with browser.page(written(world)) as (page, seen):
-            _ready(page)
+        with opened(browser, written(world)) as page:
             gauges = page.locator("#ranks td.gauge .small").all_inner_texts()
             assert len(gauges) == 8 and all(gauge.endswith(f" % {text}") for gauge in gauges), gauges
             assert page.get_by_text("how much of it is waiting is not known").count() == (text != "moving")
-            assert _quiet(seen)
 
 
 def test_hostile_names_are_text(browser: Browser, written: Callable[..., Path]) -> None:
     """Names of hosts, groups, functions and files end no script, make no element, and turn no text around."""
     site = CallSiteName(HOSTILE, f"/home/{HOSTILE}.py", 7)
     world = WrittenWorld(hosts=HOSTILE[:40], ranks_a_host=4, site=site, name=HOSTILE, stall_step=3, stall_ms=12_000)
-    with browser.page(written(world)) as (page, seen):
-        _ready(page)
+    with opened(browser, written(world)) as page:
         page.get_by_text("What each rank was doing last").click()
         assert page.locator("img").count() == 0
         assert page.locator("script").count() == 2
         text = page.locator("body").inner_text()
         assert SHOWN in text
         assert "\u202e" not in text
-        assert _quiet(seen)
 
 
 def test_dark_light_narrow_and_wide(browser: Browser, written: Callable[..., Path]) -> None:
     """Colours follow the system and the switch; nothing is wider than the window, from a phone to a wall."""
     out = written(WrittenWorld())
     for width, dark in ((390, True), (1280, False), (3840, True)):
-        with browser.page(out, width=width, dark=dark) as (page, seen):
-            _ready(page)
+        with opened(browser, out, width=width, dark=dark) as page:
             background = "getComputedStyle(document.body).backgroundColor"
             before = page.evaluate(background)
             assert (before == "rgb(13, 17, 23)") is dark
@@ -183,23 +165,19 @@ def test_dark_light_narrow_and_wide(browser: Browser, written: Callable[..., Pat
                 assert box is not None and box["x"] + box["width"] <= width, "a caption is read without scrolling"
             page.locator(".bar-top button").click()
             assert page.evaluate(background) != before
-            assert _quiet(seen)
 
 
 def test_print(browser: Browser, written: Callable[..., Path]) -> None:
     """It prints, in light colours, however dark the screen was."""
-    with browser.page(written(WrittenWorld()), dark=True) as (page, seen):
-        _ready(page)
+    with opened(browser, written(WrittenWorld()), dark=True) as page:
         assert page.pdf().startswith(b"%PDF")
         page.emulate_media(media="print")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert _quiet(seen)
 
 
 def test_every_control_is_reached_by_keyboard(browser: Browser, written: Callable[..., Path]) -> None:
     """Tab reaches links, the switch, tables and drawings, and everything it reaches has a name."""
-    with browser.page(written(WrittenWorld())) as (page, _):
-        _ready(page)
+    with opened(browser, written(WrittenWorld())) as page:
         reached: set[str] = set()
         for _ in range(60):
             page.keyboard.press("Tab")
@@ -225,34 +203,28 @@ def test_every_control_is_reached_by_keyboard(browser: Browser, written: Callabl
 )
 def test_small_worlds(browser: Browser, written: Callable[..., Path], world: WrittenWorld, text: str) -> None:
     """What is missing is reported, and what remains is drawn."""
-    with browser.page(written(world)) as (page, seen):
-        _ready(page)
+    with opened(browser, written(world)) as page:
         assert text in page.locator("#main").inner_text()
         assert page.evaluate(_DRAWN)["bars"]
-        assert _quiet(seen)
 
 
 def test_open_operations(browser: Browser, written: Callable[..., Path]) -> None:
     """What has not ended is drawn to the right edge, and its ranks are those of the verdict's details."""
-    with browser.page(written(WrittenWorld(leaves_open=True))) as (page, seen):
-        _ready(page)
+    with opened(browser, written(WrittenWorld(leaves_open=True))) as page:
         still_open = [bar for bar in page.evaluate(_DRAWN)["bars"] if bar["end"] is None]
         assert len({bar["lane"] for bar in still_open}) == 8
-        assert _quiet(seen)
 
 
 def test_dumps_without_times(browser: Browser, tmp_path: Path) -> None:
     """Dumps of NCCL's recorder without durations: the verdict names both ranks, and no time is made up."""
     out = tmp_path / "report.html"
     assert ask(tmp_path, out, DUMPS, command="report").code == 0
-    with browser.page(out) as (page, seen):
-        _ready(page)
+    with opened(browser, out) as page:
         assert page.locator("#verdict .sentence").inner_text().startswith("Ranks 9,14 have not entered all_to_all")
         named = page.locator(".rank-cell.named").all()
         assert {cell.get_attribute("data-rank") for cell in named} == {"9", "14"}
         assert {row[1] for row in _rows(page, "ranks")} == {"not known"}
         assert page.evaluate(_DRAWN)["bars"]
-        assert _quiet(seen)
 
 
 @pytest.mark.thorough
@@ -262,42 +234,18 @@ def test_thousands_of_ranks(browser: Browser, written: Callable[..., Path]) -> N
     world = WrittenWorld(ranks=2048, tensor=8, layers=1, steps=5, slow=1234, ranks_a_host=8)
     out = written(world, capacity=16)
     assert out.stat().st_size < 4 << 20
-    with browser.page(out) as (page, seen):
-        _ready(page)
+    with opened(browser, out) as page:
         assert page.locator("#heading dd").first.inner_text() == "2,048 of 2,048"
         assert page.locator("#ranks tbody tr td").first.inner_text() != ""
         field = page.locator("#ranks input[type=search]")
         field.fill("rank 2047 ")
         assert [row[0] for row in _rows(page, "ranks")] == ["2047"]
         assert page.evaluate("document.querySelector('#traffic canvas').drawn()")["names"] == 256
-        assert _quiet(seen)
 
 
 def refused(tmp_path: Path, out: Path, *options: str) -> Answer:
     """Ask for a report on dumps."""
     return ask(tmp_path, out, DUMPS, *options, command="report")
-
-
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    """Only an earlier report is replaced, unless --force is given; a folder, or a missing one, is refused."""
-    out = tmp_path / "page.html"
-    out.write_text("<html>mine</html>")
-    answer = refused(tmp_path, out)
-    assert (answer.code, out.read_text()) == (73, "<html>mine</html>")
-    assert answer.err == (
-        f"otel-torchdist: {out}: otel-torchdist has not written it; name another file, or use --force, which replaces "
-        "it\n"
-    )
-    assert refused(tmp_path, out, "--force").code == 0
-    before = out.stat().st_ino
-    assert refused(tmp_path, out).code == 0
-    assert out.stat().st_ino != before
-    assert refused(tmp_path, tmp_path).err.startswith(f"otel-torchdist: {tmp_path}: it is a directory; name a file")
-    assert (
-        refused(tmp_path, tmp_path / "no" / "page.html").err
-        == f"otel-torchdist: {tmp_path / 'no'}: no such directory\n"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_steps_that_do_not_exist(written: Callable[..., Path], tmp_path: Path) -> None:

@@ -21,10 +21,13 @@ from tests.reproducer.rehearsal import verdict_on
 from tests.support.worlds.fake_world import RUN, THRESHOLD_NS
 
 SEEDS: Final = 40
+FEW: Final = 8
 NOT_BY_A_SCRIPT: Final = (VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN, VerdictKind.UNREACHABLE)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed", [*range(FEW), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(FEW, SEEDS))]
+)
 def test_same_verdict(seed: int) -> None:
     """Kind, ranks, operation and position are those of the job, with few ranks; or a line says why there is none."""
     world = random_world(seed)
@@ -56,6 +59,7 @@ def test_same_verdict(seed: int) -> None:
     assert world.fault.verdict is found.verdict.kind
 
 
+@pytest.mark.thorough
 def test_worlds_are_of_all_kinds() -> None:
     """The worlds above have every verdict that a script can show, and large jobs."""
     worlds: list[World] = [random_world(seed) for seed in range(SEEDS)]

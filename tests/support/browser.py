@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -96,6 +96,14 @@ class Browser:
 
     def __init__(self, chromium: PlaywrightBrowser) -> None:
         self._chromium = chromium
+
+    @contextmanager
+    def quiet_page(self, address: str | Path, **options: Any) -> Iterator[Page]:
+        """Open a page that must have no errors in the end, and that asks for nothing if it is a file; see `page`."""
+        with self.page(address, **options) as (page, seen):
+            yield page
+            assert seen.errors == []
+            assert not (isinstance(address, Path) and seen.requests)
 
     @contextmanager
     def page(

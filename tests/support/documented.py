@@ -18,73 +18,40 @@ from otel_torchdist.cli.app import app
 from tests.support.pages import code_of
 from tests.support.repository import REPOSITORY
 
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 _COMMANDS: Final[Any] = typer.main.get_command(app)
 _MAKEFILE: Final = (REPOSITORY / "Makefile").read_text()
 _TARGETS: Final = frozenset(re.findall(r"^([a-z-]+)(?: [a-z-]+)*:(?: |$)", _MAKEFILE, re.MULTILINE))
 _MAKE_VARIABLES: Final = frozenset(re.findall(r"^(\w+) \?=", _MAKEFILE, re.MULTILINE)) | {"PROMETHEUS_PORT"}
-_OURS: Final = (
-    "benchmarks",
-    "deploy",
-    "grafana",
-    "installation",
-    "otel_torchdist",
-    "pictures",
-    "reference",
-    "tests",
-    "wheels",
-)
+_OURS: Final = _words("benchmarks deploy grafana installation otel_torchdist pictures reference tests wheels")
 """Packages of the repository that need what `make` installs."""
 _STOPS: Final = frozenset("|<>;&()")
-_FOREIGN_OPTIONS: Final = {
-    "docker": ("--detach", "--file"),
-    "kubectl": ("--kustomize", "--namespace"),
-    "curl": ("--data-binary", "--fail", "--header"),
-    "prometheus": ("--enable-feature", "--web.config.file"),
-    "pyinstaller": ("--hidden-import",),
-    "python -m reference": ("--costs",),
-    "sbatch": ("--signal",),
-    "torchfrtrace": ("--allow-incomplete-ranks",),
-    "torchrun": ("--log-dir", "--max-restarts", "--nproc-per-node", "--rdzv-backend", "--rdzv-id", "--standalone"),
-    "wheels": ("--installed", "--machine"),
-    "train.py": ("--epochs",),
-    "py-spy": ("--pid",),
-}
-_FOREIGN_VARIABLES: Final = frozenset(
-    (
-        # PyTorch, its backends, torchcomms.
-        *(
-            "GLOO_SOCKET_IFNAME",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "NCCL_HOSTID",
-            "NCCL_SOCKET_IFNAME",
-            "TORCHCOMM_FR_DUMP_TEMP_FILE",
-            "WORLD_SIZE",
-        ),
-        *("TORCHELASTIC_RESTART_COUNT", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
-        *(
-            "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
-            "TORCH_FR_BUFFER_SIZE",
-            "TORCH_FR_DUMP_TEMP_FILE",
-            "TORCH_INCLUDE_STACK_TRACE",
-        ),
-        *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
-        *("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_ENABLE_TIMING"),
-        *("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
-        *("TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_DESYNC_DEBUG"),
-        # Others that are read where jobs run.
-        *(
-            "CUDA_VISIBLE_DEVICES",
-            "K8S_NODE_NAME",
-            "MLFLOW_RUN_ID",
-            "POD_NAME",
-            "POD_NAMESPACE",
-            "WANDB_RUN_ID",
-            "XDG_CACHE_HOME",
-        ),
-        # Of the files in deploy, and what commands of a user get.
-        *("JAEGER_QUERY_PORT", "TORCHDIST_STALL_VERDICT", "TORCHDIST_TARGETS", "TORCHDIST_UID", "WEBHOOK_URL_FILE"),
-    )
+# Of docker, kubectl, curl, prometheus, pyinstaller, the figures of costs, Slurm, torchfrtrace, torchrun, wheels, a
+# training script and py-spy.
+_FOREIGN_OPTIONS: Final = _words(
+    """
+    --detach --file --kustomize --namespace --data-binary --fail --header --enable-feature --web.config.file
+    --hidden-import --costs --signal --allow-incomplete-ranks --log-dir --max-restarts --nproc-per-node
+    --rdzv-backend --rdzv-id --standalone --installed --machine --epochs --pid
+    """
+)
+# Of PyTorch, its backends and torchcomms; others that are read where jobs run; of the files in deploy, and what
+# commands of a user get.
+_FOREIGN_VARIABLES: Final = _words(
+    """
+    GLOO_SOCKET_IFNAME MASTER_ADDR MASTER_PORT NCCL_HOSTID NCCL_SOCKET_IFNAME TORCHCOMM_FR_DUMP_TEMP_FILE
+    WORLD_SIZE TORCHELASTIC_RESTART_COUNT TORCH_DEVICE_BACKEND_AUTOLOAD TORCH_DISABLE_SHARE_RDZV_TCP_STORE
+    TORCH_DISTRIBUTED_USE_TORCHCOMMS TORCH_FR_BUFFER_SIZE TORCH_FR_DUMP_TEMP_FILE TORCH_INCLUDE_STACK_TRACE
+    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DEBUG_INFO_PIPE_FILE
+    TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_ENABLE_TIMING
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_DISTRIBUTED_DEBUG
+    TORCH_NCCL_DESYNC_DEBUG CUDA_VISIBLE_DEVICES K8S_NODE_NAME MLFLOW_RUN_ID POD_NAME POD_NAMESPACE WANDB_RUN_ID
+    XDG_CACHE_HOME JAEGER_QUERY_PORT TORCHDIST_STALL_VERDICT TORCHDIST_TARGETS TORCHDIST_UID WEBHOOK_URL_FILE
+    """
 )
 _NO_VARIABLES: Final = re.compile(
     r"\w+_GROUPS?(_WITH_CP)?|CAP_\w+|PIDFD_\w+|DELTA_BINARY_PACKED|TIMESTAMP_NS|FULL_SHARD|NO_SHARD|SHARD_GRAD_OP|ON_STALL"
@@ -216,11 +183,7 @@ def _all_options() -> set[str]:
     return {option for command in commands for option in _options_of(command)}
 
 
-_KNOWN_OPTIONS: Final = {
-    *_all_options(),
-    *(option for options in _FOREIGN_OPTIONS.values() for option in options),
-    "--help",
-}
+_KNOWN_OPTIONS: Final = {*_all_options(), *_FOREIGN_OPTIONS, "--help"}
 _KNOWN_VARIABLES: Final = {*vars(ours), *vars(of_the_api), *vars(of_the_sdk), *_FOREIGN_VARIABLES}
 _CHECKS: Final[tuple[Callable[[str], Iterator[str]], ...]] = (
     *(_of_otel_torchdist, _of_make, _of_python, _of_pip, _of_options, _of_variables),

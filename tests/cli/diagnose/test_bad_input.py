@@ -35,24 +35,23 @@ def begin(base: Path) -> Iterator[BEGIN]:
     yield begin
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
-def test_no_run(base: Path, options: tuple[str, ...]) -> None:
-    """Without a run, or even a directory, it is reported; the exit code is 2, and nothing is created."""
+@pytest.mark.parametrize("command", ["diagnose", "stats", "graph", "critical-path", "advice", "report", "reproduce"])
+def test_no_run(base: Path, tmp_path: Path, begin: BEGIN, command: str) -> None:
+    """Without a run, or even a directory, every command reports that in one line, and an id that no run has, too."""
+    out = [tmp_path / "out"] if command == "report" else []
     base.rmdir()
-    answer = ask(base, *options)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
-    assert not base.exists()
+    for _ in range(2):
+        answer = ask(base, *out, command=command)
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
+        assert not base.exists()
     base.mkdir(0o700)
-    assert ask(base, *options) == answer
-
-
-def test_no_such_run(base: Path, begin: BEGIN) -> None:
-    """An id that no run has is reported."""
+    assert ask(base, *out, command=command) == answer
     begin()
-    answer = ask(base, "feed")
+    answer = ask(base, *out, "feed", command=command)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == "otel-torchdist: no run begins with feed; `otel-torchdist diagnose --list` lists all runs\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_several_runs(base: Path, begin: BEGIN) -> None:

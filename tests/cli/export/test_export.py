@@ -128,27 +128,11 @@ def test_wrong_options(export: Callable[..., Answer], out: Path, arguments: tupl
     assert (answer.code, said in " ".join(answer.err.split()), out.exists()) == (ExitCode.USAGE_ERROR, True, False)
 
 
-def test_without_an_output(base: Path, run: None) -> None:
-    """It is not guessed what is to be written, and where."""
-    answer = ask(base, command="export")
-    assert (answer.code, "--flight-recorder OUT" in answer.err) == (ExitCode.USAGE_ERROR, True)
-
-
 def test_no_such_run(base: Path, export: Callable[..., Answer], out: Path) -> None:
     """A run that is not there is reported as by `diagnose`, before anything is written."""
-    assert export("11a").code == 0
     answer = export("feed")
-    assert (answer.code, answer.err) == (
-        ExitCode.NOTHING_FOUND,
-        "otel-torchdist: no run begins with feed; `otel-torchdist diagnose --list` lists all runs\n",
-    )
-    empty = base / "job-00000000000000ff"
-    empty.mkdir(mode=0o700)
-    answer = export("--run-dir", str(empty))
-    assert (answer.code, answer.err) == (
-        ExitCode.NOTHING_FOUND,
-        f"otel-torchdist: {empty}: no tape that can be read\n",
-    )
+    assert (answer.code, out.exists()) == (ExitCode.NOTHING_FOUND, False)
+    assert answer.err == ask(base, "feed").err
 
 
 def test_earlier_export_is_replaced(export: Callable[..., Answer], out: Path) -> None:

@@ -121,19 +121,28 @@ def test_dumps(base: Path, tmp_path: Path) -> None:
     assert all(one.begin > START_NS // 2 for one in timeline.slices)
 
 
-def test_files_of_others(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [("report",), ("export", "--perfetto")], ids=["report", "perfetto"])
+def test_files_of_others(base: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     """A file of somebody else stays; ours is replaced; nothing unfinished is left."""
+
+    def write(path: Path, *options: str) -> Answer:
+        name, *before = command
+        return ask(base, *before, path, DUMPS, *options, command=name)
+
     path = tmp_path / "mine.txt"
     path.write_text("my notes")
-    answer = _of_dumps(base, path, DUMPS)
+    answer = write(path)
     assert answer.code == 73 and "otel-torchdist has not written it" in answer.err
     assert path.read_text() == "my notes"
-    assert _of_dumps(base, path, DUMPS, "--force").code == 0
-    assert _of_dumps(base, path, DUMPS).code == 0
-    assert _of_dumps(base, tmp_path / "a.gz", DUMPS).code == 0
-    assert _of_dumps(base, tmp_path / "a.gz", DUMPS, "--ranks", "0").code == 0
-    assert _of_dumps(base, tmp_path, DUMPS).code == 73
-    assert _of_dumps(base, tmp_path / "none" / "a", DUMPS).code == 73
+    assert write(path, "--force").code == 0
+    before = path.stat().st_ino
+    assert write(path).code == 0
+    assert path.stat().st_ino != before
+    assert write(tmp_path / "a.gz").code == 0
+    assert write(tmp_path / "a.gz", "--ranks", "0").code == 0
+    answer = write(tmp_path)
+    assert answer.code == 73 and answer.err.startswith(f"otel-torchdist: {tmp_path}: it is a directory; name a file")
+    assert write(tmp_path / "none" / "a").err == f"otel-torchdist: {tmp_path / 'none'}: no such directory\n"
     assert sorted(os.listdir(tmp_path)) == ["a.gz", "mine.txt"]
 
 

@@ -103,28 +103,6 @@ def test_verdict_without_a_script(base: Path, tapes: list[FakeTape]) -> None:
     assert answer.err.startswith("otel-torchdist: no script: the verdict is `transport`: all ranks have made the same")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("ffff",), "no run begins with ffff"),
-        (("no such thing",), "no such thing: neither a run's id nor a path"),
-    ],
-)
-def test_nothing_found(hung: Path, arguments: tuple[str, ...], text: str) -> None:
-    """What is not there is named in one line."""
-    answer = reproduce(hung, *arguments)
-    assert (answer.code, answer.out) == (ExitCode.NOTHING_FOUND, "")
-    assert text in answer.err
-    assert answer.err.count("\n") == 1
-
-
-def test_no_tape_at_all(base: Path) -> None:
-    """An empty directory for tapes is named."""
-    answer = reproduce(base)
-    assert answer.code == ExitCode.NOTHING_FOUND
-    assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
-
-
 def test_path_without_dumps(hung: Path, tmp_path: Path) -> None:
     """A folder without a dump is named, with what it holds instead."""
     (tmp_path / "notes.txt").write_text("nothing")
