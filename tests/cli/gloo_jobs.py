@@ -36,6 +36,7 @@ class GlooJobs:
 
     Attributes:
         base: Base directory of their tapes.
+        folder: For their other files.
         pids: The process ids of their ranks, the first job's first.
         done: Their processes, once all have ended.
     """
@@ -69,7 +70,7 @@ class GlooJobs:
         """
         self.base = base
         self.done: list[Done] = []
-        self._folder = folder
+        self.folder = folder
         self._gate, self._there = folder / "gate", folder / "pids"
         self._there.mkdir(parents=True)
         self._gate.touch()
@@ -105,7 +106,7 @@ class GlooJobs:
 
     def have_reached_the_fault(self) -> bool:
         """Whether all ranks of the worker with faults are at its step."""
-        return all((self._folder / f"reached {rank}").exists() for rank in range(len(self.pids)))
+        return all((self.folder / f"reached {rank}").exists() for rank in range(len(self.pids)))
 
     def pid_of(self, rank: int) -> int:
         """The process id of a rank of the only job, once all are there."""

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,12 @@ LATER_NS = START_NS + 100 * SECOND
 SENTENCE = "rank 0 was killed by SIGKILL 0.16 s before the others ended"
 
 
-def enter(rank: WorldRank, is_ahead: bool) -> int:
-    """Enter the next `all_reduce`, or leave it and enter the one after that; returns the record's number."""
+def end(rank: WorldRank, is_ahead: bool, is_interrupted: bool, status: int | None, is_seen: bool, at_s: float) -> None:
+    """End a process in an `all_reduce`, or in the next: by the launcher, or by the exception that interrupted it."""
     number = rank.enter(EVERYBODY, 19.9)
-    if not is_ahead:
-        return number
-    rank.end(number, 19.95)
-    return rank.enter(EVERYBODY, 19.96)
-
-
-def end(rank: WorldRank, number: int, is_interrupted: bool, status: int | None, at_s: float, is_seen: bool) -> None:
-    """End the rank's process: by the launcher, or by the exception that interrupted the operation."""
+    if is_ahead:
+        rank.end(number, 19.95)
+        number = rank.enter(EVERYBODY, 19.96)
     if is_interrupted:
         rank.end(number, 20.0, How.FAILED, "RuntimeError")
     failed = is_interrupted and status == RAISED
@@ -79,11 +74,8 @@ def test_rank_that_ended_with_others_is_not_named(
         for times in ((20.1, 20.2), (20.2, 20.1)):
             world = FakeWorld(4)
             world.meet(EVERYBODY, 1.0)
-            for rank, is_ahead, (is_interrupted, status, is_seen), at_s in zip(
-                HERE, places, (second, third), times, strict=True
-            ):
-                one = world.ranks[rank]
-                end(one, enter(one, is_ahead), is_interrupted, status, at_s, is_seen)
+            for rank, is_ahead, how, at_s in zip(HERE, places, (second, third), times, strict=True):
+                end(world.ranks[rank], is_ahead, *how, at_s)
             assert verdict_here(world) is None
 
 
@@ -92,7 +84,7 @@ def test_first_death_of_its_own(status: int) -> None:
     """A rank that was killed, or raised an exception of its own, is named although other nodes are not seen."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
-    end(world.ranks[3], enter(world.ranks[3], is_ahead=False), True, RAISED, 20.2, True)
+    end(world.ranks[3], False, True, RAISED, True, 20.2)
     failed = (TapeState.FAILED, "ValueError") if status == RAISED else (TapeState.RUNNING, "")
     world.ranks[2].is_seen_to_die(20.0, status, *failed)
     verdict = verdict_here(world)
@@ -104,23 +96,27 @@ def test_first_death_of_its_own(status: int) -> None:
 
 
 @pytest.fixture
-def job(base: Path) -> Iterator[Path]:
-    """The directory of a job on this node: rank 2 was interrupted, and the launcher has ended rank 3."""
-    directory = base / "job-000000000000000a"
-    directory.mkdir(mode=0o700)
+def directory(base: Path) -> Path:
+    """The directory of a job."""
+    path = base / "job-000000000000000a"
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture
+def job(directory: Path) -> Path:
+    """That of a job on this node: rank 2 was interrupted, and the launcher has ended rank 3."""
     now_ns = time.monotonic_ns()
+    begun_ns = now_ns - SECOND // 2
     for rank, status in ((2, RAISED), (3, TERM)):
         one = FakeTape(directory, rank)
         one.run(at=now_ns - 3 * SECOND, lasts=SECOND // 1000)
-        number = one.begin(at=now_ns - SECOND // 2, sequence=2)
+        number = one.begin(at=begun_ns, sequence=2)
         if rank == 2:
-            one.writer.complete(
-                number, now_ns - SECOND // 2, now_ns, How.FAILED, one.writer.names.intern("RuntimeError")
-            )
-        one.writer.beat()
+            one.writer.complete(number, begun_ns, now_ns, How.FAILED, one.writer.names.intern("RuntimeError"))
         write_death(one.writer.path, Death(now_ns + rank, status=status))
-        one.close()
-    yield directory
+        one.die()
+    return directory
 
 
 def ruling(sequence: int = 2) -> Ruling:
@@ -173,46 +169,30 @@ def test_stall_that_was_over(base: Path, job: Path) -> None:
     assert document(base)["verdict"] is None
 
 
-def test_verdict_is_removed_when_ranks_continue(base: Path) -> None:
-    """A stall that is over while the ranks here live shows nothing about how they end."""
-    directory = base / "job-000000000000000a"
-    directory.mkdir(mode=0o700)
-    one = FakeTape(directory, 2)
+@pytest.mark.parametrize(("world_size", "left"), [(4, 1), (1, 0)], ids=["several nodes", "one node"])
+def test_verdict_of_a_stall_that_ranks_outlive(directory: Path, world_size: int, left: int) -> None:
+    """It is kept while it holds, unless the tapes of one node show everything; after that it says nothing of ends."""
+    one = FakeTape(directory, 0, world_size)
     verdicts = AgentsVerdicts()
     stall = OngoingStall(ruling(), is_ours=False, nonces=frozenset({one.reader.identity.nonce}))
     verdicts.update([stall], [one.reader])
-    assert len(list(directory.glob("verdict-*.json"))) == 1
+    assert len(list(directory.glob("verdict-*.json"))) == left
     verdicts.update([], [one.reader])
     assert list(directory.glob("verdict-*.json")) == []
 
 
-def test_watch(base: Path) -> None:
+def test_watch(start: Callable[..., Running], directory: Path) -> None:
     """Over ranks that wait for another node's, `watch` shows the agents' verdict, and that it is over."""
-    directory = base / "job-000000000000000a"
-    directory.mkdir(mode=0o700)
     ranks = [FakeTape(directory, rank) for rank in HERE]
     for one in ranks:
         one.begin(at=time.monotonic_ns(), sequence=2)
-    watch = Running(base, "watch", "--plain", "--threshold", "60")
-    try:
-        watch.wait_for(r"found ranks 2-3$")
-        receive(directory)
-        watch.wait_for(rf"STALL: {re.escape(SENTENCE)} \(reported by the agents of all nodes\)$")
-        remove_agents_verdict(directory, RUN_ID)
-        watch.wait_for(r"stall over, as the agents of all nodes report$")
-        assert watch.out.count("STALL: ") == 1
-    finally:
-        watch.close()
-
-
-def test_run_of_one_node_leaves_nothing(base: Path) -> None:
-    """Tapes of such a run show everything that its agent knows."""
-    directory = base / "job-000000000000000a"
-    directory.mkdir(mode=0o700)
-    one = FakeTape(directory, 0, world_size=1)
-    stall = OngoingStall(ruling(), is_ours=True, nonces=frozenset({one.reader.identity.nonce}))
-    AgentsVerdicts().update([stall], [one.reader])
-    assert list(directory.glob("verdict-*.json")) == []
+    watch = start("watch", "--plain", "--threshold", "60")
+    watch.wait_for(r"found ranks 2-3$")
+    receive(directory)
+    watch.wait_for(rf"STALL: {re.escape(SENTENCE)} \(reported by the agents of all nodes\)$")
+    remove_agents_verdict(directory, RUN_ID)
+    watch.wait_for(r"stall over, as the agents of all nodes report$")
+    assert watch.out.count("STALL: ") == 1
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,20 @@ def test_tapes_give_the_same_tables(archived: Archived, tmp_path: Path) -> None:
             assert asked(f"{first} EXCEPT ALL {second}") == [], name
 
 
+def test_other_commands(archived: Archived, tmp_path: Path) -> None:
+    """The late rank and its line are the greatest cause on tapes and in the archive, whatever has recorded them."""
+    for source in (["--run-dir", next(archived.tapes.iterdir())], [archived.archive]):
+        path = ask(archived.tapes, *source, "--json", command="critical-path").document
+        cause = next(one for one in path["causes"] if one["kind"] == "line")
+        assert (cause["ranks"], cause["call"]["line"]) == ([LATE], ALL_REDUCE_LINE)
+        assert cause["gain_ns"] == pytest.approx(COUNTED_LATE_NS, rel=0.5)
+        groups = ask(archived.tapes, *source, "--json", command="graph").document["groups"]
+        assert [group["members"] for group in groups] == [[[0, 2]]]
+        assert f"rank {LATE}" in ask(archived.tapes, *source, command="advice").out
+        report = ask(archived.tapes, tmp_path / "report.html", *source, "--force", command="report")
+        assert (report.code, report.err) == (0, "")
+
+
 def test_is_timed_in_clickhouse(tmp_path: Path) -> None:
     """In spans a call has a duration where its record has one, however its end and its start on a device are known."""
     tape = FakeTape(tmp_path)
