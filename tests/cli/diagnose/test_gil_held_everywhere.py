@@ -2,106 +2,77 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.rules import StallRules
-from tests.stall.test_watch import SIZE, RankProcess
 from tests.support.commands.asking import ask
+from tests.support.commands.running import Running
+from tests.support.ranks.job_ranks import Ranks
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.thorough
 THRESHOLD_S = 2.0
-
-
-class Watched:
-    """Three rank processes and an agent's handling of deaths."""
-
-    def __init__(self, directory: Path) -> None:
-        self.ranks = [RankProcess(directory, rank) for rank in range(SIZE)]
-        for rank in self.ranks:
-            rank.ready()
-        self._directory = directory
-        self._tapes = [TapeReader(path) for path in directory.glob("*.tape")]
-        self._deaths = DeathWatch()
-        self._watch = StallWatch(StallRules(round(THRESHOLD_S * 1e9)), deaths=self._deaths)
-        for tape in self._tapes:
-            self._watch.follow(tape)
-
-    def check_until(self, then: float) -> None:
-        """Poll as an agent does, until this time."""
-        while time.monotonic() < then:
-            for tape in self._tapes:
-                self._watch.observe(tape.identity.nonce, tape.poll())
-            self._watch.check(time.monotonic_ns())
-            time.sleep(0.2)
-
-    def signal_all(self, number: int) -> None:
-        """Send a signal to every rank."""
-        for rank in self.ranks:
-            os.kill(rank.process.pid, number)
-
-    def kill(self) -> None:
-        """Kill all ranks, and wait until that is recorded."""
-        self.signal_all(signal.SIGKILL)
-        for rank in self.ranks:
-            rank.process.wait()
-        until(lambda: len(list(self._directory.glob("*.death"))) == SIZE)
-
-    def close(self) -> None:
-        """Kill what is left."""
-        self._deaths.stop()
-        for rank in self.ranks:
-            rank.close()
-        for tape in self._tapes:
-            tape.close()
+SIZE = 3
 
 
 @pytest.fixture
-def job(base: Path) -> Iterator[Watched]:
-    """A job in which ranks 0 and 1 wait for rank 2."""
-    directory = base / "job-000000000000000a"
-    directory.mkdir(mode=0o700)
-    watched = Watched(directory)
-    for rank in watched.ranks[:2]:
-        rank.send("enter 1")
-    yield watched
-    watched.close()
+def directory(base: Path) -> Path:
+    """The directory of a job."""
+    return base / "job-000000000000000a"
 
 
-def verdict(base: Path) -> dict[str, Any] | None:
-    """The verdict of `diagnose --json`."""
-    return ask(base, "--json", threshold_s=THRESHOLD_S).document["verdict"]
+@pytest.fixture
+def ranks(directory: Path, start: Callable[..., Running]) -> Iterator[Ranks]:
+    """A job in which ranks 0 and 1 wait for rank 2, with an agent, which records how they end."""
+    ranks = Ranks(directory, SIZE)
+    start("agent", environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "2000", "OTEL_TRACES_EXPORTER": "none"}).wait_for(
+        "found ranks 0-2 of 3"
+    )
+    for rank in (0, 1):
+        ranks.send(rank, "enter 1")
+    yield ranks
+    ranks.close()
 
 
-def test_gil_is_held_in_every_rank(job: Watched, base: Path) -> None:
+def document(base: Path) -> dict[str, Any]:
+    """The output of `diagnose --json`."""
+    return ask(base, "--json", threshold_s=THRESHOLD_S).document
+
+
+def all_are_silent(base: Path) -> bool:
+    """Whether no rank has given a sign of life for longer than the threshold, by far."""
+    return all(one["silent_s"] > THRESHOLD_S + 1.5 for one in document(base)["ranks"])
+
+
+def kill(ranks: Ranks, directory: Path) -> None:
+    """Kill all ranks, and wait until that is recorded."""
+    for rank in range(SIZE):
+        ranks.signal(rank, signal.SIGKILL)
+    until(lambda: len(list(directory.glob("*.death"))) == SIZE)
+
+
+def test_gil_is_held_in_every_rank(ranks: Ranks, base: Path, directory: Path) -> None:
     """The rank that is missing is named while they live, and after all were killed."""
-    for rank in job.ranks:
-        rank.send("hold")
-    job.check_until(time.monotonic() + THRESHOLD_S + 1.5)
-    living = verdict(base)
-    assert living is not None
+    for rank in range(SIZE):
+        ranks.send(rank, "hold")
+    until(lambda: all_are_silent(base))
+    living = document(base)["verdict"]
     assert (living["kind"], living["ranks"]) == ("absent", [2])
-    job.kill()
-    dead = verdict(base)
-    assert dead is not None
+    kill(ranks, directory)
+    dead = document(base)["verdict"]
     assert (dead["kind"], dead["ranks"]) == ("absent", [2])
     assert dead["hung_s"] >= THRESHOLD_S
 
 
-def test_every_rank_is_stopped(job: Watched, base: Path) -> None:
+def test_every_rank_is_stopped(ranks: Ranks, base: Path, directory: Path) -> None:
     """No rank of a suspended job is blamed, neither while it is suspended nor when it is then killed."""
-    job.signal_all(signal.SIGSTOP)
-    job.check_until(time.monotonic() + THRESHOLD_S + 1.5)
-    assert verdict(base) is None
-    job.kill()
-    assert verdict(base) is None
+    for rank in range(SIZE):
+        ranks.signal(rank, signal.SIGSTOP)
+    until(lambda: all_are_silent(base))
+    assert document(base)["verdict"] is None
+    kill(ranks, directory)
+    assert document(base)["verdict"] is None
