@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -69,6 +70,14 @@ def drawn(page: Page) -> dict[str, Any]:
     return page.evaluate("document.querySelector('.lanes canvas').drawn()")
 
 
+@contextmanager
+def shown(browser: Browser, site: Served, *seen: RunSeen, **options: Any) -> Iterator[Page]:
+    """Open a page that shows some runs, and must have no errors in the end."""
+    site.snapshot = snapshot_of(*seen)
+    with browser.quiet_page(site.address, **options) as page:
+        yield page
+
+
 def test_a_stall(browser: Browser, site: Served) -> None:
     """The banner has sentence, stack and a link to the trace; the tables have each rank; ages grow by themselves."""
     seen = stalled()
@@ -104,8 +113,7 @@ def test_a_stall(browser: Browser, site: Served) -> None:
 def test_no_stall_and_the_end(browser: Browser, site: Served) -> None:
     """Without a stall the page says so, and when the job has ended it says that, with how its ranks ended."""
     seen = calm(2)
-    site.snapshot = snapshot_of(seen)
-    with browser.quiet_page(site.address) as page:
+    with shown(browser, site, seen) as page:
         page.wait_for_selector(".banner.good")
         assert page.locator("#verdict").inner_text() == "No stall"
         assert "Of 2 ranks, 2 are running." in page.locator(".banner.good").inner_text()
@@ -133,8 +141,7 @@ def test_findings(browser: Browser, site: Served) -> None:
 
 def test_one_rank(browser: Browser, site: Served) -> None:
     """A job of one rank is readable, on a phone and in the dark, and the page has the switch for colours."""
-    site.snapshot = snapshot_of(calm(1))
-    with browser.quiet_page(site.address, width=400, dark=True) as page:
+    with shown(browser, site, calm(1), width=400, dark=True) as page:
         page.wait_for_selector("section[aria-labelledby=each] tbody tr")
         assert cells(page, "each")[0][:2] == ["0", "running"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, "it fits a phone"
@@ -146,8 +153,7 @@ def test_one_rank(browser: Browser, site: Served) -> None:
 
 def test_many_ranks(browser: Browser, site: Served) -> None:
     """Of 512 ranks there are a cell each, crowds, strips, and the rows that matter; a click shows operations."""
-    site.snapshot = snapshot_of(stalled(512, 170))
-    with browser.quiet_page(site.address) as page:
+    with shown(browser, site, stalled(512, 170)) as page:
         page.wait_for_selector(".map .cell")
         assert page.locator(".map .cell").count() == 512
         assert page.locator(".map .node").count() == 64
@@ -193,8 +199,7 @@ def test_hostile_names(browser: Browser, site: Served) -> None:
 
 def test_several_jobs(browser: Browser, site: Served) -> None:
     """Several jobs are a list, the one that needs attention is shown first, and the choice outlives a reload."""
-    site.snapshot = snapshot_of(calm(2), stalled())
-    with browser.quiet_page(site.address) as page:
+    with shown(browser, site, calm(2), stalled()) as page:
         page.wait_for_selector(".banner.bad")
         jobs = page.locator("#bar select")
         assert [text.split(" · ")[1] for text in jobs.locator("option").all_inner_texts()] == ["4 ranks", "2 ranks"]
@@ -207,8 +212,7 @@ def test_several_jobs(browser: Browser, site: Served) -> None:
 def test_another_agent_judges(browser: Browser, site: Served) -> None:
     """The page names the agent that judges, and links to its page only if that can be reached from elsewhere."""
     seen = dataclasses.replace(stalled(), judge=JudgingAgent("node-7", "http://node-7:9464/"))
-    site.snapshot = snapshot_of(seen)
-    with browser.quiet_page(site.address) as page:
+    with shown(browser, site, seen) as page:
         link = page.get_by_role("link", name="Open its page")
         link.wait_for()
         assert link.get_attribute("href") == "http://node-7:9464/"

@@ -55,39 +55,44 @@ def test_a_late_rank_is_absent_and_the_others_are_stalled() -> None:
     ]
 
 
-def test_short_waits_are_no_stall() -> None:
-    """Below a second a rank runs; below the threshold it waits; nothing is blamed."""
-    assert {row.state for row in run_of(stalled_world(4, (2,), -2.5)).ranks} == {"running"}
-    waiting = run_of(stalled_world(4, (2,), 3))
-    assert (waiting.stall, waiting.item.state) == (None, "running")
-    assert [row.state for row in waiting.ranks] == ["waiting", "waiting", "running", "waiting"]
+def died(world: WorldSnapshot, rank: int, number: signal.Signals | None = None, since_ns: int = 0) -> WorldSnapshot:
+    """The same world where a rank is gone, which an agent has seen to end by a signal, if one is given."""
+    died_ns = world.taken_ns - since_ns
+    death = None if number is None else Death(died_ns, status=int(number))
+    return changed(world, rank, alive=False, gone_since_ns=died_ns, death=death)
 
 
-def test_ranks_that_followed() -> None:
-    """Beside the dead rank that a stall is blamed on, one that is dead as well has only followed."""
-    world = stalled_world(4, (2,), 17)
-    for rank, number in ((2, signal.SIGKILL), (1, signal.SIGTERM)):
-        died_ns = world.taken_ns - rank
-        world = changed(world, rank, alive=False, gone_since_ns=died_ns, death=Death(died_ns, status=int(number)))
-    assert [row.state for row in run_of(world).ranks] == ["stalled", "followed", "dead", "stalled"]
+def finished(world: WorldSnapshot, *ranks: int) -> WorldSnapshot:
+    """The same world where ranks have finished."""
+    for rank in ranks:
+        world = changed(world, rank, alive=False, state=TapeState.FINISHED, open=())
+    return world
 
 
-def test_dead_and_stopped_ranks() -> None:
-    """A rank that is gone is dead, one that the kernel does not let run is stopped, and a finished one is neither."""
-    world = stalled_world(4, (1,), 2)
-    dead = changed(world, 1, alive=False, gone_since_ns=world.taken_ns)
-    assert [row.state for row in run_of(dead).ranks] == ["waiting", "dead", "waiting", "waiting"]
-    over = dead
-    for rank in (0, 2, 3):
-        over = changed(over, rank, alive=False, state=TapeState.FINISHED, open=())
-    run = run_of(over)
-    assert run.item.state == "ended"
-    assert [(row.state, row.heartbeat_s) for row in run.ranks] == [
-        ("finished", None),
-        ("dead", None),
-        ("finished", None),
-        ("finished", None),
-    ]
+AT_17_S = stalled_world(4, (2,), 17)
+AT_2_S = stalled_world(4, (1,), 2)
+
+
+@pytest.mark.parametrize(
+    ("world", "states", "run"),
+    [
+        pytest.param(stalled_world(4, (2,), -2.5), "running running running running", "running", id="below a second"),
+        pytest.param(stalled_world(4, (2,), 3), "waiting waiting running waiting", "running", id="below the threshold"),
+        pytest.param(died(AT_2_S, 1), "waiting dead waiting waiting", "stalled", id="dead"),
+        pytest.param(finished(died(AT_2_S, 1), 0, 2, 3), "finished dead finished finished", "ended", id="ended"),
+        pytest.param(
+            died(died(AT_17_S, 2, signal.SIGKILL, since_ns=2), 1, signal.SIGTERM, since_ns=1),
+            "stalled followed dead stalled",
+            "stalled",
+            id="one has only followed the rank that the stall is blamed on",
+        ),
+    ],
+)
+def test_states(world: WorldSnapshot, states: str, run: str) -> None:
+    """By its age a wait is nothing, a wait or a stall; a rank that is gone is dead, and one that has ended is not."""
+    found = run_of(world)
+    assert ([row.state for row in found.ranks], found.item.state) == (states.split(), run)
+    assert [row.heartbeat_s is not None for row in found.ranks] == [one.alive for one in world.in_order]
 
 
 def test_stack_and_trace_of_a_stall() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,9 +22,7 @@ from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import RankView, life_in
 from tests.cli.export.hung_jobs import faulty
-from tests.support.commands.running import stacks_of
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
@@ -77,7 +75,7 @@ def pair_of(
     """
     job = faulty(python, base / "job", folder / "job", fault, size, GOOD_STEPS="4")
     try:
-        diagnosis, histories = verdict_in(base / "job", kind, ranks, job.pids)
+        diagnosis, histories = verdict_in(base / "job", kind, ranks)
     finally:
         job.kill()
         job.close()
@@ -126,7 +124,7 @@ def _ranks_in(tapes: Path) -> list[int]:
 
 
 def verdict_in(
-    tapes: Path, kind: str, ranks: tuple[int, ...], pids: Iterable[int] = (), at: tuple[str, int] | None = None
+    tapes: Path, kind: str, ranks: tuple[int, ...], at: tuple[str, int] | None = None
 ) -> tuple[Diagnosis, list[RankHistory]]:
     """Wait for that verdict on the only run in a directory of tapes, and return the calls, too.
 
@@ -136,11 +134,9 @@ def verdict_in(
         tapes: The directory.
         kind: Kind of the verdict.
         ranks: The ranks that it names.
-        pids: Processes whose stacks are shown if it does not come, also if they have no tape.
         at: The operation that it is about, and the operation's position in its group; None for any.
     """
-    seen: set[tuple[str, tuple[int, ...], tuple[str, int]]] = set()
-    last: dict[int, str] = {}
+    seen: list[object] = []
 
     def found() -> tuple[Diagnosis, list[RankHistory]] | None:
         for directory in tapes.glob("job-*"):
@@ -148,25 +144,12 @@ def verdict_in(
                 for run in index.runs:
                     diagnosis, histories = diagnosis_and_calls(run, _RULES)
                     verdict = diagnosis.found.verdict
-                    last.update({view.rank: _story(view) for view in diagnosis.found.moment.world.in_order})
                     if verdict is not None:
                         where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
                         place = verdict.operation, where.sequence
-                        seen.add((verdict.kind.value, verdict.ranks, place))
+                        seen[:] = verdict.kind.value, verdict.ranks, place
                         if (verdict.kind.value, verdict.ranks) == (kind, ranks) and at in (None, place):
                             return diagnosis, histories
         return None
 
-    try:
-        return until(found, MOST_S)
-    except AssertionError:
-        stacks = stacks_of({*pids, *_ranks_in(tapes)})
-        raise AssertionError(
-            f"no verdict {kind} on {ranks} at {at}, but {sorted(seen)}; in the end {last}\n{stacks}"
-        ) from None
-
-
-def _story(view: RankView) -> str:
-    """What a rank does, in short."""
-    is_open = [f"{one.name} {one.operation_id.sequence}" for one in view.open]
-    return f"{life_in(view).name}, {f'in {is_open}' if is_open else f'after {view.last and view.last.name}'}"
+    return until(found, MOST_S, lambda: f"no verdict {kind} on {ranks} at {at}; the last one: {seen}")
