@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +36,11 @@ def clock() -> Clock:
     return Clock()
 
 
+def settle() -> None:
+    """Wait until all actions that have been started are done."""
+    until(lambda: "torchdist-on-stall" not in {thread.name for thread in threading.enumerate()})
+
+
 def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path, clock: Clock) -> None:
     """Nothing runs before the grace period; then once, however often the stall is checked; again for the next stall."""
     rung: list[StalledRun] = []
@@ -48,7 +52,7 @@ def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path, c
             clock.now_s += 0.01
 
     check_for(0.3, "first")
-    time.sleep(0.1)
+    settle()
     assert rung == []
     check_for(0.3, "first")
     until(lambda: rung)
@@ -78,7 +82,7 @@ def test_suspension_within_the_grace(tape: TapeReader, tmp_path: Path, clock: Cl
         stall = dataclasses.replace(ongoing(tape), stands_still=True)
         check_for(3_600.0, suspended_among([stall, ongoing(tape, "other")]))
     check_for(23.0)
-    time.sleep(0.1)
+    settle()
     assert rung == []
     check_for(3.0)
     until(lambda: rung)
@@ -93,6 +97,7 @@ def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path, cloc
         clock.now_s += 0.15
         actions.start_due([ongoing(tape)], [tape])
         actions.start_due([], [tape])
+    settle()
     assert rung == []
 
 
@@ -101,8 +106,7 @@ def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pyt
     rung: list[StalledRun] = []
     actions = StallActions(parse_actions("dump,command:false"), 0.0, tmp_path / "dumps", rung.append)
     actions.start_due([ongoing(tape, is_ours=False)], [tape])
-    until(lambda: reported(caplog))
-    time.sleep(0.1)
+    settle()
     assert [text.split()[2] for text in reported(caplog)] == ["dump"]
     assert rung == []
 
@@ -114,8 +118,7 @@ def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path, caplog: 
     for _ in range(3):
         StallActions(line, 0.0, tmp_path).start_due([ongoing(tape)], [tape])
         until(marks.exists)
-    until(lambda: reported(caplog))
-    time.sleep(0.2)
+    settle()
     assert marks.read_text() == "x"
 
 

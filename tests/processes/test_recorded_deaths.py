@@ -19,6 +19,7 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.following.follower import DYING_NS, TapeFollower
 from tests.support.tapes.fake_tape import SECOND, ClockedTape, FakeTape
+from tests.support.waiting import until
 
 KILLED = int(signal.SIGKILL)
 
@@ -90,14 +91,13 @@ def test_watch_reports_what_the_agent_reports(tmp_path: Path) -> None:
     for number, rank in enumerate(ranks):
         later_ns, status = (0, KILLED) if number == 2 else (120_000_000 + number, int(signal.SIGTERM))
         write_death(rank.writer.path, Death(now_ns + later_ns, status=status))
-    deadline = time.monotonic() + 5
-    given: list[VerdictGiven] = []
-    while not given and time.monotonic() < deadline:
+
+    def given() -> list[VerdictGiven]:
         seen = watch.observe()
-        given = [event for event in seen.events if isinstance(event, VerdictGiven)] if seen is not None else []
-        time.sleep(0.02)
+        return [event for event in seen.events if isinstance(event, VerdictGiven)] if seen is not None else []
+
+    [event] = until(given)
     watch.close()
-    [event] = given
     assert sentence(event.verdict, 0.1).startswith("rank 2 was killed by SIGKILL 0.12 s before the others ended")
 
 

@@ -39,8 +39,8 @@ def test_what_is_no_lock() -> None:
     """A read and a pause are none."""
     here, there = os.pipe()
     reading, pausing = started(lambda: os.read(here, 1)), started(lambda: time.sleep(30))
-    time.sleep(0.05)
-    assert [waits_for_lock(reading), waits_for_lock(pausing)] == [False, False]
+    until(lambda: [waits_for_lock(reading), waits_for_lock(pausing)] == [False, False])
+    assert not any(waits_for_lock(thread) for thread in (reading, pausing) for _ in range(50))
     os.write(there, b"x")
 
 

@@ -221,7 +221,9 @@ def test_waiting_for_one_child_puts_nothing_off() -> None:
     with subprocess.Popen(["/bin/sleep", "60"]) as worker:
         waiting = threading.Thread(target=worker.wait)
         waiting.start()
-        time.sleep(0.1)
+        # In `waitpid`, whose first argument is the child: a thread that has not come there proves nothing.
+        syscall = Path(f"/proc/self/task/{waiting.native_id}/syscall")
+        until(lambda: syscall.read_text().split()[1:2] == [hex(worker.pid)])
         assert not awaits_any_child()
         worker.kill()
         waiting.join()

@@ -129,6 +129,7 @@ class OtlpReceiver:
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # servers set that too
         self._reserved.bind((self.host, self.port))
+        self.port = self._reserved.getsockname()[1]
 
     def _release(self) -> None:
         if self._reserved is not None:

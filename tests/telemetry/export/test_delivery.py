@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from otel_torchdist.telemetry.export.exporter_sink import PORTION
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
+from tests.support.receivers.refusing import refusing_port
 
 SPANS = [FinishedSpan("call", 1, number, None, 1, 2, {}) for number in range(1, PORTION + 101)]
 RESOURCE = Resource({"service.name": "test"})
@@ -27,13 +27,6 @@ def receiver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", request.param)
     with OtlpReceiver(request.param) as running:
         yield running
-
-
-def unused_port() -> int:
-    """A port on which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_every_span_arrives_once(receiver: OtlpReceiver) -> None:
@@ -51,8 +44,9 @@ def test_the_environment_names_the_receiver(receiver: OtlpReceiver, monkeypatch:
     delivery = otlp_delivery(RESOURCE)
     delivery.send(SPANS[:1])
     assert delivery.name == f"OTEL_EXPORTER_OTLP_ENDPOINT={receiver.endpoint}"
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{unused_port()}")
-    otlp_delivery(RESOURCE, receiver.endpoint).send(SPANS[1:2])
+    with refusing_port() as port:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{port}")
+        otlp_delivery(RESOURCE, receiver.endpoint).send(SPANS[1:2])
     assert len(receiver.spans()) == 2
 
 
@@ -67,9 +61,10 @@ def test_rejected_spans_are_counted(receiver: OtlpReceiver) -> None:
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with the reason instead of retrying for long, and nothing counts as accepted."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
-    delivery = otlp_delivery(RESOURCE, f"http://127.0.0.1:{unused_port()}")
-    with pytest.raises(ExportError, match="no process listens there"):
-        delivery.send(SPANS)
+    with refusing_port() as port:
+        delivery = otlp_delivery(RESOURCE, f"http://127.0.0.1:{port}")
+        with pytest.raises(ExportError, match="no process listens there"):
+            delivery.send(SPANS)
     assert delivery.accepted == 0
 
 

@@ -24,6 +24,7 @@ from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
 from otel_torchdist.telemetry.export.provider_sink import ProviderSink, provider_sampler
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from tests.support.waiting import until
 
 TRACE = 0x11111111111111112222222222222222
 
@@ -122,10 +123,7 @@ def test_stall_evidence_does_not_wait_in_the_batch_processor(
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
     sink = sinks(provider)
     sink.emit(group(1, 2), urgent=True)
-    deadline = time.monotonic() + 10
-    while len(exporter.get_finished_spans()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: len(exporter.get_finished_spans()) == 2, 30.0)
 
 
 def test_a_processor_that_hangs_does_not_hang_the_exit(

@@ -1,5 +1,6 @@
 """Metrics pushed to the exporters that the environment asks for."""
 
+import contextlib
 import copy
 import dataclasses
 import logging
@@ -28,7 +29,9 @@ from tests.support.receivers.otlp_metrics_receiver import (
     http_receiver,
     traces_only_receiver,
 )
+from tests.support.receivers.refusing import refusing_port
 from tests.support.tapes.fake_tape import RUN, WORLD, FakeTape
+from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 
 RESOURCE = Resource({"service.name": "training"})
 
@@ -232,21 +235,21 @@ def test_endpoint_that_comes_back(
     build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A dead endpoint is one warning with its reason, its recovery one line, and neither moves `random`."""
-    with grpc_receiver() as server:
-        port = int(server.endpoint.rpartition(":")[2])
     caplog.set_level(logging.INFO, logger="otel_torchdist")
     random.seed(1)
     state = random.getstate()
-    provider = build(
-        OTEL_METRICS_EXPORTER="otlp",
-        OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
-        OTEL_EXPORTER_OTLP_TIMEOUT="3",
-    )
-    assert provider is not None
-    metrics = OTelMetrics(node, provider)
-    for _ in range(2):
-        provider.force_flush()
-    with grpc_receiver(port) as server:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(refusing_port())
+        provider = build(
+            OTEL_METRICS_EXPORTER="otlp",
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
+            OTEL_EXPORTER_OTLP_TIMEOUT="3",
+        )
+        assert provider is not None
+        metrics = OTelMetrics(node, provider)
+        for _ in range(2):
+            provider.force_flush()
+        server = stack.enter_context(grpc_receiver(port))
         deadline = time.monotonic() + 30  # gRPC itself pauses before it connects again
         while not server.count and time.monotonic() < deadline:
             provider.force_flush()
@@ -265,20 +268,16 @@ def test_dead_endpoint_does_not_delay_the_end(
     build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Shutting down takes no longer than its timeout, and states why the rest was not sent."""
-    with grpc_receiver() as server:
-        pass
-    provider = build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint)
-    assert provider is not None
-    metrics = OTelMetrics(node, provider)
-    began = time.monotonic()
-    provider.shutdown(timeout_millis=1_500)
-    assert time.monotonic() - began < 3
-    metrics.stop()
-    # The pushing thread is told to give up and logs that a moment later.
-    deadline = time.monotonic() + 10
-    while not caplog.records and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert "UNAVAILABLE" in caplog.text
+    with refusing_port() as port:
+        provider = build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
+        assert provider is not None
+        metrics = OTelMetrics(node, provider)
+        began, before = time.monotonic(), core_waits_s()
+        provider.shutdown(timeout_millis=1_500)
+        assert time.monotonic() - began < 3 + waited_for_a_core_s(since=before)
+        metrics.stop()
+        # The pushing thread is told to give up and logs that a moment later.
+        until(lambda: "UNAVAILABLE" in caplog.text)
 
 
 def test_forked_child_pushes_nothing(build: Callable[..., MeterProvider | None], node: NodeMetrics) -> None:
