@@ -1,4 +1,4 @@
-"""Whatever other users put into their own directories, the other jobs of an agent are unaffected."""
+"""Whatever users put into their directories, or numbers into their tapes, the other jobs of an agent are unaffected."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import resource
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +23,14 @@ from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.tapes import MAX_WARNINGS, LocalTapes
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget
-from otel_torchdist.tape.identity import decode_identity, encode_identity
-from otel_torchdist.tape.layout import IDENTITY_SIZE
+from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
+from otel_torchdist.tape.layout import IDENTITY_SIZE, How, RecordKind, RunIdState
+from otel_torchdist.tape.writer import TapeWriter
 from tests.agent.conftest import JOB, give_away
 from tests.agent.training import page_of
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
+from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
 THEIR_JOB = "job-00000000000000ee"
@@ -232,3 +235,55 @@ def test_job_that_leads_us_astray(
     [line] = [record.getMessage() for record in caplog.records if "no longer read" in record.getMessage()]
     assert line.startswith(f"{base / THEIR_JOB} is no longer read")
     assert line.endswith(r"ValueError: astray\x1b[2J")
+
+
+FORGED = 200
+
+FORGED_SIZE = 2**64 - 1
+
+
+def enter_impossible(writer: TapeWriter, sequence: int) -> None:
+    """Enter and end an operation of an impossible size, and then end its step."""
+    now = time.monotonic_ns()
+    number = writer.begin(now, 0, sequence, FORGED_SIZE, 0, 0, 0, 0, -1, 0, 1, RecordKind.OPERATION, 0)
+    writer.complete(number, now, now + 1_000, How.CALL)
+    writer.step_ended(0, now, sequence)
+
+
+@pytest.mark.parametrize("exporter", ["otlp", pytest.param("torchdist_otlp_json", marks=pytest.mark.thorough)])
+def test_one_warning(
+    begin: Callable[..., Ranks],
+    start: Callable[..., Running],
+    base: Path,
+    receiver: OtlpReceiver,
+    tmp_path: Path,
+    exporter: str,
+) -> None:
+    """200 impossible sequences and 200 impossible sizes are one warning, and the other job of the node is served."""
+    ranks = begin(1)
+    (base / THEIR_JOB).mkdir(mode=0o700)
+    writer = TapeWriter(base / THEIR_JOB, identify(0, 0, 1, 4_096))
+    writer.set_run_id(0xF0, RunIdState.AGREED)
+    service = start(
+        "agent",
+        "--watch",
+        OTEL_TRACES_EXPORTER=exporter,
+        OTEL_PYTHON_TORCHDIST_OTLP_FILE=str(tmp_path / "spans.json"),
+    )
+    service.wait_for(f"reading {base / THEIR_JOB}")
+    for sequence in range(1, FORGED + 1):
+        enter_impossible(writer, sequence)
+        enter_impossible(writer, 2**64 - sequence)
+    ranks.meet(1)
+    until(lambda: page_of(base).count("torchdist_up{") == 2)
+    lost = f'torchdist_records_lost_total{{rank="0",run="00000000"}} {2 * FORGED}.0'
+    until(lambda: lost in page_of(base))
+    until((base / THEIR_JOB / "agent.checkpoint").exists)
+    writer.close()
+    service.process.terminate()
+    assert service.end(40) == 0, service.story()
+    refused = [line for line in service.out.splitlines() if "records are left out that no rank" in line]
+    assert len(refused) == 1 and str(writer.path) in refused[0]
+    assert "cannot be written" not in service.out + service.err
+    assert "encode" not in service.out + service.err
+    assert len((service.out + service.err).splitlines()) < 15, service.story()
