@@ -19,6 +19,8 @@ from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_an
 from otel_torchdist.agent.launch.interpreter import find_interpreter, module_path, why_none
 from otel_torchdist.agent.launch.spawn import BOOT, spawn_agent
 from tests.agent.training import WORKERS, environment
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.warm_python import WarmPython
 from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 from tests.support.waiting import until
@@ -238,15 +240,17 @@ def test_a_report_that_is_long(tmp_path: Path) -> None:
     assert boot_report.KEPT_BYTES < 100_000
 
 
-def test_a_frozen_application_exports_by_itself(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
+def test_a_frozen_application_exports_by_itself(
+    warm_python: WarmPython, base: Path, receiver: OtlpReceiver, tmp_path: Path
+) -> None:
     """The executable is the application, which would train again: a thread exports, with one warning."""
     application, started = tmp_path / "app", tmp_path / "started"
     application.write_text(f"#!/bin/sh\ntouch {started}\nexec sleep 60\n")
     application.chmod(0o700)
-    command = [sys.executable, WORKERS / "frozen.py", tmp_path / "store", application]
-    done = subprocess.run(command, env=environment(base, receiver), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["trained"]), done.stderr  # gloo of torch 2.8 prints
-    [warning] = [line for line in done.stderr.splitlines() if "otel_torchdist" in line or "agent" in line]
+    environ = {**environment(base, receiver), ORDINARY_END: "true"}
+    [done] = warm_python.run(WORKERS / "frozen.py", [environ], tmp_path, [str(tmp_path / "store"), str(application)])
+    assert (done.code, done.out.splitlines()[-1:]) == (0, ["trained"]), done.err  # gloo of torch 2.8 prints
+    [warning] = [line for line in done.err.splitlines() if "otel_torchdist" in line or "agent" in line]
     assert f"{application} is an application with an embedded Python, so no agent can be started" in warning
     assert not started.exists()
     assert [span.name for span in receiver.spans()].count("all_reduce") == 3

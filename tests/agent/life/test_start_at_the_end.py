@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,18 +13,20 @@ from otel_torchdist.job.leftovers import CHECKPOINT_NAME
 from tests.agent.conftest import JOB
 from tests.agent.training import WORKERS, environment
 from tests.support.commands.running import Running
+from tests.support.launch.forked_ranks import ORDINARY_END
+from tests.support.launch.warm_python import WarmPython
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
 
-def test_it_gets_one_when_it_ends(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
+def test_it_gets_one_when_it_ends(warm_python: WarmPython, base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
     """No agent starts beside its `os.wait()`; one does at its end, silently, though Python starts no threads then."""
-    command = [sys.executable, WORKERS / "awaits_children.py", tmp_path / "store"]
-    done = subprocess.run(command, env=environment(base, receiver), capture_output=True, text=True, timeout=60)
-    word, pid = done.stdout.split()[-2:]
+    environ = {**environment(base, receiver), ORDINARY_END: "true"}
+    [done] = warm_python.run(WORKERS / "awaits_children.py", [environ], tmp_path, [str(tmp_path / "store")])
+    word, pid = done.out.split()[-2:]
     os.kill(int(pid), signal.SIGKILL)
-    assert (done.returncode, word, done.stderr) == (0, "trained", "")
+    assert (done.code, word, done.err) == (0, "trained", "")
     until(lambda: [span.name for span in receiver.spans()].count("all_reduce") == 3)
 
 
