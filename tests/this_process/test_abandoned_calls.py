@@ -12,7 +12,7 @@ from otel_torchdist.this_process.abandoned_calls import BACKGROUND_CALLS
 
 class Ending:
     def __del__(self):
-        time.sleep(2)
+        time.sleep(1.5)
 
 def wait_in_torch():
     with BACKGROUND_CALLS, contextlib.suppress(RuntimeError):
@@ -20,7 +20,7 @@ def wait_in_torch():
         store.get("never")
 
 ending = Ending()
-store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=1))
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=0.5))
 is_inside = threading.Event()
 threading.Thread(target=wait_in_torch, daemon=True).start()
 is_inside.wait()

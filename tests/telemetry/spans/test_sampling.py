@@ -81,7 +81,7 @@ def test_a_rank_stays_within_its_budget(spans: int) -> None:
     assert needed / 3 < rate < limit * 1.15
 
 
-@pytest.mark.parametrize("world_size", [1, 64, 65, 200, 4_096])
+@pytest.mark.parametrize("world_size", [1, 64, 65, 200, pytest.param(4_096, marks=pytest.mark.thorough)])
 def test_a_step_of_a_large_world_shows_some_ranks(world_size: int) -> None:
     """At most 64 ranks, evenly spread, and over time each rank has its turn."""
     ranks = range(world_size)
