@@ -23,7 +23,10 @@ def assert_shown(graph: Graph, world: World) -> None:
     assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
 
 
-@pytest.mark.parametrize("has_shapes", [False, True], ids=["without shapes", "with shapes"])
+@pytest.mark.parametrize(
+    "has_shapes",
+    [pytest.param(False, id="without shapes"), pytest.param(True, id="with shapes", marks=pytest.mark.thorough)],
+)
 @pytest.mark.parametrize("form", [Format.GROUPS, Format.POSITIONS], ids=lambda form: form.value)
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_world(tmp_path: Path, world: World, form: Format, has_shapes: bool) -> None:
