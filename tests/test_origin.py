@@ -23,6 +23,7 @@ from otel_torchdist import guard
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.guard import guarded
 from otel_torchdist.origin import came_after_call, is_programs
+from tests.support.waiting import until
 
 SIGNAL = signal.SIGUSR1
 OURS = "otel_torchdist.capture.made_up"
@@ -132,13 +133,16 @@ def test_handler_deep_below_us() -> None:
 def raised_from_elsewhere(kind: type[BaseException], source: str) -> BaseException:
     """What we catch when another thread raises an exception here while this runs."""
     raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    target = ctypes.c_ulong(threading.get_ident())
+    target = threading.get_ident()
     begun = threading.Event()
+
+    def runs_ours() -> bool:
+        return sys._current_frames()[target].f_globals["__name__"] == OURS
 
     def run() -> None:
         begun.wait()
-        time.sleep(0.02)
-        raise_in(target, ctypes.py_object(kind))
+        until(runs_ours, timeout_s=20)
+        raise_in(ctypes.c_ulong(target), ctypes.py_object(kind))
 
     thread = threading.Thread(target=run)
     thread.start()
