@@ -103,13 +103,26 @@ def test_text_protocols() -> None:
         (HEAD + b"}" + b")" + b"\x85" * 2_000_000 + b"Ns.", "too many tuples"),
         (HEAD + b"X\xff\xff\xff\x7f.", "truncated"),
         (HEAD + b"X\x05\x00\x00\x00ab.", "truncated"),
+        (HEAD + b"X\x05", "truncated"),
         (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "plain data"),
         (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "plain data"),
         (HEAD + b"\x8b\xff\xff\xff\x7f.", "plain data"),
         (HEAD + b".", "damaged"),
         (b"", "not a pickle"),
     ],
-    ids=["memo", "lists", "tuples", "length", "cut", "text", "bytearray", "number", "nothing", "empty"],
+    ids=[
+        "memo",
+        "lists",
+        "tuples",
+        "length",
+        "cut",
+        "cut in its length",
+        "text",
+        "bytearray",
+        "number",
+        "nothing",
+        "empty",
+    ],
 )
 def test_bombs(content: bytes, reason: str) -> None:
     """What would take gigabytes of memory is refused, and takes none."""
