@@ -22,6 +22,7 @@ def sequences(tape: RecordedTape, description: str) -> list[int]:
     return [operation.raw.sequence for operation in tape.operations if operation.group.description == description]
 
 
+@NATIVE_LATER
 def test_created_again(jobs: Jobs) -> None:
     """Each new default group has its own tape and run id, the same on both ranks; groups count anew."""
     tapes = jobs.run("created_again", 2, environ={ORDINARY_END: "true"}).tapes
@@ -43,6 +44,7 @@ def test_created_again(jobs: Jobs) -> None:
             ]
 
 
+@NATIVE_LATER
 def test_device_mesh_only(jobs: Jobs) -> None:
     """Groups of meshes are known from the start, with their dimension's name; run ids agree, also far from rank 0."""
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

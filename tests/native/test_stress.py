@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.native.sanitizers import Sanitizer, stress_program
 
-SEEDS = (1, pytest.param(2, marks=pytest.mark.thorough))
+pytestmark = pytest.mark.thorough
+SEEDS = (1, 2)
 LIMIT_S = 150.0
 
 
@@ -22,12 +23,7 @@ def figures_of(sanitizer: Sanitizer, scenario: str, seed: int) -> dict[str, int]
     return {name: int(value) for name, value in (line.split() for line in done.stdout.splitlines())}
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(Sanitizer.ADDRESS, id="address", marks=pytest.mark.thorough),
-        pytest.param(Sanitizer.THREAD, id="thread"),
-    ]
-)
+@pytest.fixture(params=[Sanitizer.ADDRESS, Sanitizer.THREAD], ids=lambda sanitizer: sanitizer.name.lower())
 def sanitizer(request: pytest.FixtureRequest) -> Sanitizer:
     """Each sanitizer that watches several threads."""
     return request.param
@@ -70,7 +66,6 @@ def test_sessions(sanitizer: Sanitizer) -> None:
     assert figures_of(sanitizer, "sessions", 1)["recorded"] > 0
 
 
-@pytest.mark.thorough
 def test_forks() -> None:
     """A child that is forked while threads record, begin and end has no session, and can have one of its own.
 

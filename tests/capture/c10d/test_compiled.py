@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+import pytest
+
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.stderr import comparable
-from tests.support.native.both_kernels import NATIVE_LATER
 
 
-@NATIVE_LATER
+@pytest.mark.thorough
 def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:
     """Graphs, breaks with their reasons, Dynamo's counters, results and warnings are equal, and no call is missed."""
     plain = jobs.run("compiled", 1, "off")

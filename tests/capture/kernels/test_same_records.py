@@ -14,7 +14,7 @@ from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.native_library import KERNELS
 from tests.support.tapes.recorded import Recorded
 
-SEEDS = (1, 2)
+SEEDS = (1, pytest.param(2, marks=pytest.mark.thorough))
 CALLS = 60
 
 

@@ -29,6 +29,7 @@ ENDS = [
 ]
 
 
+@NATIVE_LATER
 @pytest.mark.parametrize(("way", "code", "state", "failure"), ENDS)
 def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state: TapeState, failure: str) -> None:
     """The exit code is as without us, and the tape is readable: how it ended, and the operation that never did."""

@@ -105,7 +105,7 @@ def test_callers_side(job: Job) -> None:
     synchronous = [call for call, _ in calls if call_of(call).mode is sync]
     ends = Counter(call.how for call in synchronous)
     assert {*ends} - {How.POLL} == {How.WAIT, How.FAILED}
-    assert ends[How.POLL] <= 2  # a poll comes first where a busy machine lets the thread wait for 20 ms
+    assert ends[How.POLL] < ends[How.WAIT]  # a poll comes first where a busy machine lets the thread wait for 20 ms
     assert all(call.how is not None for call, _ in calls)
 
 

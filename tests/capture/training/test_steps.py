@@ -12,8 +12,10 @@ from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records.activities import Activity
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape
 
+pytestmark = NATIVE_LATER
 USUAL = [3, 6, 9, 12, 15]
 OVERFLOWS = [65536.0, 32768.0, 32768.0, 16384.0, 16384.0]
 """The scale of the loss where each other step overflows, beginning with the first."""

@@ -41,7 +41,7 @@ def run(jobs: Jobs, *arguments: str) -> Job:
     return job
 
 
-@pytest.mark.parametrize("every", ["25", "4"])
+@pytest.mark.parametrize("every", [pytest.param("25", marks=pytest.mark.thorough), "4"])
 def test_one_line_with_two_ops(jobs: Jobs, every: str) -> None:
     """Ranks that reach a line differently often tend to read its op at different calls; that is not a mismatch."""
     job = run(jobs, every)

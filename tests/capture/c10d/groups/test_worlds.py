@@ -81,6 +81,7 @@ def test_backends_that_are_called_themselves(jobs: Jobs) -> None:
     assert len({one.group.key for tape in tapes for one in tape.operations}) == 2
 
 
+@NATIVE_LATER
 def test_every_method_of_a_backend(jobs: Jobs) -> None:
     """Each call is recorded as the operation that it is, with its reduce op and root, whichever form it has."""
     for tape in jobs.run("worlds", 2, "every_method").tapes:
