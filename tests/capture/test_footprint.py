@@ -58,8 +58,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
         "OTEL_TRACES_EXPORTER": "none",
         "LOCAL_WORLD_SIZE": "8",
     }
+    # Where threads allocate at the same time, glibc gives them arenas of their own, by chance.
+    environ = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     started = [
-        subprocess.Popen([sys.executable, str(WORKER)], env=os.environ | more, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, str(WORKER)], env=environ | more, stdout=subprocess.PIPE, text=True)
         for more in ({}, ours)
     ]
     bare, recorded = (json.loads(process.communicate(timeout=120)[0].splitlines()[-1]) for process in started)

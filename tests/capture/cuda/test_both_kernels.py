@@ -48,6 +48,12 @@ def runs(jobs_of: dict[str, Jobs]) -> dict[str, Run]:
     return {kernel: run_with(jobs) for kernel, jobs in jobs_of.items()}
 
 
+@pytest.fixture(params=KERNELS)
+def run(request: pytest.FixtureRequest, runs: dict[str, Run]) -> Run:
+    """The program, recorded by one of them."""
+    return runs[request.param]
+
+
 def run_with(jobs: Jobs) -> Run:
     """Run the program."""
     job = jobs.run("on_device", 1, str(simulated_library()))
@@ -83,7 +89,6 @@ def test_what_repeats_is_recorded_natively(runs: dict[str, Run], phase: str) -> 
     assert runs["python"].in_python[phase] == [count, count]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
     ("phase", "hows"),
     [
@@ -96,9 +101,9 @@ def test_what_repeats_is_recorded_natively(runs: dict[str, Run], phase: str) -> 
         ("device_fails", {"UNTRACKED"}),
     ],
 )
-def test_how_ends_are_known(runs: dict[str, Run], kernel: str, phase: str, hows: set[str]) -> None:
+def test_how_ends_are_known(run: Run, phase: str, hows: set[str]) -> None:
     """By the device's own events where there are any, else by the watchdog; never claimed where it is not known."""
-    assert {operation.how for operation in runs[kernel].phase(phase)} == hows
+    assert {operation.how for operation in run.phase(phase)} == hows
 
 
 def test_waits_are_seen_natively(runs: dict[str, Run]) -> None:
@@ -107,19 +112,16 @@ def test_waits_are_seen_natively(runs: dict[str, Run]) -> None:
     assert "EVENT" in [operation.how for operation in runs["native"].phase("waited")]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_waits_named_by_memory_are_seen(runs: dict[str, Run], kernel: str) -> None:
+def test_waits_named_by_memory_are_seen(run: Run) -> None:
     """They show when the device has ended it, unless the host took too long to enqueue the wait."""
-    hows = {operation.how for operation in runs[kernel].phase("named_by_memory")}
+    hows = {operation.how for operation in run.phase("named_by_memory")}
     assert "EVENT" in hows
     assert hows <= {"EVENT", "WATCHDOG"}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("phase", ["synchronous", "named_by_memory", "on_other_device"])
-def test_times_are_the_devices(runs: dict[str, Run], kernel: str, phase: str) -> None:
+def test_times_are_the_devices(run: Run, phase: str) -> None:
     """Start and end are mostly the device's, up to the error of its clock: the host may lose the processor."""
-    run = runs[kernel]
     first = run.tape.operations.index(run.phase(phase)[0])
     started, ended = [], []
     for operation, (_, ended_ns, lasts_ns) in zip(run.phase(phase), run.kernels[first:], strict=False):
@@ -131,29 +133,25 @@ def test_times_are_the_devices(runs: dict[str, Run], kernel: str, phase: str) ->
     assert abs(median(started)) < CLOCK_ERROR_NS
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_messages_are_counted_each_way(runs: dict[str, Run], kernel: str) -> None:
+def test_messages_are_counted_each_way(run: Run) -> None:
     """Sends and receives have sequences of their own, one after the other, whichever kernel recorded each."""
-    messages = runs[kernel].phase("messages")
+    messages = run.phase("messages")
     for name in ("send", "recv"):
         numbers = [message.raw.sequence for message in messages if message.name == name]
         assert numbers == [*range(1, len(numbers) + 1)]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_refused_calls_keep_no_place(runs: dict[str, Run], kernel: str) -> None:
+def test_refused_calls_keep_no_place(run: Run) -> None:
     """The next operation has the number of the one that was refused."""
-    run = runs[kernel]
     before, after = run.phase("on_other_device")[-1], run.phase("in_graph")[0]
     assert after.raw.sequence == before.raw.sequence + 1
     assert {refused.raw.sequence for refused in run.phase("refused")} == {after.raw.sequence}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_failed_device_is_one_warning(runs: dict[str, Run], kernel: str) -> None:
+def test_a_failed_device_is_one_warning(run: Run) -> None:
     """Calls go on, unfollowed."""
-    assert runs[kernel].log.count("no longer follows operations on CUDA devices") == 1
-    assert "cudaErrorLaunchFailure" in runs[kernel].log
+    assert run.log.count("no longer follows operations on CUDA devices") == 1
+    assert "cudaErrorLaunchFailure" in run.log
 
 
 def test_operations_overlap_as_on_the_device(runs: dict[str, Run]) -> None:

@@ -54,11 +54,6 @@ def is_terminated() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def aborts() -> None:
-    """Abort, as gloo does when sizes disagree."""
-    os.abort()
-
-
 gone = Path(os.environ[STORE] + "-gone")
 way: Callable[[], None] = globals()[sys.argv[1]]
 if sys.argv[2] == "on":
