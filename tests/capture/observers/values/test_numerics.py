@@ -1,4 +1,7 @@
-"""Values of real trainings: the rank that brings the first NaN is found in every kind, and nothing else is."""
+"""Values of real trainings: the rank that brings the first NaN is found in every kind, and nothing else is.
+
+Trainings without a bad value are in `tests/jobs/worlds`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import pytest
 
 from otel_torchdist.capture.observers.values.numerics import is_chosen
 from otel_torchdist.stall.findings.values import NonFinite
-from otel_torchdist.tape.records.numerics import NumericsFlag
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
@@ -31,17 +33,6 @@ def test_first_nan(jobs: Jobs, kind: str, bad_rank: int) -> None:
     if kind != "pipeline":
         assert found.step == BAD_STEP
         assert found.others == tuple(rank for rank in range(RANKS) if rank != bad_rank)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_healthy(jobs: Jobs, kind: str) -> None:
-    """Without a bad value nothing is found, though every operation is looked at and every result is compared."""
-    job = jobs.run("numeric", RANKS, kind, str(NO_RANK))
-    assert findings_of(job) == []
-    for tape in job.tapes:
-        looked_at = [one.raw.numerics for one in tape.operations if one.raw.numerics is not None]
-        assert looked_at
-        assert all(one.flags & NumericsFlag.SAMPLED for one in looked_at)
 
 
 def test_some_ranks_look(jobs: Jobs) -> None:
