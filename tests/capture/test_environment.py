@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def test_switched_off(jobs: Jobs) -> None:
 
 @IN_PYTHON
 def test_directory_that_others_write_to(jobs: Jobs) -> None:
-    """A base directory that others can write to is refused: one warning, and training goes on unrecorded."""
+    """A base directory that is refused, here because others can write to it, is one warning; training goes on."""
     for path in (Path("/dev/shm"), Path("/proc/self")):
         assert stat.S_ISDIR(path.stat().st_mode)
         job = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(path)})
@@ -59,34 +58,6 @@ def test_directory_that_others_write_to(jobs: Jobs) -> None:
         assert str(path) in warning
         assert "otel_torchdist is off in this process" in warning
         assert job.tapes == []
-
-
-@IN_PYTHON
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_directory_of_another_user(jobs: Jobs, tmp_path: Path) -> None:
-    """A base directory of another user is refused, with both users in the warning."""
-    os.chown(tmp_path, 65534, 65534)
-    [warning] = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tmp_path)}).ranks[0].err.splitlines()
-    assert f"{tmp_path}: refused for tapes: it belongs to user 65534 and not to user 0" in warning
-
-
-@IN_PYTHON
-def test_directory_on_disk(jobs: Jobs) -> None:
-    """A directory on a disk is refused unless allowed."""
-    cache = REPOSITORY / ".pytest_cache"
-    cache.mkdir(exist_ok=True)
-    if subprocess.check_output(["stat", "-f", "-c", "%T", str(cache)], text=True).strip() == "tmpfs":
-        pytest.skip("this checkout lies in memory")
-    with tempfile.TemporaryDirectory(dir=cache) as name:
-        folder = Path(name)
-        environ = {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": name}
-        [warning] = run(jobs, environ).ranks[0].err.splitlines()
-        assert "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK=true" in warning
-        assert read_tapes(folder) == []
-        environ["OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"] = "true"
-        environ["OTEL_PYTHON_TORCHDIST_KEEP_RUNS"] = "0"
-        assert run(jobs, environ).ranks[0].err == ""
-        assert len(read_tapes(folder)) == 2
 
 
 def test_full_directory(jobs: Jobs) -> None:

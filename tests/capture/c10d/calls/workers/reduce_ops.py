@@ -1,6 +1,6 @@
 """One line that reduces with one op and sometimes with another, more often on rank 0 than on the others.
 
-The argument gives the steps; with `wrong` after it, rank 1 uses a third op there in the second half.
+The argument gives the steps.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def reduce(tensor: torch.Tensor, op: object = dist.ReduceOp.SUM) -> None:
 
 capture = start_capture()
 join()
-every, is_wrong = int(sys.argv[1]), "wrong" in sys.argv and rank() == 1
+every = int(sys.argv[1])
 for step in range(STEPS):
     if rank() == 0:
         reduce(torch.ones(1))
     else:
         dist.all_reduce(torch.ones(1))
     if step % every == every - 1:
-        reduce(torch.ones(1), dist.ReduceOp.MIN if is_wrong and step > STEPS / 2 else dist.ReduceOp.MAX)
+        reduce(torch.ones(1), dist.ReduceOp.MAX)
 say(tells=SHOWS_REDUCE_OP)
