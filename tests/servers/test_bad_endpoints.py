@@ -6,7 +6,6 @@ import dataclasses
 import shutil
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from tests.servers.certificates import Certificate, make_certificate
 from tests.servers.jobs import RANKS, running_job
 from tests.support.launch.warm_python import WarmPython
 from tests.support.tapes.memory import memory_directory
+from tests.support.waiting import until
 
 TOKEN = "moon-7"
 STEPS = 10
@@ -213,9 +213,6 @@ def test_pushed_metrics_are_scraped_over_tls(
         }
         otlp = f"https://{HOST}:{secure.ports.collector_otlp_http_port}"
         with running_job(warm_python, tmp_path, "steady.py", 10_000, 0.2, otlp=otlp, tapes=own_tapes, **more) as job:
-            deadline = time.monotonic() + 40
-            while len(other.metrics.query("torchdist_up == 1")) < RANKS:
-                assert time.monotonic() < deadline, job.log
-                time.sleep(0.5)
+            until(lambda: len(other.metrics.query("torchdist_up == 1")) >= RANKS, what=lambda: job.log)
         [up] = other.metrics.query('up{job="torchdist-collector-secure"}')
     assert up.value == 1

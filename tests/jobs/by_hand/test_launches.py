@@ -11,13 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from deploy.native.ports import free_port
 from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_ENABLED,
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
@@ -25,6 +25,7 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK,
 )
 from tests.support.commands.running import SCRIPT, kill_processes_of
+from tests.support.waiting import until
 
 TRAIN = Path(__file__).parent / "workers" / "train.py"
 PATIENCE_S = 60.0
@@ -43,8 +44,7 @@ class Launch:
         self._stderr = folder / "stderr"
         self._stack = ExitStack()
         self._ranks: list[subprocess.Popen[bytes]] = []
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-            self.port, self.other_port = one.getsockname()[1], other.getsockname()[1]
+        self.port, self.other_port = free_port(), free_port()
 
     def start(
         self, rank: int, size: int, port: int = 0, recorded: bool = True, environ: Mapping[str, str] | None = None
@@ -75,21 +75,16 @@ class Launch:
 
     def said(self) -> list[str]:
         """The sentences on its standard error, once there is one; each once."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            lines = self._stderr.read_text(errors="replace").splitlines()
-            found = [line.removeprefix("otel_torchdist: ") for line in lines if line.startswith("otel_torchdist: ")]
-            found = [line for line in found if not line.startswith("details:")]
-            if found:
-                return list(dict.fromkeys(found))
-            time.sleep(0.1)
-        raise AssertionError(self._stderr.read_text(errors="replace"))
+        return until(self._said, PATIENCE_S, lambda: self._stderr.read_text(errors="replace"))
+
+    def _said(self) -> list[str]:
+        lines = self._stderr.read_text(errors="replace").splitlines()
+        found = [line.removeprefix("otel_torchdist: ") for line in lines if line.startswith("otel_torchdist: ")]
+        return list(dict.fromkeys(line for line in found if not line.startswith("details:")))
 
     def wait_for_tapes(self, count: int) -> None:
-        """Wait until so many ranks have come."""
-        deadline = time.monotonic() + PATIENCE_S
-        while len([*self.base.glob("job-*/*.tape")]) < count and time.monotonic() < deadline:
-            time.sleep(0.05)
+        """Wait until this number of ranks have come."""
+        until(lambda: len([*self.base.glob("job-*/*.tape")]) >= count, PATIENCE_S)
 
     def wait(self) -> None:
         """Wait until all ranks have ended."""

@@ -151,10 +151,7 @@ class FaultyJob:
 
     def first_verdict(self) -> tuple[ReceivedSpan, float]:
         """The first root of an incident, and how many seconds after the beginning of the stall it arrived."""
-        deadline = time.monotonic() + STARTUP_S
-        while not (found := self.roots()):
-            assert time.monotonic() < deadline, f"no verdict within {STARTUP_S:g} s"
-            time.sleep(0.01)
+        found = until(self.roots, STARTUP_S, "no verdict")
         return found[0], time.time() - found[0].start_ns / 1e9
 
     def roots(self) -> list[ReceivedSpan]:

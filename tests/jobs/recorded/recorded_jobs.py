@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmJob, WarmPython
+from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "recorded.py"
 DUMPED_S = 60.0
@@ -73,13 +73,14 @@ class RecordedJobs:
 
     def wait_for_dumps(self) -> None:
         """Wait until all ranks that can have written their dumps."""
-        deadline = time.monotonic() + DUMPED_S
-        while missing := [fault.name for fault in self._faults if len(self._dumps_of(fault)) < _expected(fault)]:
-            assert time.monotonic() < deadline, f"no dumps of {missing}"
-            time.sleep(0.1)
+        until(lambda: not self._missing(), DUMPED_S, lambda: f"no dumps of {self._missing()}")
 
-    def _dumps_of(self, fault: RecordedFault) -> list[Path]:
-        return list((self._folder / fault.name / "dumps").glob("rank_*"))
+    def _missing(self) -> list[str]:
+        return [fault.name for fault in self._faults if not self._is_dumped(fault)]
+
+    def _is_dumped(self, fault: RecordedFault) -> bool:
+        dumps = [*(self._folder / fault.name / "dumps").glob("rank_*")]
+        return len(dumps) == fault.size - len(fault.silent)
 
     def kill(self) -> None:
         """Kill all ranks, and what they have started."""
@@ -92,7 +93,3 @@ class RecordedJobs:
                 os.kill(int(pid.read_text()), signal.SIGKILL)
         for job in self._jobs:
             job.wait(60)
-
-
-def _expected(fault: RecordedFault) -> int:
-    return fault.size - len(fault.silent)

@@ -31,6 +31,7 @@ from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.profiled import names_of
 from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.tapes.recorded import RecordedTape, read_tapes
+from tests.support.waiting import until
 
 WORKERS = Path(__file__).parent / "workers"
 THRESHOLD_S = 5.0
@@ -222,10 +223,7 @@ class Observed:
 
     def trained(self, done: Sequence[Done]) -> Trained:
         """Collect everything once the ranks have ended, and the agent has left."""
-        deadline = time.monotonic() + AGENT_LEAVES_S
-        while processes_of(self._tapes):
-            assert time.monotonic() < deadline, "the agent does not leave"
-            time.sleep(0.05)
+        until(lambda: not processes_of(self._tapes), AGENT_LEAVES_S, "the agent does not leave")
         reports = [json.loads(path.read_text()) for path in sorted((self._folder / "reports").iterdir())]
         log = "".join(path.read_text() for path in self._tapes.rglob("agent.log*"))
         return Trained(

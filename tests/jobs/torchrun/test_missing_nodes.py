@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.native.ports import free_port
 from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_ENABLED,
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
@@ -33,8 +33,7 @@ class Nodes:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._stack = ExitStack()
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            self.port = listening.getsockname()[1]
+        self.port = free_port()
         self.launchers: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

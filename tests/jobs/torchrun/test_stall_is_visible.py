@@ -16,7 +16,9 @@ import pytest
 from deploy.native.ports import free_port
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver, ReceivedSpan
+from tests.support.waiting import until
 
 RANKS = 3
 THRESHOLD_S = 5.0
@@ -48,28 +50,26 @@ class Job:
 
     def wait_for_metric(self, pattern: str, timeout_s: float) -> re.Match[str]:
         """The first match of a pattern in the pages; fails if it does not come in time."""
-        deadline = time.monotonic() + timeout_s
-        while not (found := re.search(pattern, page := self.scrape(), re.MULTILINE)):
-            assert time.monotonic() < deadline, page
-            time.sleep(0.1)
-        return found
+        return until(lambda: re.search(pattern, self.scrape(), re.MULTILINE), timeout_s, self.scrape)
 
 
-@pytest.fixture(params=[GRPC, pytest.param(HTTP, marks=pytest.mark.thorough)])
+@pytest.fixture(params=[(GRPC, "python"), pytest.param((HTTP, "native"), marks=pytest.mark.thorough)], ids="-".join)
 def job(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path: Path) -> Iterator[Job]:
     """A job of three ranks under torchrun, switched on by the environment only, with its OTLP receiver."""
     gate = tmp_path / "gate"
     gate.touch()
     first_port = free_port(16)
-    with OtlpReceiver(request.param) as receiver:
+    protocol, kernel = request.param
+    with OtlpReceiver(protocol) as receiver:
         environment = {
             "OMP_NUM_THREADS": "1",
             "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
             "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": request.param,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
             "OTEL_EXPORTER_PROMETHEUS_PORT": str(first_port),
+            **environ_of(kernel),
         }
         command = ["--standalone", f"--nproc-per-node={RANKS}", WORKER, gate]
         torchrun = Torchrun(warm_python, tmp_path / "output", command, environment)
@@ -88,7 +88,7 @@ def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     """Markers, incident and gauges name the late rank while it hangs; afterwards every span is there once."""
     began = time.monotonic()
     spans = job.receiver.wait_for(lambda found: bool(of_stall(found)), timeout_s=60)
-    job.wait_for_metric(r"^torchdist_stalled\{.*\} 1\.0$", timeout_s=5)
+    job.wait_for_metric(r"^torchdist_stalled\{.*\} 1\.0$", timeout_s=15)
     assert time.monotonic() - began > THRESHOLD_S
     assert job.torchrun.poll() is None  # it still hangs
 
@@ -103,7 +103,7 @@ def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     assert late_bar.attributes["code.function.name"] == "load_batch"
     assert late_bar.attributes["code.line.number"] in (LATE_LINE, LATE_LINE - 1)
 
-    info = job.wait_for_metric(r"^torchdist_stall_info\{(.*)\} 1\.0$", timeout_s=5)[1]
+    info = job.wait_for_metric(r"^torchdist_stall_info\{(.*)\} 1\.0$", timeout_s=15)[1]
     assert 'verdict="absent"' in info
     assert f'ranks="{LATE}"' in info
     assert f'trace_id="{root.trace_id:032x}"' in info

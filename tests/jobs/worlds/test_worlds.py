@@ -19,6 +19,7 @@ from otel_torchdist.world.model import WorldSnapshot
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.side_by_side import selected
 from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
 from tests.support.value_findings import findings_in, world_of
 
 
@@ -87,10 +88,10 @@ class Recorded:
     values: WorldSnapshot
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["python", pytest.param("native", marks=pytest.mark.thorough)])
 def worlds(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[dict[str, Recorded]]:
     """All worlds. Those of one size are runs of one job, which imports torch only once."""
-    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
+    jobs = Jobs(warm_python, Path(__file__).parent / "workers", environ=environ_of(request.param))
     found: dict[str, Recorded] = {}
     for ranks in {world.ranks for world in selected(request, "world")} | {EVEN}:
         names = [world.name for world in WORLDS if world.ranks == ranks]
