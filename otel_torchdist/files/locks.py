@@ -75,23 +75,28 @@ def is_file_locked(path: Path) -> bool:
         os.close(file)
 
 
-_DEADLINE_S: Final = 5.0
+DEADLINE_S: Final = 5.0
+"""How long a creator waits for a clean-up."""
 _RETRY_S: Final = 0.002
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def using(directory: Path) -> Generator[None]:
+def using(directory: Path, deadline_s: float = DEADLINE_S) -> Generator[None]:
     """Block clean-ups while a tape is created; creates the directory, again if a clean-up has just removed it.
+
+    Args:
+        directory: The directory.
+        deadline_s: How long to wait for a clean-up.
 
     Raises:
         TapeError: The directory cannot be created, or stays locked.
     """
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     try:
         while (file := _lock_shared(directory)) is None:
             if time.monotonic() > deadline:
-                raise TapeError(f"{directory}: a clean-up has kept it locked for {_DEADLINE_S:.0f} s")
+                raise TapeError(f"{directory}: a clean-up has kept it locked for {deadline_s:g} s")
             time.sleep(_RETRY_S)
     except OSError as error:
         raise TapeError(f"{directory}: cannot be used for tapes: {error}") from error

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.files import locks as directory_lock
 from otel_torchdist.files.locks import alone_in, using
 from otel_torchdist.job.directory import clean_up, job_directory
 from tests.support.tapes.left_behind import key, leave_job, names_in
@@ -67,14 +66,13 @@ def test_clean_ups_beside_each_other(memory: Path) -> None:
         assert until(lambda: names_in(memory) == set())
 
 
-def test_creator_waits_for_a_clean_up(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creator_waits_for_a_clean_up(memory: Path) -> None:
     """A creator waits for a clean-up, but not forever: then there is no tape, and an error states why."""
-    monkeypatch.setattr(directory_lock, "_DEADLINE_S", 0.1)
     directory = job_directory(memory, key(1))
     with alone_in(directory) as alone:
         assert alone
         before = settled_descriptors()
-        with pytest.raises(TapeError, match="a clean-up has kept it locked"), using(directory):
+        with pytest.raises(TapeError, match="a clean-up has kept it locked"), using(directory, deadline_s=0.1):
             pytest.fail("it is locked")
         assert open_descriptors() == before
     with using(directory), using(directory), alone_in(directory) as alone:

@@ -34,8 +34,9 @@ class ShortJob(Accompanied):
             rank.die(OVER_S, TapeState.FINISHED)
         self.until(OVER_S + 0.25)
 
-    def _snapshot(self) -> WorldSnapshot:
-        snapshot = super()._snapshot()
+    def snapshot(self) -> WorldSnapshot:
+        """What the agent sees."""
+        snapshot = super().snapshot()
         groups = {EVERYBODY.key: EVERYBODY}
         return dataclasses.replace(
             snapshot, ranks={rank: dataclasses.replace(view, groups=groups) for rank, view in snapshot.ranks.items()}
@@ -53,7 +54,7 @@ def test_other_nodes_that_come_late() -> None:
     job.check_until_over()
     job.until(OVER_S + 1.5)
     assert job.found == []
-    job._only = range(4)
+    job.only = range(4)
     job.until(OVER_S + 3.0)
     assert job.found == [(ODD,)]
 
@@ -73,7 +74,7 @@ def test_judge_that_leaves_first() -> None:
     job.check_until_over()
     job.role = None
     job.until(OVER_S + 30.0)
-    assert job.detector.process([job._snapshot()], is_last=True) == []
+    assert job.detector.process([job.snapshot()], is_last=True) == []
     assert job.found == []
 
 

@@ -118,8 +118,6 @@ def threshold_s(seconds: float) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("job", [seconds], indirect=True)
 
 
-
-
 @pytest.mark.thorough
 @threshold_s(2.0)
 def test_gil_is_held_in_every_rank(job: Job) -> None:

@@ -46,8 +46,9 @@ class WatchingWithSignals(Watching):
                 self.world.ranks[LATE].heartbeat_age_s = max(next_s - self.held_since_s, 0.0)
             super().until(min(next_s, then_s))
 
-    def _stacks(self, nonce: int) -> Stacks | None:
-        stacks = super()._stacks(nonce)
+    def stacks_of(self, nonce: int) -> Stacks | None:
+        """See `Watching`."""
+        stacks = super().stacks_of(nonce)
         asked = [at_s for at_s, nonces in self.signals if nonce in nonces]
         if stacks is None or not self.answers_signals or not asked or asked[-1] < self.asked_s[nonce]:
             return stacks

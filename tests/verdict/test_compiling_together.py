@@ -17,7 +17,8 @@ class Compiling(Watching):
         super().__init__(world)
         self._times = times
 
-    def _stacks(self, nonce: int) -> Stacks | None:
+    def stacks_of(self, nonce: int) -> Stacks | None:
+        """See `Watching`."""
         asked_s = self.asked_s.get(nonce)
         if asked_s is None or self.now_s < asked_s + 0.6:
             return None

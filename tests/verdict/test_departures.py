@@ -162,8 +162,9 @@ class _Changed(Watching):
         super().__init__(world)
         self._change = change
 
-    def _snapshot(self) -> WorldSnapshot:
-        snapshot = super()._snapshot()
+    def snapshot(self) -> WorldSnapshot:
+        """See `Watching`."""
+        snapshot = super().snapshot()
         ranks: dict[int, RankView] = dict(snapshot.ranks)
         asked = {"all asked to end": range(4), "asked to end": [2]}.get(self._change, [])
         ranks |= {rank: dataclasses.replace(ranks[rank], asked_signal=signal.SIGTERM) for rank in asked}

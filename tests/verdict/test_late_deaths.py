@@ -149,8 +149,9 @@ def test_agent_that_comes_after_a_kill_that_the_launcher_has_seen() -> None:
 class _Late(Watching):
     """An agent that comes when the ranks are gone."""
 
-    def _snapshot(self) -> WorldSnapshot:
-        seen = super()._snapshot()
+    def snapshot(self) -> WorldSnapshot:
+        """See `Watching`."""
+        seen = super().snapshot()
         ranks = {rank: dataclasses.replace(view, seen_alive_ns=0, is_new=True) for rank, view in seen.ranks.items()}
         return dataclasses.replace(seen, ranks=ranks)
 

@@ -49,7 +49,9 @@ def eventful_world() -> FakeWorld:
     world.ranks[2].wait_for(waited, 4.0)
     world.ranks[2].begin_on_device(world.ranks[2].enter(EVERYBODY, 4.5), 4.6)
     world.ranks[2].enter(group_of(2, 3, nth=5), 4.8, kind=RecordKind.RENDEZVOUS)
-    world.ranks[2].expects_until_s, world.ranks[2].tolerance_s, world.ranks[2].losses = 90.0, 3.0, 2
+    world.ranks[2].expects_until_s, world.ranks[2].tolerance_s = 90.0, 3.0
+    world.ranks[2].view(4.8)
+    world.ranks[2].lose_records()
     world.ranks[1].stopped, world.ranks[1].stopped_since_s = "T", 4.2
     world.ranks[2].checkpoints = RankCheckpoints(
         (CheckpointView("save", "/ckpt/1", 7, "write", "write_data", 4 * SECOND, 410, 2 * SECOND),),

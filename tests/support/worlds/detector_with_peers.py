@@ -67,13 +67,14 @@ class Accompanied(Watching):
         only: Collection[int] | None = None,
     ) -> None:
         super().__init__(world, began_s=began_s)
-        self._only = range(len(world.ranks)) if only is None else only
+        self.only = range(len(world.ranks)) if only is None else only
         self.peer_agents = ChosenAnswers(role)
         self.detector = Detector(RULES, START_NS + round(began_s * SECOND), self.peer_agents)
 
-    def _snapshot(self) -> WorldSnapshot:
-        snapshot = super()._snapshot()
-        return dataclasses.replace(snapshot, ranks={rank: snapshot.ranks[rank] for rank in self._only})
+    def snapshot(self) -> WorldSnapshot:
+        """What this agent sees by itself."""
+        snapshot = super().snapshot()
+        return dataclasses.replace(snapshot, ranks={rank: snapshot.ranks[rank] for rank in self.only})
 
 
 def follows(ruling: Ruling | None, is_hurried: bool = False) -> Callable[[WorldSnapshot], Role]:

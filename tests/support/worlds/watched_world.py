@@ -51,7 +51,7 @@ class Watching:
 
     def poll(self) -> list[Event]:
         """Poll now."""
-        found = self.detector.process([self._snapshot()])
+        found = self.detector.process([self.snapshot()])
         for event in found:
             if isinstance(event, StacksWanted):
                 answered = event.nonces & self.asked_s.keys()
@@ -66,14 +66,16 @@ class Watching:
             self.now_s = min(self.now_s + self.detector.next_check_s, then_s)
             self.poll()
 
-    def _snapshot(self) -> WorldSnapshot:
+    def snapshot(self) -> WorldSnapshot:
+        """The world now, with the stacks that ranks have written."""
         snapshot = self.world.snapshot(self.now_s)
         views = {
-            rank: dataclasses.replace(view, stacks=self._stacks(view.nonce)) for rank, view in snapshot.ranks.items()
+            rank: dataclasses.replace(view, stacks=self.stacks_of(view.nonce)) for rank, view in snapshot.ranks.items()
         }
         return dataclasses.replace(snapshot, ranks=views)
 
-    def _stacks(self, nonce: int) -> Stacks | None:
+    def stacks_of(self, nonce: int) -> Stacks | None:
+        """The request for the stacks of the rank with this nonce, and its answer; None if it was not asked."""
         asked_s = self.asked_s.get(nonce)
         if asked_s is None:
             return None

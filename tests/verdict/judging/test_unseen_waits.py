@@ -22,13 +22,14 @@ LOADING = CallSiteName("load_batch", "/home/user/train.py", 57)
 OPTIMIZER = CallSiteName("step", "/usr/lib/python3/site-packages/torch/optim/adam.py", 3)
 
 
-def ddp_world(phase: Phase = Phase.BACKWARD) -> FakeWorld:
+def ddp_world(phase: Phase = Phase.BACKWARD, kind: RecordKind = RecordKind.OPERATION) -> FakeWorld:
     """Ranks 0 and 1 have a bucket of DDP in flight, for which rank 2 is missing; it waits for them elsewhere."""
     world = FakeWorld(3)
     for rank in (0, 1):
         world.ranks[rank].label = "DDP bucket 0"
         world.ranks[rank].enter(DDP, 2.0, blocking=False, flags=Flag.ASYNC, phase=phase, line=43)
-    world.ranks[2].enter(SEED, 3.0, "broadcast", line=40)
+    name = "broadcast" if kind is RecordKind.OPERATION else "new_group"
+    world.ranks[2].enter(SEED, 3.0, name, kind=kind, line=40)
     return world
 
 
@@ -48,9 +49,7 @@ def test_backward_waits_for_what_it_has_issued() -> None:
 
 def test_creation_of_a_group() -> None:
     """A rank that creates a group, as a DataLoader does for its seed, has left nothing out: its line is said once."""
-    world = ddp_world()
-    world.ranks[2].open.clear()
-    world.ranks[2].enter(SEED, 3.0, "new_group", kind=RecordKind.RENDEZVOUS, line=40)
+    world = ddp_world(kind=RecordKind.RENDEZVOUS)
     for rank in (0, 1):
         world.ranks[rank].engage(Engagement.BACKWARD, 1.9)
     verdict = the_verdict(world.snapshot(20.0))
