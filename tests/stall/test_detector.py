@@ -19,8 +19,7 @@ def ages_s(markers: Sequence[MarkerDue]) -> list[float]:
 
 def test_verdict_comes_with_the_stacks() -> None:
     """The late rank is asked early whether it compiles, all are at the threshold; the verdict comes with the stacks."""
-    watching = Watching(stalled()[0])
-    watching.until(14.99)
+    watching = Watching(stalled()[0]).until(14.99)
     assert watching.reported == []
     watching.until(17.0)
     wishes = [(at_s, event) for at_s, event in watching.events if isinstance(event, StacksWanted)]
@@ -39,8 +38,7 @@ def test_verdict_comes_with_the_stacks() -> None:
 @pytest.mark.parametrize("offset_s", [0.0, 0.07, 0.249])
 def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
     """Ranks that never answer delay the verdict by at most 1.5 s and a hurried poll, whenever polls fall."""
-    watching = Watching(stalled()[0], answers_after_s=None, began_s=offset_s)
-    watching.until(20.0)
+    watching = Watching(stalled()[0], answers_after_s=None, began_s=offset_s).until(20.0)
     ((given_s, given),) = watching.verdicts
     assert 15.0 + 1.4 <= given_s <= 15.0 + 1.5 + HURRIED_CHECK_S
     assert given.verdict.places[2].stacktrace == ""
@@ -48,8 +46,7 @@ def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
 
 def test_markers_at_doubling_ages() -> None:
     """Each operation that waits gets markers at 1, 2, 4 and 8 times the threshold, at the first poll after each."""
-    watching = Watching(stalled()[0])
-    watching.until(100.0)
+    watching = Watching(stalled()[0]).until(100.0)
     for rank in (0, 1, 3):
         markers = watching.markers(rank)
         assert [marker.nth for marker in markers] == [1, 2, 3, 4]
@@ -60,8 +57,7 @@ def test_markers_at_doubling_ages() -> None:
 
 def test_verdict_is_repeated_at_doubling_ages() -> None:
     """While the incident goes on the verdict is given again when its age has doubled, each time a new epoch."""
-    watching = Watching(stalled()[0])
-    watching.until(60.0)
+    watching = Watching(stalled()[0]).until(60.0)
     occasions = [(event.occasion, event.epoch, event.epoch_before) for _, event in watching.verdicts]
     assert occasions == [(Occasion.OPENED, 1, None), (Occasion.GROWN, 2, 1), (Occasion.GROWN, 3, 2)]
     assert [round(at_s - 5.0) for at_s, _ in watching.verdicts] == [11, 21, 41]
@@ -70,8 +66,7 @@ def test_verdict_is_repeated_at_doubling_ages() -> None:
 def test_incident_is_resolved_with_its_length() -> None:
     """The late rank enters, the operation ends: resolved once, with its length, and nothing after that."""
     world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(24.0)
+    watching = Watching(world).until(24.0)
     numbers[2] = world.ranks[2].enter(EVERYBODY, 24.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 24.1)
@@ -86,8 +81,7 @@ def test_incident_is_resolved_with_its_length() -> None:
 def test_late_rank_that_has_come_changes_no_verdict() -> None:
     """While the operation that all have entered is under way, the detector reports nothing."""
     world, _ = stalled()
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     world.ranks[2].enter(EVERYBODY, 17.0)
     watching.until(24.0)
     assert len(watching.verdicts) == 1
@@ -99,8 +93,7 @@ def test_late_rank_that_has_come_changes_no_verdict() -> None:
 def test_rank_that_comes_before_the_verdict() -> None:
     """The late rank enters while stacks are awaited: no incident at all."""
     world, numbers = stalled()
-    watching = Watching(world, answers_after_s=None)
-    watching.until(15.5)
+    watching = Watching(world, answers_after_s=None).until(15.5)
     world.ranks[2].enter(EVERYBODY, 15.6)
     watching.until(16.0)
     for rank, number in numbers.items():
@@ -114,8 +107,7 @@ def test_rank_that_comes_before_the_verdict() -> None:
 def test_urgent_from_half_the_threshold_on() -> None:
     """A verdict may be due soon once operations have been open for half the threshold, and until they have ended."""
     world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(9.8)
+    watching = Watching(world).until(9.8)
     assert not watching.detector.is_urgent
     for now_s in (10.5, 15.5, 17.0):
         watching.until(now_s)
@@ -132,8 +124,7 @@ def test_changed_verdict_is_a_new_epoch() -> None:
     world = FakeWorld(4)
     for rank in (0, 1):
         world.ranks[rank].enter(EVERYBODY, 5.0)
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     world.ranks[3].enter(EVERYBODY, 17.0)
     watching.until(24.0)
     (_, opened), (changed_s, changed) = watching.verdicts
@@ -146,8 +137,7 @@ def test_changed_verdict_is_a_new_epoch() -> None:
 def test_verdict_that_changes_all_the_time_is_bounded() -> None:
     """A rank that alternates between two blames gets longer and longer pauses between changes."""
     world, _ = stalled()
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     for turn in range(60):
         number = world.ranks[2].enter(group_of(2, 3, nth=turn), 17.0 + 4 * turn)
         watching.until(19.0 + 4 * turn)
@@ -163,8 +153,7 @@ def test_one_incident_for_all_stalled_groups() -> None:
     world.ranks[0].enter(rows, 6.0)
     world.ranks[3].enter(columns, 5.0)
     world.ranks[2].enter(group_of(2, 3), 7.0)
-    watching = Watching(world)
-    watching.until(30.0)
+    watching = Watching(world).until(30.0)
     assert len({event.incident for _, event in watching.verdicts}) == 1
     verdict = watching.verdicts[0][1].verdict
     assert (verdict.ranks, verdict.group) == ((1,), columns)
@@ -177,8 +166,7 @@ def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
     world = FakeWorld(4)
     world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(1, 2), 5.5)
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     world.ranks[2].enter(group_of(0, 2), 17.0)
     watching.until(24.0)
     assert len(watching.verdicts) == 1
@@ -190,8 +178,7 @@ def test_reported_root_stays_among_equals() -> None:
     world.ranks[0].enter(group_of(0, 1), 5.0)
     world.ranks[3].enter(group_of(3, 4), 7.0)
     world.ranks[1].enter(group_of(1, 2), 8.0)
-    watching = Watching(world)
-    watching.until(24.0)
+    watching = Watching(world).until(24.0)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
@@ -200,8 +187,7 @@ def test_consequences_get_time_to_go_on() -> None:
     world = FakeWorld(4)
     first = world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(1, 2), 5.5)
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     world.ranks[2].end(world.ranks[2].enter(group_of(0, 2), 17.0), 17.1)
     world.ranks[0].end(first, 17.1)
     watching.until(27.0)
@@ -218,8 +204,7 @@ def test_consequences_get_time_to_go_on() -> None:
 
 def test_tapes_that_come_back_get_later_numbers() -> None:
     """Reports from before the tapes were out of sight are forgotten, and their numbers are not used again."""
-    watching = Watching(stalled()[0])
-    watching.until(17.0)
+    watching = Watching(stalled()[0]).until(17.0)
     (end,) = watching.detector.process([])
     assert isinstance(end, IncidentResolved)
     watching.until(20.0)
@@ -234,8 +219,7 @@ def test_operation_that_ends_by_wait_is_no_evidence() -> None:
     pair = group_of(0, 1)
     flags = Flag.POINT_TO_POINT | Flag.END_BY_WAIT | Flag.ASYNC
     number = world.ranks[0].enter(pair, 1.0, "recv", flags=flags, peer=1, blocking=False)
-    watching = Watching(world)
-    watching.until(60.0)
+    watching = Watching(world).until(60.0)
     assert watching.reported == []
     world.ranks[0].wait_for(number, 60.0)
     watching.until(69.9)
@@ -250,18 +234,15 @@ def test_asynchronous_operation_counts_from_its_start() -> None:
     """An operation in flight that does not complete is a stall, though no thread is seen to block."""
     world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(1,)]
 
 
 def test_successor_continues_the_numbers() -> None:
     """A process that takes over reports the same incident under later numbers, so that no id can come twice."""
     world, _ = stalled()
-    before = Watching(world)
-    before.until(50.0)
-    after = Watching(world, began_s=50.0)
-    after.until(100.0)
+    before = Watching(world).until(50.0)
+    after = Watching(world, began_s=50.0).until(100.0)
     first, second = before.verdicts[-1][1], after.verdicts[0][1]
     assert first.incident == second.incident
     assert second.epoch_before is None
@@ -276,8 +257,7 @@ def test_take_over_from_a_successor() -> None:
     world, _ = stalled()
     numbers: list[int] = []
     for began_s in (0.0, 17.0, 30.0):
-        watching = Watching(world, began_s=began_s)
-        watching.until(began_s + 17.0 if began_s == 0 else began_s + 12.0)
+        watching = Watching(world, began_s=began_s).until(began_s + 17.0 if began_s == 0 else began_s + 12.0)
         numbers += [event.epoch for _, event in watching.verdicts]
     assert len(numbers) >= 3
     assert numbers == sorted(set(numbers))

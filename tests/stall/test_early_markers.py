@@ -22,8 +22,7 @@ def marked(watching: Watching) -> list[tuple[float, int, int]]:
 def test_death_brings_the_markers_of_waiting_ranks() -> None:
     """Rank 2 dies after two seconds of waiting: markers come with the verdict, and the next ones at the usual times."""
     world, _ = stalled(since_s=5.0)
-    watching = Watching(world)
-    watching.until(7.0)
+    watching = Watching(world).until(7.0)
     world.ranks[2].die(7.0)
     watching.until(9.0)
     [(given_s, given)] = watching.verdicts
@@ -41,8 +40,7 @@ def test_waits_behind_a_death_are_marked_too() -> None:
     world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(0, 1), 5.5)
     world.ranks[3].enter(group_of(3, 4), 5.5)
-    watching = Watching(world)
-    watching.until(7.0)
+    watching = Watching(world).until(7.0)
     world.ranks[2].die(7.0)
     watching.until(9.0)
     assert [rank for _, rank, _ in marked(watching)] == [0, 1]
@@ -52,8 +50,7 @@ def test_operation_that_is_entered_after_the_verdict() -> None:
     """A rank that begins to wait for the dead one later shows that at once, and once."""
     world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 5.0)
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].die(6.0)
     watching.until(8.0)
     world.ranks[1].enter(EVERYBODY, 8.0)
@@ -66,8 +63,7 @@ def test_mismatch_that_ends_a_rank() -> None:
     world = FakeWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 5.0, shape=(1024,) if rank.rank == 2 else (16,))
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].end(1, 6.0, How.FAILED, "RuntimeError")
     world.ranks[2].die(6.1, TapeState.FAILED, "RuntimeError")
     watching.until(8.0)
@@ -79,8 +75,7 @@ def test_mismatch_that_ends_a_rank() -> None:
 def test_what_is_left_alone_gets_none() -> None:
     """Operations that the user wants ignored get no markers."""
     world, _ = stalled(since_s=5.0)
-    watching = Watching(world, ignored=["all_reduce"])
-    watching.until(7.0)
+    watching = Watching(world, ignored=["all_reduce"]).until(7.0)
     world.ranks[2].die(7.0)
     watching.until(9.0)
     assert marked(watching) == []
@@ -89,8 +84,7 @@ def test_what_is_left_alone_gets_none() -> None:
 def test_agent_that_follows_marks_at_once_too() -> None:
     """If another agent has given the verdict, operations of this node's ranks at that place are marked."""
     world, _ = stalled(since_s=5.0)
-    watching = Watching(world)
-    watching.until(7.0)
+    watching = Watching(world).until(7.0)
     world.ranks[2].die(7.0)
     watching.until(8.0)
     [ongoing] = watching.detector.ongoing

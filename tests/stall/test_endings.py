@@ -15,8 +15,7 @@ from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 def test_death_is_reported_at_once() -> None:
     """A rank dies while others wait for it: reported at the second poll, without the threshold and without stacks."""
     world, _ = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].die(6.1)
     watching.until(6.1 + 2 * CHECK_S)
     ((_, given),) = watching.verdicts
@@ -29,8 +28,7 @@ def test_death_is_reported_at_once() -> None:
 def test_agents_stay_for_the_last_verdict(others_s: float, is_seen: bool) -> None:
     """When no tape is locked any more: until it is known how ranks died, and reported which was first; no longer."""
     world, _ = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     assert watching.detector.awaits_last_verdict
     for at_s, ranks, number in ((6.1, (2,), signal.SIGKILL), (others_s, (0, 1, 3), signal.SIGTERM)):
         for rank in ranks:
@@ -52,8 +50,7 @@ def test_agents_stay_for_the_last_verdict(others_s: float, is_seen: bool) -> Non
 def test_death_waits_for_what_the_rank_had_still_written() -> None:
     """At the first poll after a death the other snapshots may be older: only the second poll reports it."""
     world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].die(6.25)
     watching.until(6.25)
     for rank, number in numbers.items():
@@ -65,8 +62,7 @@ def test_death_waits_for_what_the_rank_had_still_written() -> None:
 def test_death_is_reported_though_the_others_failed_at_once() -> None:
     """On gloo the peers of a dead rank get an exception and end within milliseconds: the first poll must suffice."""
     world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].die(6.25)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 6.1, How.FAILED, "RuntimeError")
@@ -83,8 +79,7 @@ def test_death_is_reported_though_the_others_failed_at_once() -> None:
 def test_death_is_reported_though_the_rank_was_seen_after_the_exception() -> None:
     """The kernel closes a dead process's sockets before it releases the tape's lock: a poll may fall in between."""
     world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 6.2, How.FAILED, "RuntimeError")
     watching.until(6.25)
@@ -101,8 +96,7 @@ def test_old_exception_is_no_sign_of_a_death() -> None:
     """An operation that failed long before a rank died is unrelated to that death."""
     world = FakeWorld(4)
     world.ranks[0].end(world.ranks[0].enter(EVERYBODY, 1.0), 2.0, How.FAILED, "RuntimeError")
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].die(6.1)
     watching.until(30.0)
     assert watching.reported == []
@@ -115,8 +109,7 @@ def test_death_is_reported_though_all_were_gone_at_the_same_check() -> None:
     heartbeat after that: it was ended, and did not cause it.
     """
     world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     for rank in (0, 1):
         world.ranks[rank].end(numbers[rank], 6.1, How.FAILED, "RuntimeError")
         world.ranks[rank].die(6.25, TapeState.FAILED, "RuntimeError")
@@ -133,8 +126,7 @@ def test_death_is_reported_though_all_were_gone_at_the_same_check() -> None:
 def test_job_that_is_ended_as_a_whole_is_silent() -> None:
     """All ranks are killed between two polls, in the middle of an operation: none was left behind."""
     world, _ = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     for rank in world.ranks:
         rank.die(6.1)
     watching.until(30.0)
@@ -146,16 +138,14 @@ def test_run_that_is_over_is_silent() -> None:
     world, _ = stalled()
     for rank in world.ranks:
         rank.die(20.0)
-    watching = Watching(world, began_s=20.0)
-    watching.until(40.0)
+    watching = Watching(world, began_s=20.0).until(40.0)
     assert watching.reported == []
 
 
 def test_incident_ends_with_its_ranks() -> None:
     """All ranks that waited die: the incident is over, and reported to be over for that reason."""
     world, _ = stalled()
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     for rank in world.ranks:
         rank.die(17.1)
     watching.until(20.0)
@@ -164,8 +154,7 @@ def test_incident_ends_with_its_ranks() -> None:
 
 def test_incident_ends_with_its_tapes() -> None:
     """The tapes are removed: the incident is closed, and no state of the run is kept."""
-    watching = Watching(stalled()[0])
-    watching.until(17.0)
+    watching = Watching(stalled()[0]).until(17.0)
     (end,) = watching.detector.process([])
     assert isinstance(end, IncidentResolved)
     assert end.outcome is Outcome.OUT_OF_SIGHT
@@ -176,8 +165,7 @@ def test_incident_ends_with_buckets_that_fail() -> None:
     """Several operations fail at once while their processes are still there: that is how the incident ends."""
     world, numbers = stalled()
     later = {rank: world.ranks[rank].enter(EVERYBODY, 5.1, blocking=False) for rank in numbers}
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     for rank in numbers:
         for number in (numbers[rank], later[rank]):
             world.ranks[rank].end(number, 17.1, How.FAILED, "RuntimeError")
@@ -192,8 +180,7 @@ def test_finished_rank_does_not_stall() -> None:
     world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
     world.ranks[0].state = TapeState.FINISHED
-    watching = Watching(world)
-    watching.until(30.0)
+    watching = Watching(world).until(30.0)
     world.ranks[0].die(30.0, TapeState.FINISHED)
     watching.until(60.0)
     assert watching.reported == []
@@ -202,8 +189,7 @@ def test_finished_rank_does_not_stall() -> None:
 def test_all_die_before_the_stall_is_reported() -> None:
     """All are killed while stacks are awaited: what was seen until then is reported, and then that they ended."""
     world, _ = stalled(late=2)
-    watching = Watching(world, answers_after_s=None)
-    watching.until(15.5)
+    watching = Watching(world, answers_after_s=None).until(15.5)
     assert watching.verdicts == []
     for rank in world.ranks:
         rank.die(15.6)
@@ -220,8 +206,7 @@ def test_all_die_before_the_stall_is_reported() -> None:
 def test_what_was_over_before_they_died_is_no_stall(how: How) -> None:
     """Ranks that left it while stacks were awaited, and are gone by the next poll, were not killed in it."""
     world, numbers = stalled(late=2)
-    watching = Watching(world, answers_after_s=None)
-    watching.until(15.5)
+    watching = Watching(world, answers_after_s=None).until(15.5)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 15.55, how, "RuntimeError" if how is How.FAILED else "")
     for rank in world.ranks:
@@ -234,8 +219,7 @@ def test_what_was_over_before_they_died_is_no_stall(how: How) -> None:
 def test_call_that_ends_a_rank_before_the_others_have_come(others: tuple[int, ...], named: tuple[int, ...]) -> None:
     """Ranks 1 and 2 disagree, and rank 1 fails: those that come a moment later show that rank 2 made the odd call."""
     world = FakeWorld(4)
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     number = world.ranks[1].enter(EVERYBODY, 6.0, shape=(16,))
     world.ranks[2].enter(EVERYBODY, 6.0, shape=(1024,))
     world.ranks[1].end(number, 6.01, How.FAILED, "RuntimeError")
@@ -259,6 +243,5 @@ def test_mismatch_that_ended_all_ranks_is_reported_once() -> None:
             rank.die(5.4, TapeState.FAILED, "RuntimeError")
         else:
             rank.is_seen_to_die(5.5, signal.SIGTERM)
-    watching = Watching(world)
-    watching.until(12.0)
+    watching = Watching(world).until(12.0)
     assert [given.verdict.kind for _, given in watching.verdicts] == [VerdictKind.MISMATCHED]

@@ -19,8 +19,7 @@ from tests.verdict.test_first_death import KILL, busy, end_others
 def test_bars_of_a_stall() -> None:
     """In the trace of a stall, the first bar says `dead`, and those of the ranks that the launcher ended `followed`."""
     world, _ = busy(5.9)
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].is_seen_to_die(6.02, KILL)
     end_others(world, 6.14)
     watching.until(9.0)

@@ -15,8 +15,7 @@ from tests.support.worlds.watched_world import EVERYBODY, stalled
 def test_incident_is_handed_over() -> None:
     """An agent that led and now follows reports that once, and no more about its incident, not even its end."""
     world, numbers = stalled()
-    watching = Accompanied(world, Leads)
-    watching.until(17.0)
+    watching = Accompanied(world, Leads).until(17.0)
     (_, given), *_ = watching.verdicts
     watching.events.clear()
     watching.peer_agents.role = follows(None)
@@ -45,8 +44,7 @@ def test_taking_over_continues_the_incident() -> None:
     """The agent that takes over continues the same trace, under a later epoch, with a link to the earlier report."""
     ruling = a_ruling(epoch=3, of=0)
     world, _ = stalled()
-    watching = Accompanied(world, follows(ruling))
-    watching.until(17.0)
+    watching = Accompanied(world, follows(ruling)).until(17.0)
     watching.peer_agents.role = lambda seen: Leads(seen, 2)
     watching.until(40.0)
     (_, given), (_, grown), *_ = watching.verdicts
@@ -66,8 +64,7 @@ def test_epochs_after_a_take_over_only_grow() -> None:
     """However far the other agent came, and however old the wait is, the next epoch is greater than both."""
     for last_epoch in (1, 1_000_000):
         world, _ = stalled()
-        watching = Accompanied(world, follows(a_ruling(epoch=last_epoch)), began_s=10.0)
-        watching.until(17.0)
+        watching = Accompanied(world, follows(a_ruling(epoch=last_epoch)), began_s=10.0).until(17.0)
         watching.peer_agents.role = Leads
         watching.until(20.0)
         (_, given), *_ = watching.verdicts
@@ -79,8 +76,7 @@ def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
     ids: list[set[int]] = []
     traces: set[int] = set()
     for agent_id in (0, 2):
-        watching = Accompanied(stalled()[0], lambda seen, agent_id=agent_id: Leads(seen, agent_id))
-        watching.until(17.0)
+        watching = Accompanied(stalled()[0], lambda seen, agent_id=agent_id: Leads(seen, agent_id)).until(17.0)
         spans = incident_spans(watching.verdicts[0][1])
         ids.append({span.span_id for span in spans})
         traces |= {span.trace_id for span in spans}
@@ -93,8 +89,7 @@ def test_received_ruling_is_over() -> None:
     received = a_ruling(epoch=3)
     for ruling in (received, None):
         world, numbers = stalled()
-        watching = Accompanied(world, follows(ruling))
-        watching.until(16.0)
+        watching = Accompanied(world, follows(ruling)).until(16.0)
         world.ranks[2].end(world.ranks[2].enter(EVERYBODY, 16.0), 16.1)
         for rank, number in numbers.items():
             world.ranks[rank].end(number, 16.1)

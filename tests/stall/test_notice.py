@@ -50,8 +50,7 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_only_the_first_verdict_is_announced(caplog: pytest.LogCaptureFixture, succeeds: bool) -> None:
     """A stall is announced once, however long it lasts; all verdicts are logged, the announced one as such."""
-    watching = Watching(stalled()[0])
-    watching.until(60.0)
+    watching = Watching(stalled()[0]).until(60.0)
     occasions = [event.occasion for _, event in watching.verdicts]
     assert occasions == [Occasion.OPENED, Occasion.GROWN, Occasion.GROWN]
     announced = Announcements(succeeds)

@@ -19,16 +19,14 @@ from tests.support.worlds.watched_world import EVERYBODY, stalled
 
 def test_follower_gives_no_verdict() -> None:
     """Ranks stall for long, another agent leads and reports nothing: this one neither reports nor asks ranks."""
-    watching = Accompanied(stalled()[0], follows(None))
-    watching.until(60.0)
+    watching = Accompanied(stalled()[0], follows(None)).until(60.0)
     assert watching.reported == []
     assert watching.peer_agents.published == []
 
 
 def test_follower_marks_with_the_wording_of_the_leader() -> None:
     """Markers come at doubling ages, as usual, and each carries the other agent's verdict at that time."""
-    watching = Accompanied(stalled()[0], follows(a_ruling(1)))
-    watching.until(20.0)
+    watching = Accompanied(stalled()[0], follows(a_ruling(1))).until(20.0)
     watching.peer_agents.role = follows(a_ruling(2))
     watching.until(60.0)
     assert {type(event) for _, event in watching.events} == {MarkerDue}
@@ -44,8 +42,7 @@ def test_marker_of_a_follower() -> None:
     pair = group_of(2, 3, nth=1)
     world.ranks[2].enter(pair, 5.0)
     ruling = a_ruling(3)
-    watching = Accompanied(world, follows(ruling))
-    watching.until(16.0)
+    watching = Accompanied(world, follows(ruling)).until(16.0)
     here, elsewhere = (marker_span(watching.markers(rank)[0], None) for rank in (0, 2))
     assert here.error == ruling.text
     assert elsewhere.error is not None
@@ -69,8 +66,7 @@ def test_checks_are_hurried_while_the_leader_is() -> None:
 
 def test_undecided_agent_reports_nothing_and_checks_again_soon() -> None:
     """Until the others have answered there is neither verdict nor marker; then the verdict comes in time."""
-    watching = Accompanied(stalled()[0], lambda world: Undecided())
-    watching.until(15.5)
+    watching = Accompanied(stalled()[0], lambda world: Undecided()).until(15.5)
     assert watching.reported == []
     assert watching.detector.next_check_s == HURRIED_CHECK_S
     assert watching.peer_agents.published == []
@@ -115,8 +111,7 @@ def test_stall_is_suspected_where_a_rank_has_died() -> None:
 def test_stall_is_suspected_while_an_incident_is_open() -> None:
     """The others are asked as long as an incident is ongoing, though no rank of this node waits in it."""
     world, _ = stalled(late=0)
-    watching = Accompanied(world, with_others(world), only=(0,))
-    watching.until(20.0)
+    watching = Accompanied(world, with_others(world), only=(0,)).until(20.0)
     assert watching.verdicts[0][1].verdict.ranks == (0,)
     assert watching.peer_agents.suspects_stall[0] is False
     assert watching.peer_agents.suspects_stall[-1] is True
@@ -128,8 +123,7 @@ def test_stall_is_suspected_while_an_incident_is_open() -> None:
 def test_leader_publishes_its_ruling() -> None:
     """The others get each ruling in words: none at first, each epoch of an incident, and none when it is over."""
     world, numbers = stalled()
-    watching = Accompanied(world, with_others(world), only=LOCAL)
-    watching.until(30.0)
+    watching = Accompanied(world, with_others(world), only=LOCAL).until(30.0)
     world.ranks[2].end(world.ranks[2].enter(EVERYBODY, 30.0), 30.1)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 30.1)
@@ -149,8 +143,7 @@ def test_leader_publishes_its_ruling() -> None:
 def test_markers_of_other_nodes_are_left_to_their_agents() -> None:
     """The leading agent marks the operations of its own ranks only; the verdict counts all."""
     world, _ = stalled()
-    watching = Accompanied(world, with_others(world), only=LOCAL)
-    watching.until(30.0)
+    watching = Accompanied(world, with_others(world), only=LOCAL).until(30.0)
     assert watching.verdicts[0][1].verdict.waiting == (0, 1, 3)
     assert [bool(watching.markers(rank)) for rank in range(4)] == [True, True, False, False]
 

@@ -109,8 +109,7 @@ def test_marker_is_the_open_ended_bar() -> None:
 
 def test_marker_without_an_anchor_is_a_root_in_its_step() -> None:
     """Where another process makes the spans of the step, the marker stands in the step's trace without a parent."""
-    watching = Watching(stalled(since_s=STALLED_S)[0])
-    watching.until(17.0)
+    watching = Watching(stalled(since_s=STALLED_S)[0]).until(17.0)
     sink = MemorySink()
     reporter = StallReporter(sink, LoggerProvider(shutdown_on_exit=False).get_logger("otel_torchdist"), Elsewhere())
     reporter.report(event for _, event in watching.events)

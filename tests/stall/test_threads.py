@@ -36,8 +36,7 @@ STACKS = {
 
 def test_first_verdict_rests_on_stacks() -> None:
     """The stacks that are asked for at the threshold decide before anything is said; they are asked for once."""
-    watching = Watching(saver_world(), stacks=STACKS)
-    watching.until(1.0 + THRESHOLD_S + 3)
+    watching = Watching(saver_world(), stacks=STACKS).until(1.0 + THRESHOLD_S + 3)
     [(at_s, given), *_] = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
     assert given.verdict.places[1].frame == WRITE
@@ -48,8 +47,7 @@ def test_first_verdict_rests_on_stacks() -> None:
 
 def test_verdict_stands_while_stacks_are_asked_for_again() -> None:
     """At twice the threshold, stacks are asked for again; until they come, the earlier ones still count."""
-    watching = Watching(saver_world(), stacks=STACKS)
-    watching.until(1.0 + 4 * THRESHOLD_S + 3)
+    watching = Watching(saver_world(), stacks=STACKS).until(1.0 + 4 * THRESHOLD_S + 3)
     assert len(watching.verdicts) > 1
     assert {given.occasion for _, given in watching.verdicts[1:]} == {Occasion.GROWN}
     assert {(given.verdict.kind, given.verdict.ranks) for _, given in watching.verdicts} == {(VerdictKind.ABSENT, (1,))}
@@ -57,8 +55,7 @@ def test_verdict_stands_while_stacks_are_asked_for_again() -> None:
 
 def test_ranks_that_never_answer() -> None:
     """Without stacks nobody is named, within the usual time."""
-    watching = Watching(saver_world(), answers_after_s=None)
-    watching.until(1.0 + THRESHOLD_S + 3)
+    watching = Watching(saver_world(), answers_after_s=None).until(1.0 + THRESHOLD_S + 3)
     [(at_s, given)] = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.UNKNOWN, (0, 1))
     assert at_s <= 1.0 + THRESHOLD_S + 2
@@ -70,7 +67,6 @@ def test_prefetch_in_flight() -> None:
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(DEFAULT, 1.0)
     world.ranks[1].enter(SAVERS, 2.0, "all_gather_into_tensor", blocking=False, flags=Flag.ASYNC)
-    watching = Watching(world)
-    watching.until(1.0 + 2 * THRESHOLD_S + 3)
+    watching = Watching(world).until(1.0 + 2 * THRESHOLD_S + 3)
     assert {(given.verdict.kind, given.verdict.ranks) for _, given in watching.verdicts} == {(VerdictKind.ABSENT, (1,))}
     assert watching.verdicts[0][1].verdict.places[1].frame == LOAD_BATCH

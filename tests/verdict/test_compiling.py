@@ -53,8 +53,7 @@ def let_go(world: FakeWorld, at_s: float, late: int = 2) -> None:
 
 def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
     """While its stack leads through the compiler no verdict is given, until ten minutes have passed."""
-    watching = Watching(waiting_world(), stack=COMPILING)
-    watching.until(600.0)
+    watching = Watching(waiting_world(), stack=COMPILING).until(600.0)
     assert watching.verdicts == []
     watching.until(601.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
@@ -129,6 +128,5 @@ def test_real_stacks() -> None:
     assert (found["steady", True], found["pipeline", True]) == (0, 0)
     assert found["steady", False] > 0
     assert found["pipeline", False] > 0
-    watching = Watching(waiting_world(), stack=hanging[0])
-    watching.until(1.0 + THRESHOLD_S + 2)
+    watching = Watching(waiting_world(), stack=hanging[0]).until(1.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]

@@ -30,8 +30,7 @@ def together(times: dict[int, list[tuple[float, float]]]) -> tuple[FakeWorld, Co
     """All ranks compile, 0 and 1 until second 29; these wait from second 30 on. The others' times are given."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
-    watching = Compiling(world, times | {rank: [(0.1, 29.0), *times.get(rank, [])] for rank in (0, 1)})
-    watching.until(30.0)
+    watching = Compiling(world, times | {rank: [(0.1, 29.0), *times.get(rank, [])] for rank in (0, 1)}).until(30.0)
     for rank in (0, 1):
         world.ranks[rank].enter(EVERYBODY, 30.0)
     return world, watching
@@ -154,8 +153,7 @@ def slow(end_s: float) -> tuple[FakeWorld, Compiling]:
     """All ranks but 2 compile until second 6, and have their gradients 30 s later; rank 2 compiles for longer."""
     world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
-    watching = Compiling(world, {rank: [(0.1, end_s if rank == 2 else 6.0)] for rank in range(4)})
-    watching.until(36.0)
+    watching = Compiling(world, {rank: [(0.1, end_s if rank == 2 else 6.0)] for rank in range(4)}).until(36.0)
     wait(world, 36.0)
     return world, watching
 

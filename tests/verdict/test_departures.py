@@ -180,8 +180,7 @@ def test_rank_that_alone_was_asked_to_end(fails: bool) -> None:
     seen_before(world)
     if fails:
         fail(world, numbers, OTHER_ERROR, TapeState.FAILED, "RuntimeError")
-    watching = _Changed(world, "asked to end")
-    watching.until(30.0)
+    watching = _Changed(world, "asked to end").until(30.0)
     (_, given), *_ = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
     assert said(given).startswith("rank 2 has exited with code 0 after SIGTERM before all_reduce (sequence 2, default")
@@ -191,8 +190,7 @@ def test_all_were_asked_and_one_is_faster() -> None:
     """A job that is cancelled slowly: whoever waits for a rank that has left already, nobody is to blame."""
     world, _ = departed(CLEAN)
     seen_before(world)
-    watching = _Changed(world, "all asked to end")
-    watching.until(60.0)
+    watching = _Changed(world, "all asked to end").until(60.0)
     assert watching.verdicts == []
 
 
@@ -216,8 +214,7 @@ def test_host_of_the_store_that_has_left(is_over: bool) -> None:
     world, pair = FakeWorld(3), group_of(1, 2, description="evaluation")
     if is_over:
         world.ranks[0].die(5.0, TapeState.FINISHED)
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     for rank in (1, 2):
         number = world.ranks[rank].enter(pair, 6.1, "new_group", kind=RecordKind.RENDEZVOUS)
         world.ranks[rank].end(number, 6.2, How.FAILED, "DistNetworkError", Blame.CONNECTION)

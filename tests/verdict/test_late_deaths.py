@@ -39,8 +39,7 @@ def test_end_of_the_first_rank_is_seen_late(others_s: float, killed_s: float, st
 def test_rank_that_was_thrown_out_by_a_death_that_is_not_seen_yet() -> None:
     """On a loaded machine a killed process ends late; peers that got an exception from that are not to blame."""
     world, numbers = busy(5.9)
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[3].heartbeat_age_s = 1.1  # its threads end at once
     world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
     world.ranks[0].die(6.2, TapeState.FAILED, "RuntimeError")
@@ -167,8 +166,7 @@ def test_verdict_waits_for_the_launcher(status: int | None, kind: VerdictKind) -
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 6.1, How.FAILED, "RuntimeError")
         world.ranks[rank].die(6.2, TapeState.FAILED, "RuntimeError")
-    watching = _Late(world, began_s=7.75)
-    watching.until(8.4)
+    watching = _Late(world, began_s=7.75).until(8.4)
     assert watching.verdicts == []
     if status is not None:
         for rank in world.ranks:
@@ -190,8 +188,7 @@ def test_crash_at_exit(is_asked: bool, ranks: list[tuple[int, ...]]) -> None:
     world, numbers = busy(5.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 5.1)
-    watching = Watching(world)
-    watching.until(6.0)
+    watching = Watching(world).until(6.0)
     world.ranks[2].is_seen_to_die(6.1, ABORT, TapeState.FINISHED)
     world.ranks[2].death = dataclasses.replace(world.ranks[2].death, outlives_request=is_asked)  # type: ignore[type-var]
     for rank in (0, 1, 3):

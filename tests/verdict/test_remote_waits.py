@@ -13,7 +13,7 @@ from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.remote_calls import CallView, WorkerView
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
-from tests.support.worlds.judging import verdicts
+from tests.support.worlds.judging import named, verdicts
 from tests.support.worlds.sentences import the_verdict
 
 ALL = group_of(0, 1, 2, description="default_pg")
@@ -127,8 +127,7 @@ def test_rank_that_serves_a_call_itself() -> None:
     world.ranks[2].enter(ALL, 2.0, thread=SERVING)
     own = call_at(1, 0, 0, True, SERVING)
     calls = {0: (call_at(1, 0, 1, False, MAIN), own), 1: (call_at(1, 0, 1, True, SERVING),)}
-    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
+    assert named(with_calls(world.snapshot(20.0), calls)) == (VerdictKind.ABSENT, (0,))
 
 
 def test_call_of_another_thread() -> None:

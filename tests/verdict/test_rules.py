@@ -23,8 +23,7 @@ def late_world(late: int = 2) -> FakeWorld:
 
 def test_late_rank_is_reported_without_rules() -> None:
     """The world of the tests below is a stall without their rules."""
-    watching = Watching(late_world())
-    watching.until(1 + THRESHOLD_S + 2)
+    watching = Watching(late_world()).until(1 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
@@ -34,8 +33,7 @@ def test_call_site_that_usually_takes_long() -> None:
     for rank in world.ranks[:3]:
         rank.tolerance_s = 30.0
         rank.enter(EVERYBODY, 1.0)
-    watching = Watching(world)
-    watching.until(30.9)
+    watching = Watching(world).until(30.9)
     assert watching.reported == []
     watching.until(33.0)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(3,)]
@@ -45,8 +43,7 @@ def test_expected_by_the_rank_that_is_late() -> None:
     """The late rank has announced to take until second 60; from then on the threshold counts."""
     world = late_world()
     world.ranks[2].expects_until_s = 60.0
-    watching = Watching(world)
-    watching.until(60.0)
+    watching = Watching(world).until(60.0)
     assert watching.reported == []
     watching.until(60.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
@@ -56,8 +53,7 @@ def test_ages_count_from_the_end_of_what_was_expected() -> None:
     """Whenever the expectation ends, the whole threshold must pass afterwards."""
     world = late_world()
     world.ranks[2].expects_until_s = 24.0
-    watching = Watching(world)
-    watching.until(24.0 + THRESHOLD_S - 0.5)
+    watching = Watching(world).until(24.0 + THRESHOLD_S - 0.5)
     assert watching.reported == []
     watching.until(24.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
@@ -68,8 +64,7 @@ def test_expected_by_all_that_wait() -> None:
     world = late_world()
     for rank in (0, 1, 3):
         world.ranks[rank].expects_until_s = 1e6
-    watching = Watching(world)
-    watching.until(100.0)
+    watching = Watching(world).until(100.0)
     assert watching.reported == []
     world.ranks[3].expects_until_s = 0.0
     watching.until(100.0 + THRESHOLD_S + 2)
@@ -81,8 +76,7 @@ def test_stopped_under_a_debugger_is_expected() -> None:
     world = late_world()
     world.ranks[2].expects_until_s = 1e6
     world.ranks[2].stopped = "t"
-    watching = Watching(world)
-    watching.until(60.0)
+    watching = Watching(world).until(60.0)
     assert watching.reported == []
 
 
@@ -90,8 +84,7 @@ def test_death_is_never_expected() -> None:
     """A rank that dies while it is expected to take long is reported at once."""
     world = late_world()
     world.ranks[2].expects_until_s = 1e6
-    watching = Watching(world)
-    watching.until(5.0)
+    watching = Watching(world).until(5.0)
     world.ranks[2].die(5.0)
     watching.until(7.0)
     assert [event.verdict.kind for _, event in watching.verdicts] == [VerdictKind.DEAD]
@@ -100,8 +93,7 @@ def test_death_is_never_expected() -> None:
 @pytest.mark.parametrize("pattern", ["all_reduce", "all_*", "default_pg", "evaluation", "train.py:*"])
 def test_what_is_to_be_left_alone(pattern: str) -> None:
     """By the operation's name, its group, its label or its call site."""
-    watching = Watching(late_world(), ignored=["something_else", pattern])
-    watching.until(100.0)
+    watching = Watching(late_world(), ignored=["something_else", pattern]).until(100.0)
     assert watching.reported == []
 
 
@@ -111,15 +103,13 @@ def test_function_of_a_package_is_ignored() -> None:
     for pattern, is_ignored in (("torchmetrics.*", True), ("torchvision.*", False)):
         world = FakeWorld(2)
         world.ranks[0].enter(group_of(0, 1), 1.0, frames=(site,))
-        watching = Watching(world, ignored=[pattern])
-        watching.until(1 + THRESHOLD_S + 2)
+        watching = Watching(world, ignored=[pattern]).until(1 + THRESHOLD_S + 2)
         assert (watching.reported == []) is is_ignored
 
 
 def test_patterns_that_fit_nothing_change_nothing() -> None:
     """A pattern must fit the whole of a name."""
-    watching = Watching(late_world(), ignored=["reduce", "train.py"])
-    watching.until(1 + THRESHOLD_S + 2)
+    watching = Watching(late_world(), ignored=["reduce", "train.py"]).until(1 + THRESHOLD_S + 2)
     assert len(watching.verdicts) == 1
 
 

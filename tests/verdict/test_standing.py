@@ -28,8 +28,7 @@ def _by_signal(rank: FakeRank, at_s: float) -> None:
 def hung() -> tuple[FakeWorld, dict[int, int], Watching]:
     """Rank 2 is late for 12 s, and that was reported."""
     world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(17.0)
+    watching = Watching(world).until(17.0)
     ((_, given),) = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
     return world, numbers, watching
@@ -83,8 +82,7 @@ def test_named_rank_is_killed() -> None:
 def test_ended_while_stacks_are_awaited() -> None:
     """The verdict was about to be given when a waiting rank died: it is given unchanged."""
     world, _ = stalled()
-    watching = Watching(world, answers_after_s=None)
-    watching.until(15.5)
+    watching = Watching(world, answers_after_s=None).until(15.5)
     assert watching.verdicts == []
     world.ranks[0].is_seen_to_die(15.6, TERM)
     watching.until(17.0)

@@ -69,8 +69,7 @@ def test_cause_of_a_stall_is_not_reported_twice() -> None:
     world = FakeWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
-    watching = Watching(world)
-    watching.until(THRESHOLD_S + 20)
+    watching = Watching(world).until(THRESHOLD_S + 20)
     assert len(watching.verdicts) >= 1
     assert findings(watching) == []
 
@@ -101,8 +100,7 @@ def test_dense_traffic_is_compared_by_windows() -> None:
     world, odd = FakeWorld(2), 3 * LENGTH + 7
     for sequence in range(1, 5 * LENGTH):
         run_through(world, sequence / 1000, odd=1 if sequence == odd else -1, reduce_op="max")
-    watching = Watching(world)
-    watching.until(REPORTED_AFTER_S + 5)
+    watching = Watching(world).until(REPORTED_AFTER_S + 5)
     [found] = findings(watching)
     assert (found.mismatch.field, found.mismatch.operation_id.sequence) == (Field.REDUCE_OP, odd)
 
@@ -198,8 +196,7 @@ def test_reader_that_leaves_while_ranks_live() -> None:
     stuck = FakeWorld(4)
     for rank in stuck.ranks:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
-    watching = Watching(stuck)
-    watching.until(2.0)
+    watching = Watching(stuck).until(2.0)
     assert watching.detector.process([stuck.snapshot(2.1)], is_last=True) == []
 
 
@@ -223,8 +220,7 @@ def test_windows_of_different_length_are_compared_as_far_as_they_go(odd: int, ex
             is_odd = (rank.rank, sequence) == (1, odd)
             rank.end(rank.enter(EVERYBODY, sequence / 1000, reduce_op="max" if is_odd else "sum"), sequence / 1000)
     ending(world, 1.0)
-    watching = Watching(world)
-    watching.until(5.0)
+    watching = Watching(world).until(5.0)
     assert [found.mismatch.operation_id.sequence for found in findings(watching)] == expected
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.calls import OperationId
 from otel_torchdist.world.model import WorldSnapshot
@@ -24,3 +24,9 @@ def the_verdict(world: WorldSnapshot) -> Verdict:
     assert first is not None
     assert all(other is not None and first.agrees_with(other) for other in found)
     return first
+
+
+def named(world: WorldSnapshot) -> tuple[VerdictKind, tuple[int, ...]]:
+    """The kind of the only verdict, and the ranks that it names."""
+    verdict = the_verdict(world)
+    return verdict.kind, verdict.ranks

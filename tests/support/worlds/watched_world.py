@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, StacksWanted, VerdictGiven
@@ -12,6 +13,9 @@ from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.support.worlds.fake_world import FIRST_NONCE, SECOND, START_NS, FakeWorld, group_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 THRESHOLD_S = 10.0
@@ -60,11 +64,12 @@ class Watching:
         self.events += [(self.now_s, event) for event in found]
         return found
 
-    def until(self, then_s: float) -> None:
-        """Poll as often as the detector asks."""
+    def until(self, then_s: float) -> Self:
+        """Poll as often as the detector asks; returns itself."""
         while self.now_s < then_s:
             self.now_s = min(self.now_s + self.detector.next_check_s, then_s)
             self.poll()
+        return self
 
     def snapshot(self) -> WorldSnapshot:
         """The world now, with the stacks that ranks have written."""

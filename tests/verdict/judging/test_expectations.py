@@ -13,8 +13,7 @@ def test_expectation_excuses_no_other_rank_at_the_same_place() -> None:
     world.meet(THREE, 0.1)
     world.ranks[1].enter(THREE, 1.0, "barrier")
     world.ranks[0].expects_until_s = 1e6
-    watching = Watching(world)
-    watching.until(20.0)
+    watching = Watching(world).until(20.0)
     assert [(event.verdict.kind, event.verdict.ranks) for _, event in watching.verdicts] == [(VerdictKind.ABSENT, (2,))]
 
 
@@ -25,8 +24,7 @@ def test_expectation_does_not_hide_a_frozen_rank() -> None:
     world.ranks[0].expects_until_s = 1e6
     world.ranks[0].stopped = "t"
     world.ranks[2].stopped = "T"
-    watching = Watching(world)
-    watching.until(20.0)
+    watching = Watching(world).until(20.0)
     assert {(event.verdict.kind, event.verdict.ranks) for _, event in watching.verdicts} == {(VerdictKind.FROZEN, (2,))}
 
 
@@ -36,6 +34,5 @@ def test_expectation_does_not_hide_another_stall() -> None:
     world.ranks[0].enter(group_of(0, 1), 1.0)
     world.ranks[2].enter(group_of(2, 3), 2.0)
     world.ranks[1].expects_until_s = 1e6
-    watching = Watching(world)
-    watching.until(20.0)
+    watching = Watching(world).until(20.0)
     assert {event.verdict.ranks for _, event in watching.verdicts} == {(3,)}

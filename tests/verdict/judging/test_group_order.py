@@ -6,6 +6,7 @@ from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import group_of
 from tests.support.worlds.group_order import members_only, other_order
+from tests.support.worlds.judging import named
 from tests.support.worlds.sentences import the_verdict
 
 
@@ -32,8 +33,7 @@ def test_group_that_works_is_not_blamed() -> None:
     for rank in (0, 3):
         world.ranks[rank].end(world.ranks[rank].enter(groups[rank], 1.0), 1.1)
     world.ranks[0].enter(groups[0], 2.0)
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (3,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (3,))
 
 
 def test_rank_that_creates_groups_in_another_order_is_named() -> None:
@@ -63,8 +63,7 @@ def test_rank_that_does_not_come_to_the_first_operation() -> None:
     """A rank that is missing in a group's first operation is absent, whatever others call their groups."""
     world, groups = members_only()
     world.ranks[0].enter(groups[0], 1.0)
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (3,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (3,))
 
 
 def test_failed_first_operation() -> None:

@@ -256,8 +256,7 @@ def test_address_of_a_process_that_is_gone() -> None:
     """A rank that fails first, as nobody answers where the store says, is not left to look like the cause."""
     world = FakeWorld(3)
     numbers = launch(world, {rank: at("localhost:29500", size=3, has_store=True) for rank in range(3)})
-    watching = Watching(world)
-    watching.until(1.05)
+    watching = Watching(world).until(1.05)
     world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError", Blame.CONNECTION)
     world.ranks[2].is_seen_to_die(1.2, 1 << 8, TapeState.FAILED, "RuntimeError")
     for rank in (0, 1):

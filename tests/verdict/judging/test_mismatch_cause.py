@@ -5,7 +5,7 @@ from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import FakeWorld
-from tests.support.worlds.judging import the_verdict
+from tests.support.worlds.judging import named, the_verdict
 from tests.support.worlds.watched_world import EVERYBODY, Watching
 
 
@@ -38,16 +38,14 @@ def test_absent_rank_is_named_and_not_an_old_mismatch() -> None:
     """Rank 1 does not arrive; rank 3's long-standing different calls have ended on all ranks."""
     world = metric_world()
     wait_for(world, 1)
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (1,))
 
 
 def test_rank_of_an_old_mismatch_that_is_absent_itself() -> None:
     """Rank 3 has left nothing out: it is absent, and its metric has nothing to do with it."""
     world = metric_world()
     wait_for(world, 3)
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (3,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (3,))
 
 
 def test_death_is_not_explained_by_an_old_mismatch() -> None:
@@ -55,16 +53,14 @@ def test_death_is_not_explained_by_an_old_mismatch() -> None:
     world = metric_world()
     wait_for(world, 1)
     world.ranks[1].die(6.0)
-    verdict = the_verdict(world.snapshot(7.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (1,))
+    assert named(world.snapshot(7.0)) == (VerdictKind.DEAD, (1,))
 
 
 def test_old_mismatch_is_a_finding_beside_the_stall() -> None:
     """The stall and the mismatch are both reported, each for itself."""
     world = metric_world()
     wait_for(world, 1)
-    watching = Watching(world)
-    watching.until(30.0)
+    watching = Watching(world).until(30.0)
     assert {event.verdict.ranks for _, event in watching.verdicts} == {(1,)}
     [found] = [event.mismatch for _, event in watching.events if isinstance(event, MismatchFound)]
     assert (found.field, found.ranks) == (Field.DTYPE, (3,))
@@ -91,8 +87,7 @@ def test_mismatch_that_is_still_open_on_one_rank() -> None:
     for rank in (0, 1, 3):
         world.ranks[rank].end(calls[rank], 1.1)
     world.meet(EVERYBODY, 2.0)
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (3,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.MISMATCHED, (3,))
 
 
 def test_mismatch_that_raised_on_one_rank() -> None:
@@ -105,8 +100,7 @@ def test_mismatch_that_raised_on_one_rank() -> None:
         world.ranks[rank].end(calls[rank], 1.1)
     world.ranks[3].end(calls[3], 1.1, How.FAILED, "RuntimeError")
     wait_for(world, 3)
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (3,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.MISMATCHED, (3,))
 
 
 def test_rank_that_has_made_one_call_more() -> None:

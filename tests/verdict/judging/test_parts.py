@@ -12,6 +12,7 @@ from otel_torchdist.verdict.judging.judge import Judge, find_cause
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.calls import GroupView
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.judging import named
 from tests.support.worlds.sentences import spoken, the_verdict
 
 ROW = 16
@@ -58,8 +59,7 @@ def test_while_it_hangs(world: FakeWorld, group: GroupView) -> None:
 def test_at_once(world: FakeWorld, group: GroupView) -> None:
     """It is certain as soon as both ranks of a pair have entered: no other has to come."""
     exchange(world, group, odd=1, to=2, absent=(0, 3))
-    verdict = the_verdict(world.snapshot(10.5))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (1, 2))
+    assert named(world.snapshot(10.5)) == (VerdictKind.MISMATCHED, (1, 2))
 
 
 def test_ranks_of_a_group() -> None:

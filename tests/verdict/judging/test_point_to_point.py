@@ -11,6 +11,7 @@ from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.judging import named
 from tests.support.worlds.sentences import EVERYBODY, operation_id_of, the_verdict
 
 P2P = Flag.POINT_TO_POINT
@@ -99,8 +100,7 @@ def test_receive_whose_sender_has_ended() -> None:
     world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 1.0, "recv", flags=P2P, peer=1)
     world.ranks[1].die(2.0, TapeState.FINISHED)
-    verdict = the_verdict(world.snapshot(15.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
+    assert named(world.snapshot(15.0)) == (VerdictKind.UNMATCHED, (1,))
 
 
 def test_two_receives_from_each_other() -> None:
@@ -186,5 +186,4 @@ def test_send_to_another_rank_than_before() -> None:
     world.ranks[1].enter(EVERYBODY, 4.0, "send", flags=P2P, peer=2, frames=(STAGE,))
     world.ranks[3].enter(EVERYBODY, 4.0, "recv", flags=P2P, peer=1)
     world.ranks[2].enter(pair, 4.0)
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.UNMATCHED, (1,))

@@ -13,7 +13,7 @@ from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.occupations import Engagement
 from otel_torchdist.world.shared_groups import SharedGroup
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
-from tests.support.worlds.judging import verdicts
+from tests.support.worlds.judging import named, verdicts
 from tests.support.worlds.sentences import the_verdict
 
 PAIR = group_of(0, 1, description="default_pg")
@@ -78,8 +78,7 @@ def test_with_buckets_of_ddp() -> None:
     call_from_metrics(world.ranks[0], 1.1)
     call_from_metrics(world.ranks[1], 1.0)
     call_from_main(world.ranks[1], 1.1, is_ddp=True)
-    verdict = the_verdict(world.snapshot(20.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.SHARED_GROUP, ())
+    assert named(world.snapshot(20.0)) == (VerdictKind.SHARED_GROUP, ())
 
 
 def test_calls_that_look_the_same() -> None:

@@ -12,7 +12,7 @@ from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.judging import verdicts
+from tests.support.worlds.judging import named, verdicts
 from tests.support.worlds.sentences import the_verdict
 
 DEFAULT, SAVERS = group_of(0, 1, description="default_pg"), group_of(0, 1, nth=1, description="savers")
@@ -80,8 +80,7 @@ def test_saver_that_is_yet_to_be_started() -> None:
     world = saver_world()
     world.ranks[0].write_stacks(19.0, main_stack(JOIN, line("main")), saver_stack(line("save")))
     world.ranks[1].write_stacks(19.0, main_stack(line("main")))
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
+    assert named(world.snapshot(25.0)) == (VerdictKind.CIRCULAR, (0, 1))
 
 
 def test_main_thread_that_is_busy() -> None:
@@ -124,8 +123,7 @@ def test_lock_at_a_line_of_the_program(is_locked: bool | None) -> None:
     waiting = dataclasses.replace(main_stack(line("publish", 33)), is_locked=is_locked)
     world.ranks[0].write_stacks(19.0, waiting, saver_stack(line("save")))
     world.ranks[1].write_stacks(19.0, main_stack(line("main")), saver_stack(line("write_shard", 5)))
-    verdict = the_verdict(world.snapshot(25.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    assert named(world.snapshot(25.0)) == (VerdictKind.ABSENT, (1,))
 
 
 def test_locks_on_both_ranks() -> None:

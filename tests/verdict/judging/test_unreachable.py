@@ -12,7 +12,7 @@ from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.detector_with_peers import LOCAL, Accompanied, with_others
 from tests.support.worlds.fake_world import FakeWorld, group_of
-from tests.support.worlds.judging import the_verdict
+from tests.support.worlds.judging import named, the_verdict
 from tests.support.worlds.watched_world import stalled
 
 
@@ -44,8 +44,7 @@ def test_rank_that_is_seen_to_be_dead_is_blamed_first() -> None:
     """A visible rank that has died is named too."""
     world, _ = stalled()
     world.ranks[2].die(6.0)
-    verdict = the_verdict(cut_off(world, (0, 1, 2), beta=3))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert named(cut_off(world, (0, 1, 2), beta=3)) == (VerdictKind.DEAD, (2,))
 
 
 def test_silent_is_not_unreachable() -> None:
@@ -70,8 +69,7 @@ def test_reach_that_comes_back_changes_the_verdict() -> None:
     """Unreachable comes first; when the other agent answers again the late rank is reported."""
     world, _ = stalled()
     away = {2: "beta", 3: "beta"}
-    lost = Accompanied(world, lambda seen: Leads(dataclasses.replace(seen, unreachable=away)), only=LOCAL)
-    lost.until(17.0)
+    lost = Accompanied(world, lambda seen: Leads(dataclasses.replace(seen, unreachable=away)), only=LOCAL).until(17.0)
     lost.peer_agents.role = with_others(world)
     lost.until(20.0)
     assert [(event.occasion, event.verdict.kind, event.verdict.ranks) for _, event in lost.verdicts] == [

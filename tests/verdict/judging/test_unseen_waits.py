@@ -11,6 +11,7 @@ from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.occupations import Engagement
 from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.judging import named
 from tests.support.worlds.sentences import the_verdict
 
 MAIN = 100
@@ -62,8 +63,7 @@ def test_stack_in_the_engine() -> None:
     world = ddp_world()
     for rank in (0, 1):
         world.ranks[rank].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (ENGINE, BACKWARD)))
-    verdict = the_verdict(world.snapshot(20.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
+    assert named(world.snapshot(20.0)) == (VerdictKind.CIRCULAR, (0, 1, 2))
 
 
 def test_hook_that_does_not_return() -> None:
@@ -121,8 +121,7 @@ def test_backward_does_not_wait_for_what_was_issued_before() -> None:
     """An operation in flight since before `backward` is not what that waits for."""
     world = prefetching_world()
     world.ranks[1].engage(Engagement.BACKWARD, 3.0)
-    verdict = the_verdict(world.snapshot(20.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    assert named(world.snapshot(20.0)) == (VerdictKind.ABSENT, (1,))
 
 
 @pytest.mark.parametrize("engagement", [Engagement.FUTURE, Engagement.OPTIMIZER_STEP])
@@ -136,13 +135,11 @@ def test_waits_after_the_call(engagement: Engagement) -> None:
         world.ranks[1].begin_on_device(number, 2.0)
     world.ranks[1].engage(engagement, 3.0)
     world.ranks[1].write_stacks(19.0, ThreadStack(MAIN, "MainThread", (OPTIMIZER, LOADING)))
-    verdict = the_verdict(world.snapshot(20.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
+    assert named(world.snapshot(20.0)) == (VerdictKind.CIRCULAR, (0, 1))
 
 
 def test_other_threads_of_a_rank_do_not_wait_for_it() -> None:
     """The backward pass of one thread waits for nothing that another one has issued."""
     world = prefetching_world()
     world.ranks[1].engage(Engagement.BACKWARD, 1.0, thread=MAIN + 1)
-    verdict = the_verdict(world.snapshot(20.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    assert named(world.snapshot(20.0)) == (VerdictKind.ABSENT, (1,))

@@ -87,8 +87,7 @@ def test_a_thread_that_has_nothing_to_do_with_it() -> None:
         if rank.rank != 2:
             rank.checkpoints = RankCheckpoints()
     assert said(world).startswith("rank 2 has not entered gather")
-    watching = Watching(world)
-    watching.until(1.2 + THRESHOLD_S + 2)
+    watching = Watching(world).until(1.2 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
@@ -123,8 +122,7 @@ def test_dead() -> None:
 def test_patience() -> None:
     """A stage that usually takes 12 s is reported only after five times as long, and a threshold more."""
     world = saving(usual_s=12.0)
-    watching = Watching(world)
-    watching.until(1.0 + PATIENCE * 12.0)
+    watching = Watching(world).until(1.0 + PATIENCE * 12.0)
     assert watching.reported == []
     watching.until(1.0 + PATIENCE * 12.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
@@ -132,8 +130,7 @@ def test_patience() -> None:
 
 def test_the_first_save() -> None:
     """Without a habit the threshold counts as ever."""
-    watching = Watching(saving())
-    watching.until(1.2 + THRESHOLD_S + 2)
+    watching = Watching(saving()).until(1.2 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
@@ -143,8 +140,7 @@ def test_patience_with_a_process_that_does_not_run(state: str, is_reported: bool
     world = saving(usual_s=60.0)
     world.ranks[2].stopped = state
     world.ranks[2].stopped_since_s = 2.0
-    watching = Watching(world)
-    watching.until(1.2 + THRESHOLD_S + 4)
+    watching = Watching(world).until(1.2 + THRESHOLD_S + 4)
     assert [event.verdict.kind for _, event in watching.verdicts] == [VerdictKind.FROZEN] * is_reported
 
 

@@ -36,13 +36,14 @@ def enqueue(
     out: Iterable[int] = (),
     out_s: float = OUT_S,
     how: How = How.WATCHDOG,
-    **details: int,
+    message_bytes: int = 64,
 ) -> Step:
     """Ranks enqueue an operation on their devices, which reach it at `begun_s` or never; some come out of it."""
 
     def step(world: FakeWorld) -> None:
         for rank in ranks:
-            number = world.ranks[rank].enter(group, 0.1, name, flags=Flag.ON_DEVICE, blocking=False, **details)
+            fake = world.ranks[rank]
+            number = fake.enter(group, 0.1, name, flags=Flag.ON_DEVICE, blocking=False, message_bytes=message_bytes)
             if begun_s is not None:
                 world.ranks[rank].begin_on_device(number, begun_s)
             if rank in {*out}:
@@ -51,14 +52,23 @@ def enqueue(
     return step
 
 
-def devices(name: str = "all_reduce", still_in: Iterable[int] = (3,), out_s: float = OUT_S, **more: object) -> Step:
+def devices(
+    name: str = "all_reduce",
+    still_in: Iterable[int] = (3,),
+    out_s: float = OUT_S,
+    how: How = How.WATCHDOG,
+    message_bytes: int = 64,
+) -> Step:
     """All ranks enqueue an operation; all come out of it but some."""
-    return enqueue(ALL, name, out={*ALL} - {*still_in}, out_s=out_s, **more)  # type: ignore[arg-type]
+    return enqueue(ALL, name, out={*ALL} - {*still_in}, out_s=out_s, how=how, message_bytes=message_bytes)
 
 
-def go_on(name: str = "all_reduce", **details: int) -> tuple[Step, Step]:
+def go_on(name: str = "all_reduce", message_bytes: int = 64) -> tuple[Step, Step]:
     """All ranks enqueue another operation; ranks 0 and 1 come out of it, and the others' devices do not reach it."""
-    return enqueue((0, 1), name, begun_s=0.6, out=(0, 1), **details), enqueue((2, 3), name, begun_s=None, **details)
+    return (
+        enqueue((0, 1), name, begun_s=0.6, out=(0, 1), message_bytes=message_bytes),
+        enqueue((2, 3), name, begun_s=None, message_bytes=message_bytes),
+    )
 
 
 def hosts(blocking: Iterable[int] = (), called: Iterable[int] = ()) -> tuple[Step, ...]:
