@@ -39,7 +39,13 @@ def test_reasons(settings: dict[str, str], said: list[str]) -> None:
 def test_commands_report_it(command: list[str], tmp_path: Path) -> None:
     """Both commands list them under their message, with the same exit code."""
     name, *options = command
-    environ = {**ENABLED, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true"}
-    answer = ask(tmp_path / "none", *options, command=name, **environ)
+    answer = ask(
+        tmp_path / "none",
+        *options,
+        command=name,
+        OTEL_PYTHON_TORCHDIST_ENABLED="true",
+        OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK="true",
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
     assert answer.code == 2
     assert "\n  TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading otel_torchdist" in answer.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ MS = 1_000_000
 
 def dump(lasted_ms: Sequence[float | None], ranks: int = 3) -> Document:
     """A dump of NCCL's recorder: an all_reduce of 1 MiB every 10 ms; one that did not end has no duration."""
-    mebibyte = {"input_sizes": [[1 << 18]], "output_sizes": [[1 << 18]]}
+    mebibyte: dict[str, Any] = {"input_sizes": [[1 << 18]], "output_sizes": [[1 << 18]]}
     mebibyte |= {"frames": [{"name": "train", "filename": "/home/ada/train.py", "line": 42}]}
     calls = [
         call(place, state="started", at_s=place / 100, **mebibyte)
