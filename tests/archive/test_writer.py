@@ -111,7 +111,7 @@ def test_full_disk(tmp_path: Path) -> None:
     ]
     assert 0 < found["dropped_while_full"] <= found["dropped"]
     assert (found["archived"] + found["dropped"], found["twice"], found["newest"]) == (44_000, 0, 44_000)
-    assert found["slowest_s"] < 0.5
+    assert found["slowest_s"] < 5, "the caller does not wait for room"
 
 
 def test_directory_that_is_a_file(tmp_path: Path, names: NamesReader, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Row, Statistics
+from otel_torchdist.tape.ends import EXACT
 from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName, SignatureName
 from otel_torchdist.tape.records.operations import Operation
@@ -24,7 +25,7 @@ from tests.support.worlds.fake_world import group_of
 GROUPS = (group_of(0, 1, 2), group_of(0, 2), group_of(1, 2, nth=1))
 SITES = (CallSiteName("step", "/home/ada/train.py", 10), CallSiteName("save", "/home/ada/train.py", 20), None)
 SIGNATURE = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
-ENDS = (How.CALL, How.CALL, How.WAIT, How.POLL, How.FAILED, None)
+ENDS = (How.CALL, How.WAIT, How.CALLBACK, How.POLL, How.FAILED, None)
 
 
 @st.composite
@@ -156,7 +157,7 @@ def check(row: Row, meetings: list[list[OperationView]], times: int, factor: Fra
     for views in meetings:
         last_ns = max(view.record.entered_ns for view in views)
         for record in (view.record for view in views):
-            if record.how not in (How.CALL, How.WAIT) or record.completed_ns is None:
+            if record.how not in EXACT or record.completed_ns is None:
                 continue
             transfer_ns = max(record.completed_ns - max(last_ns, record.entered_ns), 0)
             waited += record.completed_ns - record.entered_ns - transfer_ns

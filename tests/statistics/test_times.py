@@ -10,6 +10,7 @@ import pytest
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Latecomer
+from otel_torchdist.tape.ends import EXACT
 from otel_torchdist.tape.layout import Flag, How, Phase, Word
 from tests.statistics.histories import MIB, MS, Ranks, only_row
 
@@ -80,14 +81,15 @@ def test_chosen_ranks(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_ends_that_are_not_known_well(ranks_of: Callable[..., Ranks]) -> None:
-    """What a poll or a watchdog saw end, what was dropped, failed or is open: counted, never timed."""
+    """Whatever is known of a call's end, the call is counted; it is timed only if that is exact."""
     ranks = ranks_of(1)
-    for how in (How.POLL, How.WATCHDOG, How.ABANDONED, How.UNTRACKED, How.FAILED, How.CALL):
+    for how in How:
         ranks.call(0, 0, 10, how=how)
     ranks.call(0, 0)
     [row] = statistics_of(ranks.histories()).rows
-    assert (row.calls, row.timed, row.not_timed, row.failed, row.open) == (7, 1, 4, 1, 1)
-    assert row.time_ns == 10 * MS
+    others = len(How) - len(EXACT) - 1
+    assert (row.calls, row.timed, row.not_timed, row.failed, row.open) == (len(How) + 1, len(EXACT), others, 1, 1)
+    assert row.time_ns == len(EXACT) * 10 * MS
 
 
 def test_broadcast(ranks_of: Callable[..., Ranks]) -> None:
