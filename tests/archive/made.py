@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from otel_torchdist.archive.model import Moment, Origin, Segment
-from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind, TapeState
+from otel_torchdist.tape.layout import Flag, How, Phase, TapeState
 from otel_torchdist.tape.names.model import CallSiteName, GroupName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import Splits
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, TRAIN, WALL_OFFSET_NS, signature
+from tests.support.tapes.made_records import made_operation
 
 GROUP = GroupName("0", "mesh_dp", (0, 1), 0, "gloo", True)
 NAMES = (GROUP, signature("all_reduce"), TRAIN, "DDP", "RuntimeError", CallSiteName("save", "/home/ada/save.py", 7))
@@ -45,15 +46,26 @@ def operations(first: int, count: int, seed: int = 0) -> list[Operation]:
         at += chance.randrange(1_000_000)
         took = chance.randrange(100_000, 9_000_000)
         is_async = chance.random() < 0.5
+        ended = {"returned_ns": at + 9_000, "wait_entered_ns": at + took // 2, "wait_returned_ns": at + took}
         found.append(
-            Operation(
-                number, RecordKind.OPERATION, at, number // 40, number, chance.choice((4096, 1 << 20)), 1, 2, 3,
-                4 if is_async else 0, -1, 0, 77, Flag.ASYNC if is_async else Flag(0), at + 9_000 if is_async else None,
-                at + took // 2 if is_async else None, at + took if is_async else None, None, at + took,
-                How.WAIT if is_async else How.CALL, phase=Phase(number % 3),
+            made_operation(
+                number,
+                at,
+                number,
+                step=number // 40,
+                message_bytes=chance.choice((4096, 1 << 20)),
+                signature=2,
+                call_site=3,
+                label=4 if is_async else 0,
+                thread=77,
+                flags=Flag.ASYNC if is_async else Flag(0),
+                completed_ns=at + took,
+                how=How.WAIT if is_async else How.CALL,
+                phase=Phase(number % 3),
                 splits=Splits(tuple(range(number % 5)), number, 2 * number) if number % 7 == 0 else None,
+                **(ended if is_async else {}),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -11,8 +11,9 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
-from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.tape.records.operations import StepMark
+from otel_torchdist.world.calls import Channel, GroupView, OperationView
+from tests.support.tapes.made_records import made_operation, made_view
 
 MS: Final = 1_000_000
 START_NS: Final = 1_000_000_000_000
@@ -153,35 +154,19 @@ class Job:
         self._counts[rank, channel] += 1
         sequence = self._counts[rank, channel]
         entered_ns = self._shown(rank, begin_ns)
-        record = Operation(
-            number=len(self._operations[rank]) + 1,
-            kind=RecordKind.OPERATION,
-            entered_ns=entered_ns,
+        record = made_operation(
+            len(self._operations[rank]) + 1,
+            entered_ns,
+            sequence,
             step=self.step,
-            sequence=sequence,
             message_bytes=4 * math.prod(shape),
-            group=1,
-            signature=1,
             call_site=line,
-            label=0,
             peer=peer,
-            tag=0,
             thread=thread,
             flags=Flag(flags),
             returned_ns=entered_ns + 1_000 if flags & Flag.ASYNC else None,
             completed_ns=None if end_ns is None else self._shown(rank, end_ns),
             how=None if end_ns is None else How.CALL,
         )
-        self._operations[rank].append(
-            OperationView(
-                record=record,
-                name=operation,
-                operation_id=OperationId(channel, sequence),
-                group=group,
-                signature=SignatureName(operation, "sum", (shape,), ("float32",), "cpu", 1) if shape else None,
-                call_site=site(line),
-                label="",
-                failure="",
-                waiting_since_ns=None,
-            )
-        )
+        signature = SignatureName(operation, "sum", (shape,), ("float32",), "cpu", 1) if shape else None
+        self._operations[rank].append(made_view(record, operation, channel, group, signature, site(line)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names.model import CallSiteName
-from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView
+from tests.support.tapes.made_records import made_operation, made_view
 from tests.support.worlds.fake_world import START_NS
 
 
@@ -26,12 +26,14 @@ def history_of(view: RankView, groups: Mapping[str, GroupView], world_size: int)
 def _ended(channel: Channel, arrival: Arrival, group: GroupView, number: int) -> OperationView:
     assert arrival.signature is not None
     entered_ns = START_NS - 1_000_000 + 10 * number
-    record = Operation(
-        number, RecordKind.OPERATION, entered_ns, 0, arrival.sequence, 64, 1, 1, 1, 0, arrival.root, 0, 100, Flag(0),
-        completed_ns=entered_ns + 1, how=How.CALL,
-    )  # fmt: skip
-    site = CallSiteName("train", "/home/user/train.py", 42)
-    operation_id = OperationId(channel, arrival.sequence)
-    return OperationView(
-        record, arrival.signature.operation, operation_id, group, arrival.signature, site, "", "", None
+    record = made_operation(
+        number,
+        entered_ns,
+        arrival.sequence,
+        message_bytes=64,
+        peer=arrival.root,
+        completed_ns=entered_ns + 1,
+        how=How.CALL,
     )
+    site = CallSiteName("train", "/home/user/train.py", 42)
+    return made_view(record, arrival.signature.operation, channel, group, arrival.signature, site)

@@ -16,10 +16,10 @@ from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Row, Statistics
 from otel_torchdist.tape.ends import EXACT
-from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
+from otel_torchdist.tape.layout import How, Phase, RecordKind
 from otel_torchdist.tape.names.model import CallSiteName, SignatureName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Channel, OperationId, OperationView
+from otel_torchdist.world.calls import Channel, OperationView
+from tests.support.tapes.made_records import made_operation, made_view
 from tests.support.worlds.fake_world import group_of
 
 GROUPS = (group_of(0, 1, 2), group_of(0, 2), group_of(1, 2, nth=1))
@@ -61,29 +61,17 @@ def history_of_calls(rank: int, calls: list[tuple], site: CallSiteName | None) -
     for number, (group, name, size, after_ns, lasts_ns, how) in enumerate(calls, 1):
         now_ns += after_ns
         sequence = next(sequences[group.key])
-        record = Operation(
-            number=number,
-            kind=RecordKind.OPERATION,
-            entered_ns=now_ns,
-            step=0,
-            sequence=sequence,
+        record = made_operation(
+            number,
+            now_ns,
+            sequence,
             message_bytes=size,
-            group=1,
-            signature=1,
-            call_site=1,
-            label=0,
             peer=min(group.members) if name == "broadcast" else -1,
-            tag=0,
-            thread=1,
-            flags=Flag(0),
             completed_ns=None if how is None else now_ns + lasts_ns,
             how=how,
             phase=list(Phase)[number % len(Phase)],
         )
-        channel = Channel(RecordKind.OPERATION, group.key)
-        views.append(
-            OperationView(record, name, OperationId(channel, sequence), group, SIGNATURE, site, "", "", None, 0)
-        )
+        views.append(made_view(record, name, Channel(RecordKind.OPERATION, group.key), group, SIGNATURE, site))
         now_ns += lasts_ns // 2
     return RankHistory(rank, 3, "node-1", 0, tuple(views), 0, "clock")
 

@@ -9,13 +9,14 @@ from otel_torchdist.cli.watch.passive import RateMeter, Rates
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.operations import Operation, StepMark
+from tests.support.tapes.made_records import made_operation
 
 SECOND = 1_000_000_000
 
 
 def operation(entered_s: float, flags: int = 0, kind: RecordKind = RecordKind.OPERATION) -> Operation:
     """An operation with few details."""
-    return Operation(1, kind, round(entered_s * SECOND), 0, 1, 0, 0, 0, 0, 0, -1, 0, 1, Flag(flags))
+    return made_operation(1, round(entered_s * SECOND), kind=kind, flags=Flag(flags))
 
 
 def test_rates_over_the_window() -> None:
