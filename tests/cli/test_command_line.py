@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,6 +16,24 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from tests.support.commands.asking import ask, ask_as_people_do
 from tests.support.commands.running import SCRIPT, environment, processes_of
 from tests.support.repository import REPOSITORY
+
+COMMANDS: Final = {
+    "demo": ("For a first look", [0, 3, 64, 69, 70, 73, 74, 129, 130, 141, 143]),
+    "watch": ("While a job runs on this node", [0, 2, 64, 70, 141]),
+    "diagnose": ("After a hang or a crash", [0, 1, 2, 64, 70, 130, 141]),
+    "profile": ("To see where one rank of a live job spends its time", [0, 2, 64, 70, 74, 130, 141]),
+    "stats": ("To see where communication time goes", [0, 2, 64, 70, 130, 141]),
+    "graph": ("To see how the ranks share the work", [0, 2, 64, 70, 130, 141]),
+    "critical-path": ("To see what determines how long a step takes", [0, 2, 64, 70, 130, 141]),
+    "advice": ("To see what is worth looking into", [0, 2, 64, 70, 130, 141]),
+    "report": ("To look instead of read", [0, 2, 64, 70, 73, 74, 130, 141]),
+    "import": ("With dumps of a flight recorder", [0, 2, 64, 70, 74, 75, 130, 141]),
+    "export": ("For other tools", [0, 2, 64, 69, 70, 73, 74, 130, 141]),
+    "reproduce": ("To report a hang", [0, 2, 4, 64, 70, 73, 141]),
+    "agent": ("Start an agent by hand", [0, 2, 64, 70]),
+    "build-native": ("Build the native library for the torch that is installed here", [0, 5, 64, 69, 70, 74, 130]),
+}
+"""In the order of use: when people come to need each, as `--help` has it, and its exit codes."""
 
 
 def test_version(base: Path) -> None:
@@ -27,22 +46,7 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
     """`--help` lists the commands as people come to need them, each with when that is."""
     answer = ask_as_people_do(base, "--help")
     found = re.findall(r"^│ ([\w-]+) +([A-Z][\w ]+)[:,]", answer.out, re.MULTILINE)
-    assert found == [
-        ("demo", "For a first look"),
-        ("watch", "While a job runs on this node"),
-        ("diagnose", "After a hang or a crash"),
-        ("profile", "To see where one rank of a live job spends its time"),
-        ("stats", "To see where communication time goes"),
-        ("graph", "To see how the ranks share the work"),
-        ("critical-path", "To see what determines how long a step takes"),
-        ("advice", "To see what is worth looking into"),
-        ("report", "To look instead of read"),
-        ("import", "With dumps of a flight recorder"),
-        ("export", "For other tools"),
-        ("reproduce", "To report a hang"),
-        ("agent", "Start an agent by hand"),
-        ("build-native", "Build the native library for the torch that is installed here"),
-    ]
+    assert found == [(name, when) for name, (when, _) in COMMANDS.items()]
 
 
 def test_only_the_command_in_use_is_imported(base: Path) -> None:
@@ -73,37 +77,19 @@ def test_exit_codes_are_documented() -> None:
     assert len(rows) == len(ExitCode.__members__)
 
 
-@pytest.mark.parametrize(
-    ("command", "codes"),
-    [
-        ("demo", [0, 3, 64, 69, 70, 73, 74, 129, 130, 141, 143]),
-        ("watch", [0, 2, 64, 70, 141]),
-        ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
-        ("profile", [0, 2, 64, 70, 74, 130, 141]),
-        ("stats", [0, 2, 64, 70, 130, 141]),
-        ("graph", [0, 2, 64, 70, 130, 141]),
-        ("critical-path", [0, 2, 64, 70, 130, 141]),
-        ("advice", [0, 2, 64, 70, 130, 141]),
-        ("report", [0, 2, 64, 70, 73, 74, 130, 141]),
-        ("import", [0, 2, 64, 70, 74, 75, 130, 141]),
-        ("export", [0, 2, 64, 69, 70, 73, 74, 130, 141]),
-        ("reproduce", [0, 2, 4, 64, 70, 73, 141]),
-        ("agent", [0, 2, 64, 70]),
-        ("build-native", [0, 5, 64, 69, 70, 74, 130]),
-    ],
-)
-def test_help_ends_with_exit_codes(base: Path, command: str, codes: list[int]) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_exit_codes(base: Path, command: str) -> None:
     """Each command's help ends with its exit codes, a line for each with its meaning."""
     listed = ask(base, "--help", command=command).out.partition("Exit codes:")[2]
-    assert re.findall(r"^ +• (\d+): [a-z]", listed, re.MULTILINE) == [str(code) for code in codes]
+    assert list(map(int, re.findall(r"^ +• (\d+): [a-z]", listed, re.MULTILINE))) == COMMANDS[command][1]
 
 
-@pytest.mark.parametrize("arguments", [("--list",), ("--list", "--json")])
+@pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "json"])
 def test_broken_pipe(base: Path, arguments: tuple[str, ...]) -> None:
     """When nothing reads the output any more, the exit code does not look like a finding: `diagnose | head`."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [str(SCRIPT), "diagnose", *arguments]
+    command = [str(SCRIPT), "diagnose", "--list", *arguments]
     done = subprocess.run(command, env=environment(base), stdout=writer, stderr=subprocess.PIPE, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -118,17 +104,7 @@ def test_no_colours_without_a_terminal(base: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        (
-            "otel-torchdist ",
-            {
-                *("advice", "agent", "build-native", "critical-path", "demo", "diagnose", "export", "graph", "import"),
-                *("profile", "report", "reproduce", "stats", "watch"),
-            },
-        ),
-        ("otel-torchdist agent --ru", {"--run-dir"}),
-    ],
+    ("typed", "offered"), [("otel-torchdist ", {*COMMANDS}), ("otel-torchdist agent --ru", {"--run-dir"})]
 )
 def test_completion(base: Path, typed: str, offered: set[str]) -> None:
     """The shell is offered the commands, and the options of each."""
