@@ -15,7 +15,7 @@ from typing import Final
 # The same on every architecture that runs torch.
 _PIDFD_SEND_SIGNAL: Final = 424
 _PIDFD_OPEN: Final = 434
-_PIDFD_THREAD: Final = os.O_EXCL
+PIDFD_THREAD: Final = os.O_EXCL
 """Refer to a thread; signals then go to that thread. Since Linux 6.9."""
 
 # `struct pidfd_info` as Linux 6.15 has it: mask, cgroup, pid, tgid, ppid, eight user and group ids, exit_code.
@@ -28,16 +28,21 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-def open_thread(pid: int, thread: int) -> tuple[int, int]:
+def open_thread(pid: int, thread: int, flag: int = PIDFD_THREAD) -> tuple[int, int]:
     """Open a pidfd of one thread, else of its process; returns it and the thread to which a signal goes.
 
     Before Linux 6.9 that is the main thread, unless another one unblocks its signals at that very moment.
+
+    Args:
+        pid: The process.
+        thread: Its thread.
+        flag: With which the kernel is asked for a thread.
 
     Raises:
         OSError: There is no such thread, or the kernel has no pidfd.
     """
     try:
-        return _open(thread, _PIDFD_THREAD), thread
+        return _open(thread, flag), thread
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

@@ -66,12 +66,13 @@ class AskedBySignal:
         return state is not None and state.is_idle(self.offer.signal)
 
 
-def ask_by_signal(tape: MappedTape, thread: int) -> AskedBySignal | None:
+def ask_by_signal(tape: MappedTape, thread: int, flag: int = pidfd.PIDFD_THREAD) -> AskedBySignal | None:
     """Ask for the stack of one thread of the process that writes a tape. Does not wait.
 
     Args:
         tape: The tape.
         thread: Native id; 0 for the main thread. Before Linux 6.9 it is always the main thread.
+        flag: See `pidfd.open_thread`.
 
     Returns:
         The request; None when no signal was sent, because it is not certain to be harmless.
@@ -80,7 +81,7 @@ def ask_by_signal(tape: MappedTape, thread: int) -> AskedBySignal | None:
     if not _is_in_reach(identity) or not _rests(tape):
         return None
     try:
-        target, thread = pidfd.open_thread(identity.pid, thread or identity.pid)
+        target, thread = pidfd.open_thread(identity.pid, thread or identity.pid, flag)
     except OSError:
         return None
     try:

@@ -15,7 +15,6 @@ import pytest
 
 from otel_torchdist.job.leftovers import find_leftovers
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape
@@ -28,9 +27,9 @@ Start = Callable[..., RankProcess]
 HOLD_LINE = inspect.getsourcelines(signalled_rank.hold)[1] + 2
 
 
-def stack_of(rank: RankProcess, thread: int) -> ThreadStack:
+def stack_of(rank: RankProcess, thread: int, **flag: int) -> ThreadStack:
     """The stack of a thread, obtained by signal."""
-    asked = ask_by_signal(rank.tape, thread)
+    asked = ask_by_signal(rank.tape, thread, **flag)
     assert asked is not None
     return until(asked.answer)
 
@@ -66,12 +65,11 @@ def test_stack_of_the_thread_that_is_meant(start: Start) -> None:
     assert functions[-3:] == ["hold_elsewhere", "main", "<module>"]
 
 
-def test_kernel_that_knows_no_threads(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_that_knows_no_threads(start: Start) -> None:
     """Before Linux 6.9 the signal is sent to the process, and the main thread's stack comes, whichever was meant."""
-    monkeypatch.setattr(pidfd, "_PIDFD_THREAD", 1 << 20)  # a flag that this kernel does not know
     rank = start()
     thread = int(rank.send("hold_elsewhere"))
-    stack = stack_of(rank, thread)
+    stack = stack_of(rank, thread, flag=1 << 20)  # which this kernel does not know
     assert stack.thread == rank.pid
     assert [frame.function for frame in stack.frames][-3:] == ["hold_elsewhere", "main", "<module>"]
 
