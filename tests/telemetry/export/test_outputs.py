@@ -28,13 +28,6 @@ from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 SPAN = FinishedSpan("step (rank 0)", 1, 2, None, 100, 200, {})
 
 
-@pytest.fixture(autouse=True)
-def keep_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings of another test or of the developer."""
-    for name in [name for name in os.environ if name.startswith("OTEL_EXPORTER") or name == "TRACEPARENT"]:
-        monkeypatch.delenv(name)
-
-
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
 def test_otlp_is_the_default_and_the_protocol_is_obeyed(
@@ -213,13 +206,12 @@ def test_a_process_that_exports_can_fork_in_peace(protocol: str) -> None:
         assert sorted(span.span_id for span in receiver.spans()) == list(range(1, 201))
 
 
-def test_unknown_errors_are_shown_unchanged() -> None:
-    """No hint is guessed, and no full stop is doubled."""
+def test_hints() -> None:
+    """Known signs have advice; otherwise no hint is guessed, and no full stop is doubled.
+
+    The real Collector's error messages are in the tests of the stack; these have the same form.
+    """
     assert with_hint("the moon is full.. ") == "the moon is full"
-
-
-def test_known_signs_have_advice() -> None:
-    """The real Collector's error messages are in the tests of the stack; these have the same form."""
     assert with_hint("failed: Connection refused.") == "failed: Connection refused (no process listens there)"
 
 

@@ -70,15 +70,11 @@ def node(tmp_path: Path) -> NodeMetrics:
     return metrics
 
 
-@pytest.mark.parametrize("names", ["", "none", " None ", "prometheus", "none,prometheus", ","])
-def test_nothing_to_push(build: Callable[..., MeterProvider | None], names: str) -> None:
+@pytest.mark.parametrize("names", [None, "", "none", " None ", "prometheus", "none,prometheus", ","])
+def test_nothing_to_push(build: Callable[..., MeterProvider | None], names: str | None) -> None:
     """Unset is not `otlp`: most endpoints for traces accept no metrics. Prometheus is served without a provider."""
-    assert build(OTEL_METRICS_EXPORTER=names) is None
-
-
-def test_unset(build: Callable[..., MeterProvider | None]) -> None:
-    """Without the variable there is no provider, even when an endpoint is set."""
-    assert build(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4317") is None
+    named = {} if names is None else {"OTEL_METRICS_EXPORTER": names}
+    assert build(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4317", **named) is None
 
 
 @pytest.mark.parametrize("name", ["nonsense", "otlp_proto_carrier_pigeon"])
