@@ -28,9 +28,9 @@ STRANGER = 12345
 """Another user."""
 
 
-def quiet_outputs(serves_metrics: bool = False) -> Outputs:
+def quiet_outputs(serves_metrics: bool = False, sink: MemorySink | None = None) -> Outputs:
     """Outputs that only keep spans in memory."""
-    return Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics)
+    return Outputs(sink or MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics)
 
 
 def give_away(directory: Path, user: int = STRANGER) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import resource
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist import semconv
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
@@ -22,6 +24,7 @@ from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import CHECKPOINT_NAME
 from tests.agent.conftest import JOB, give_away
+from tests.agent.own_agent import OwnAgent
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
@@ -184,29 +187,41 @@ def test_checkpoint_without_descriptors(
     assert checkpoint.load(base / JOB) == Checkpoint(done=frozenset({17}))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(("--run-dir", JOB), id="job"),
-        pytest.param(("--watch", "--keep", "1"), marks=pytest.mark.thorough, id="node"),
-    ],
-)
-def test_stall_is_reported(
-    begin: Callable[..., Ranks], start: Callable[..., Running], base: Path, options: tuple[str, ...]
+def test_job_directory_that_is_removed(
+    begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning names what may have removed it; a stall that begins later is still reported."""
+    """One warning names what may have removed it; a stall that begins later is still reported, and the end."""
+    caplog.set_level(logging.INFO, "otel_torchdist")
     ranks = begin(2)
     ranks.meet(1)
-    arguments = [base / JOB if option == JOB else option for option in options]
-    running = start("agent", *arguments, OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="500", OTEL_TRACES_EXPORTER="none")
-    running.wait_for("found ranks 0-1")
+    with contextlib.closing(OwnAgent(base / JOB, stall_timeout=0.5)) as own:
+        own.turn_until(lambda: "found ranks 0-1" in caplog.text)
+        shutil.rmtree(base / JOB)
+        own.turn_until(lambda: "RemoveIPC=yes" in caplog.text)
+        ranks.send(0, "enter 2")
+        own.turn_until(lambda: "stall: rank 1 has not entered all_reduce (sequence 2," in caplog.text)
+        assert caplog.text.count("RemoveIPC") == 1
+        ranks.close()
+        own.turn_until(lambda: own.shown(semconv.UP) == {0: 0, 1: 0})
+
+
+@pytest.mark.thorough
+def test_service_whose_job_directory_is_removed(
+    begin: Callable[..., Ranks], start: Callable[..., Running], base: Path
+) -> None:
+    """The same, for longer than a service keeps a job that is gone."""
+    ranks = begin(2)
+    ranks.meet(1)
+    service = start(
+        "agent", "--watch", "--keep", "1", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="500", OTEL_TRACES_EXPORTER="none"
+    )
+    service.wait_for("found ranks 0-1")
     shutil.rmtree(base / JOB)
-    running.wait_for("RemoveIPC=yes")
-    if "--watch" in options:
-        time.sleep(2.5)  # longer than the service keeps a job that is gone
+    service.wait_for("RemoveIPC=yes")
+    time.sleep(2.5)
     ranks.send(0, "enter 2")
-    running.wait_for(r"stall: rank 1 has not entered all_reduce \(sequence 2,")
-    assert running.out.count("RemoveIPC") == 1
-    assert "Traceback" not in running.out + running.err
+    service.wait_for(r"stall: rank 1 has not entered all_reduce \(sequence 2,")
+    assert service.out.count("RemoveIPC") == 1
+    assert "Traceback" not in service.out + service.err
     ranks.close()
-    running.wait_for("stopped reading" if "--watch" in options else "(is|are) dead|(has|have) ended", 10)
+    service.wait_for("stopped reading")
