@@ -48,6 +48,10 @@ class OwnAgent:
         series = METRICS[metric].read(self.agent.reader.metrics.snapshot())
         return {int(labels[METRICS[metric].labels.index(semconv.LABEL_RANK)]): value for labels, value in series}
 
+    def values(self, metric: str) -> list[float]:
+        """The values of all series of a metric."""
+        return [value for _, value in METRICS[metric].read(self.agent.reader.metrics.snapshot())]
+
     def exported(self, name: str) -> list[tuple[object, object]]:
         """Rank and sequence of all spans with this name, in order."""
         found = [span.attributes for span in self.sink.spans if span.name == name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -12,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.agent.agent import Agent
+from otel_torchdist.agent.node import NodeWatch
+from otel_torchdist.config import Config
 from otel_torchdist.job.directory import LOCK_NAME, tapes_in
-from tests.agent.conftest import JOB
+from otel_torchdist.job.leftovers import CHECKPOINT_NAME
+from tests.agent.conftest import JOB, give_away, quiet_outputs
 from tests.agent.training import page_of
 from tests.support.commands.running import SCRIPT, Running, environment
 from tests.support.ranks.job_ranks import Ranks
@@ -73,19 +78,20 @@ def test_directory_of_another_user(begin: Callable[..., Ranks], base: Path, mode
     ranks.meet(1)
 
 
-def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], start: Callable[..., Running], base: Path) -> None:
+def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], base: Path) -> None:
     """What a node's service writes into a user's directory belongs to that user: their own agent can resume from it."""
     ranks = begin(1)
-    for path in (base, *base.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    service = start("agent", "--watch", "--keep", "0")
-    until(lambda: "torchdist_up{" in page_of(base))
-    until((base / JOB / "agent.checkpoint").exists)
-    assert {path.name for path in (base / "prometheus").iterdir()} == {f"{JOB}.json"}
-    until(lambda: owners(base) == {NOBODY})  # a file is handed over before it gets its final name
-    ranks.exit()
-    service.wait_for("stopped reading ")
-    until(lambda: owners(base) == {NOBODY})
+    give_away(base, NOBODY)
+    config = dataclasses.replace(Config(), prometheus_port=0)
+    with contextlib.closing(Agent(config, lambda: quiet_outputs(serves_metrics=True))) as service:
+        watch = NodeWatch(service, base, 0.0)
+        watch.search()
+        until(lambda: service.turn() or (base / JOB / CHECKPOINT_NAME).exists())
+        assert {path.name for path in (base / "prometheus").iterdir()} == {f"{JOB}.json"}
+        assert owners(base) == {NOBODY}
+        ranks.exit()
+        until(lambda: service.turn() or watch.search() or not service.directories)
+        assert owners(base) == {NOBODY}
 
 
 @pytest.mark.thorough

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
-import urllib.request
+import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from otel_torchdist import semconv
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.processes.silent_ends import REAPED_S, TOGETHER_S, SilentEnds
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB
+from tests.agent.own_agent import OwnAgent
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
@@ -40,35 +43,22 @@ def tapes(base: Path) -> Iterator[Callable[[], list[TapeReader]]]:
         tape.close()
 
 
-def scrape(base: Path) -> str:
-    """The agent's page of metrics."""
-    [target] = json.loads((base / "prometheus" / f"{JOB}.json").read_text())
-    with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
-        return page.read().decode()
-
-
-def ups(page: str) -> dict[str, float]:
-    """Values of `torchdist_up` by labels."""
-    lines = [line for line in page.splitlines() if line.startswith("torchdist_up{")]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
-def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
+def test_healthy_job(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Helpers that are terminated with their ranks are not reported dead: not in metrics, the log or `diagnose`."""
+    caplog.set_level(logging.INFO, "otel_torchdist")
     ranks = begin(2)
     for rank in range(2):
         ranks.send(rank, "helper 0")
-    running = agent("--keep", "3", OTEL_TRACES_EXPORTER="none")
-    running.wait_for("helper processes of ranks 0-1 of 2 in run cafe0000")
-    page = until(lambda: page if len(ups(page := scrape(base))) == 4 else "")
-    assert set(ups(page).values()) == {1.0}
-    ranks.meet(1)
-    ranks.exit()
-    for rank in range(2):  # in one line, or in two if a turn came between their ends
-        running.wait_for(f"the helper process(es of ranks 0-1 have| of rank {rank} has) ended")
-    until(lambda: ups(scrape(base)) == {})
-    assert running.end() == 0
-    assert "dead" not in running.out
+    with contextlib.closing(OwnAgent(base / JOB)) as own:
+        own.turn_until(lambda: own.values(semconv.UP) == [1.0] * 4)
+        assert "helper processes of ranks 0-1 of 2 in run cafe0000" in caplog.text
+        ranks.meet(1)
+        ranks.exit()
+        for rank in range(2):  # in one line, or in two if a turn came between their ends
+            ended = f"the helper process(es of ranks 0-1 have| of rank {rank} has) ended"
+            own.turn_until(lambda ended=ended: re.search(ended, caplog.text))
+        own.turn_until(lambda: own.values(semconv.UP) == [])
+    assert "dead" not in caplog.text
 
     answer = ask(base, "--json")
     assert answer.code == 0

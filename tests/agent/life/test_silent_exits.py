@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from otel_torchdist import semconv
 from tests.agent.conftest import JOB
-from tests.agent.life.test_life import up_on
-from tests.agent.training import page_of
+from tests.agent.own_agent import OwnAgent
 from tests.support.commands.asking import ask
-from tests.support.commands.running import Running
-from tests.support.waiting import until
 
 RANK = Path(__file__).parents[2] / "processes" / "dying_rank.py"
 FATES = (
@@ -50,23 +50,24 @@ def ranks(base: Path) -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
-def test_exit_codes(base: Path, agent: Callable[..., Running], ranks: list[subprocess.Popen[str]]) -> None:
+def test_exit_codes(base: Path, ranks: list[subprocess.Popen[str]], caplog: pytest.LogCaptureFixture) -> None:
     """By `os._exit`, or at the end of its script: only code 0 is no failure in series, lines and `diagnose`."""
-    running = agent(OTEL_METRICS_EXPORTER="prometheus", OTEL_TRACES_EXPORTER="none")
-    until(lambda: page_of(base).count("} 1.0\n") >= len(ranks))
-    failed: set[int] = set()
-    for rank, (command, fate, _) in enumerate(FATES):
-        deaths = running.out.count("is dead")
-        stdin = ranks[rank].stdin
-        assert stdin is not None
-        stdin.write(f"{command}\n")
-        stdin.flush()
-        running.wait_for(rf"rank {rank} {fate}$")
-        # The line may come a turn before the page shows the same.
-        alive = len(ranks) - 1 - rank
-        up = until(lambda alive=alive: up if (up := up_on(page_of(base))).count("} 1.0") == alive else "")
-        failed |= set() if command.endswith("0") else {rank}
-        assert {int(line.partition('rank="')[2][0]) for line in up.splitlines() if line.endswith(" 0.0")} == failed
-        assert (running.out.count("is dead") > deaths) == fate.startswith("is dead")
+    caplog.set_level(logging.INFO, "otel_torchdist")
+    up = dict.fromkeys(range(len(ranks)), 1.0)
+    with contextlib.closing(OwnAgent(base / JOB)) as own:
+        own.turn_until(lambda: own.shown(semconv.UP) == up)
+        for rank, (command, fate, _) in enumerate(FATES):
+            deaths = caplog.text.count("is dead")
+            stdin = ranks[rank].stdin
+            assert stdin is not None
+            stdin.write(f"{command}\n")
+            stdin.flush()
+            own.turn_until(lambda rank=rank, fate=fate: f"rank {rank} {fate}" in caplog.messages)
+            if command.endswith("0"):
+                del up[rank]
+            else:
+                up[rank] = 0.0
+            own.turn_until(lambda: own.shown(semconv.UP) == up)  # which may come a turn after the line
+            assert (caplog.text.count("is dead") > deaths) == fate.startswith("is dead")
     lives = [rank["life"] for rank in ask(base, "--json").document["ranks"]]
     assert lives == [*(life for *_, life in FATES), "running"]
