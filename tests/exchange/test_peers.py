@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -174,14 +173,15 @@ def test_file_that_cannot_be_used(agent_peers: AgentPeers, tmp_path: Path, caplo
 def test_search_is_rare(now_s: list[float], tmp_path: Path) -> None:
     """However many turns the agent makes, it searches for files at most twice a second."""
     agent_peers = AgentPeers(clock=lambda: now_s[0])
-    with contextlib.ExitStack() as stack:
-        stack.callback(agent_peers.stop)
-        agent_peers.search([tmp_path])
-        write_peers(tmp_path, PEERS)
+    agent_peers.search([tmp_path])
+    write_peers(tmp_path, PEERS)
+    try:
         for moment_s, is_found in ((100.0, False), (100.49, False), (100.5, True)):
             now_s[0] = moment_s
             agent_peers.search([tmp_path])
             assert (read_listening(tmp_path) is not None) == is_found
+    finally:
+        agent_peers.stop()
 
 
 def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, now_s: list[float]) -> None:

@@ -238,7 +238,6 @@ def test_job_that_leads_us_astray(
 
 
 FORGED = 200
-
 FORGED_SIZE = 2**64 - 1
 
 

@@ -115,7 +115,9 @@ def test_a_path_that_is_not_utf8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert spawn_agent(Path(folder), nothing, boot=ENDS_AT_ONCE) == ""
 
 
-@pytest.mark.parametrize("flags", [["-I", "-X", "utf8"], ["-E", "-s", "-B"], ["-W", "error"]])
+@pytest.mark.parametrize(
+    "flags", [["-I", "-X", "utf8"], pytest.param(["-E", "-s", "-B"], marks=pytest.mark.thorough), ["-W", "error"]]
+)
 def test_flags_of_the_interpreter(flags: list[str], tmp_path: Path) -> None:
     """However Python was started, the agent finds its modules."""
     script = "import sys; sys.path[:] = eval(sys.argv[1]); from otel_torchdist.agent.launch import spawn\n"
