@@ -137,6 +137,12 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
+@pytest.fixture
+def contained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behave as in production: an error of ours is logged, the first of its place with the traceback."""
+    monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
+
+
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[WarmPython]:
     """The interpreter from which jobs are forked: it has imported torch."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_torchdist import autoload
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
 pytestmark = pytest.mark.process
@@ -44,12 +44,6 @@ class Instrumentor(types.ModuleType):
         self.calls += 1
         self.saw_a_group = dist.is_initialized()
         self.action()
-
-
-@pytest.fixture
-def contained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behave as in production: an error of ours is logged, the first of its place with the traceback."""
-    monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
 
 
 @pytest.fixture

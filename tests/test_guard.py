@@ -19,12 +19,6 @@ class Clock:
         return self.seconds
 
 
-@pytest.fixture
-def contained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behave as in production: errors of ours are logged."""
-    monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
-
-
 def _fail() -> int:
     """Fail as a part of ours would."""
     raise ValueError("ours")

@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.guard import guarded
 from otel_torchdist.origin import came_after_call, is_programs
 from tests.support.waiting import until
@@ -269,9 +268,9 @@ def test_refusals_are_not_taken_for_interruptions() -> None:
     assert came_after_call(raised_from_elsewhere(TimeoutError, "while now() < until: pause(0)"))
 
 
-def test_guard_lets_the_programs_pass(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("contained")
+def test_guard_lets_the_programs_pass(caplog: pytest.LogCaptureFixture) -> None:
     """The exception that a handler raises in a guarded block comes out of it as it is, and nothing is logged."""
-    monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
     raised = Deadline()
 
     def handler(signum: int, frame: FrameType | None) -> None:
@@ -289,9 +288,9 @@ def test_guard_lets_the_programs_pass(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert not caplog.records
 
 
-def test_failing_log_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("contained")
+def test_failing_log_is_contained() -> None:
     """A program's log handler that fails on our line does not make our error the program's."""
-    monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
     handler = Failing()
     logger = logging.getLogger("otel_torchdist")
     logger.addHandler(handler)
