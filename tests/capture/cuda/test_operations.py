@@ -124,8 +124,10 @@ def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
 def test_a_wait_that_blocks_shows_the_end(rank: DeviceRank) -> None:
     """When a wait blocks a stream, the end is known as exactly as from an event."""
     issued = rank.start(None)
+    began_ns = rank.device.now()
     rank.wait_on_stream(issued)
-    time.sleep(0.01)  # the stream blocks for longer than the host took
+    took_ns = rank.device.now() - began_ns
+    time.sleep(0.01 + 3 * took_ns / 1e9)  # the stream blocks for longer than the host took, however busy that is
     rank.device.release(issued.kernel)
     [operation] = rank.until_ended(issued, watchdog=True)
     assert operation.how is How.EVENT
