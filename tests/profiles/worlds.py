@@ -189,30 +189,6 @@ def sp_dp(rank: Rank) -> None:
     rank.log()
 
 
-def sharded_optimizer(rank: Rank) -> None:
-    """Megatron's distributed optimizer without overlap: scattered behind backward, gathered behind the optimizer."""
-    tensors(rank)
-    with rank.trace.backward():
-        tensors(rank)
-    size = len(rank.trace.groups["dp"].ranks)
-    rank.trace.call("_reduce_scatter_base", "dp", 1_000_000 * size, 1_000_000)
-    rank.trace.call("_allgather_base", "dp", 1_000_000, 1_000_000 * size, dtype="BFloat16")
-    rank.log()
-
-
-def fsdp_tp(rank: Rank) -> None:
-    """FSDP2 over the mesh's dp axis, tensors within nodes."""
-    for _ in range(LAYERS):
-        rank.gather("dp")
-        tensors(rank)
-    with rank.trace.backward():
-        for _ in range(LAYERS):
-            rank.gather("dp")
-            tensors(rank)
-            rank.scatter("dp")
-    rank.log()
-
-
 def recommender(rank: Rank) -> None:
     """As DLRM: embeddings exchanged between all ranks, dense layers reduced, all in the default group."""
     members = rank.trace.world_size
@@ -242,13 +218,6 @@ def ring(rank: Rank) -> None:
     rank.log()
 
 
-def normalized(rank: Rank) -> None:
-    """DDP with statistics of batches that are averaged in forward."""
-    for _ in range(6):
-        rank.reduce("default", 1_025)
-    ddp(rank)
-
-
 FIRST = (
     World("ddp", (8,), ("dp",), ddp, (("DP",),)),
     World("fsdp", (8,), ("fsdp",), fsdp, (("FSDP",),)),
@@ -260,11 +229,8 @@ FIRST = (
 )
 LATER = (
     World("sp_dp", (4, 4), ("tp", "dp"), sp_dp, (("TP with SP",), ("DP",))),
-    World("sharded_optimizer", (2, 4), ("tp", "dp"), sharded_optimizer, (("TP",), ("FSDP",))),
-    World("fsdp_tp", (4, 2), ("tp", "dp"), fsdp_tp, (("TP",), ("FSDP",))),
     World("recommender", (8,), ("all",), recommender, (("DP", "EP"),)),
     World("ring", (4, 2), ("cp", "dp"), ring, (("CP (ring)",), ("DP",))),
-    World("normalized", (64,), ("dp",), normalized, (("DP",),)),
 )
 
 
