@@ -13,7 +13,6 @@ from otel_torchdist.files.others import is_gone, is_passing, open_regular, read_
 from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
 from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.requests.stacks_file import StacksFile, read_stacks
-from otel_torchdist.naming import readable
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import WriterProcess, open_descriptors, settled_descriptors
 
@@ -78,16 +77,6 @@ def test_text_of_an_error() -> None:
     assert not is_gone(OSError(errno.EIO, "")) and is_passing(OSError(errno.EIO, ""))
     assert "ulimit -n" in reason(full)
     assert "ulimit" not in reason(gone)
-
-
-def test_text_that_can_be_shown() -> None:
-    """The text cannot steer a terminal, begin a line, turn its direction, or fail to be encoded."""
-    for text in ("plain", "eval_模型", "a b", "/home/é.py"):
-        assert readable(text) == text
-    forged = readable("x\n12:00 \x1b[31mrank 3\u202e \u2028 \udcff \x9b \u200b")
-    assert forged == r"x\n12:00 \x1b[31mrank 3\u202e \u2028 \udcff \x9b \u200b"
-    forged.encode("ascii")
-    assert len(readable("a" * 100_000)) < 10_000
 
 
 @pytest.mark.parametrize("content", [b"[" * 200_000, b'{"request": "9", "threads": []}', b"\xff"])
