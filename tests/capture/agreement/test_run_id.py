@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,9 +85,16 @@ def agreeing(
         tape.close()
 
 
-def threads_of_ours(name: str = "") -> set[threading.Thread]:
-    """The threads of this process that agree on ids, or look for other nodes."""
-    return {one for one in threading.enumerate() if one.name.startswith(f"otel-torchdist-{name}")}
+ThreadsOf = Callable[[str], set[threading.Thread]]
+
+
+@pytest.fixture
+def threads_of() -> ThreadsOf:
+    """Returns the threads of ours that run for a purpose, of those that have begun in this test."""
+    before = set(threading.enumerate())
+    return lambda purpose: {
+        one for one in threading.enumerate() if one not in before and one.name == f"otel-torchdist-{purpose}"
+    }
 
 
 @pytest.fixture
@@ -142,13 +149,15 @@ def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
     assert now != left
 
 
-def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path]) -> None:
+def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path], threads_of: ThreadsOf) -> None:
     """Rank 0 stops answering once another has set its id, so that no rank gets the wrong answer."""
-    with agreeing(store, nodes[0], 0), agreeing(store.clone(), nodes[0], 0) as first:
-        for rank in (2, 3):
-            with agreeing(store.clone(), nodes[1], rank, has_met_rank_0=False) as other:
-                assert until(lambda other=other: other.run == (first.run[0], RunIdState.AGREED))
-        assert until(lambda: len(threads_of_ours("run-id")) == 1)  # that of the first; it polls the store
+    with agreeing(store, nodes[0], 0):
+        [answers] = threads_of("run-id")
+        with agreeing(store.clone(), nodes[0], 0) as first:
+            for rank in (2, 3):
+                with agreeing(store.clone(), nodes[1], rank, has_met_rank_0=False) as other:
+                    assert until(lambda other=other: other.run == (first.run[0], RunIdState.AGREED))
+            assert until(lambda: not answers.is_alive())  # it polls the store
 
 
 def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path) -> None:
@@ -159,7 +168,7 @@ def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path) -> None:
         assert store.get(KEY).decode().rpartition("/")[2] == str(question)
 
 
-def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture, threads_of: ThreadsOf) -> None:
     """The host of the store ends during discovery: one warning, no exception, and the run id stays."""
     hosts: list[Any] = [TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
     client = TCPStore(HOST, hosts[0].port, is_master=False)
@@ -169,7 +178,7 @@ def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         assert until(lambda: announced(client, next(iter(peers_files(tmp_path)))) == 1)
         hosts.clear()
         assert until(lambda: caplog.records)  # the thread may run before it is in the agreement's list
-        assert until(lambda: not threads_of_ours("peers"))
+        assert until(lambda: not threads_of("peers"))
         warnings = [record.getMessage() for record in caplog.records if record.name == "otel_torchdist"]
         assert len(warnings) == 1
         assert warnings[0].startswith("the agents of this job's nodes cannot find each other: ")
@@ -177,7 +186,9 @@ def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         assert one.tape.path.exists()
 
 
-def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_something_else_in_the_store(
+    store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, threads_of: ThreadsOf
+) -> None:
     """A value that is not an agent is one warning, and ends the discovery."""
     with agreeing(store, tmp_path):
         assert until(lambda: len(peers_files(tmp_path)) == 1)
@@ -186,16 +197,18 @@ def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.
         store.add(store_key(run, "count"), 1)
         say_port(tmp_path)
         assert until(lambda: "it is not a peer" in caplog.text)
-        assert until(lambda: not threads_of_ours("peers"))
+        assert until(lambda: not threads_of("peers"))
     assert [record.levelname for record in caplog.records if record.name == "otel_torchdist"] == ["WARNING"]
 
 
-def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rank_that_ends_meanwhile(
+    store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, threads_of: ThreadsOf
+) -> None:
     """A rank that ends while it waits for its agent is not delayed, and logs nothing."""
     with agreeing(store, tmp_path) as one:
         assert until(lambda: len(peers_files(tmp_path)) == 1)
         one.agreement.stop()
-        assert not threads_of_ours()
+        assert not threads_of("run-id") | threads_of("peers")
     assert caplog.records == []
 
 
@@ -208,13 +221,13 @@ def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCa
     assert (record.levelname, "gone" in record.getMessage()) == ("WARNING", True)
 
 
-def test_ranks_that_are_threads(tmp_path: Path) -> None:
+def test_ranks_that_are_threads(tmp_path: Path, threads_of: ThreadsOf) -> None:
     """Each starts its own agreement; none is left at the end, for inside torch it would abort the process."""
     agreements, tape = Agreements(Groups(), None), new_writer(tmp_path, rank=1)
     for _ in range(3):
         recorder = SimpleNamespace(tape=tape)
         agreements.agree(recorder, HashStore())  # type: ignore[arg-type]  # no rank sets an id there: it keeps waiting
-    assert len(threads_of_ours("run-id")) == 3
+    assert len(threads_of("run-id")) == 3
     agreements.stop()
-    assert threads_of_ours("run-id") == set()
+    assert threads_of("run-id") == set()
     tape.close()

@@ -52,11 +52,23 @@ SHARDS = "ranks 1,3 have different parameters of mesh_replicate in step {step}, 
         pytest.param("replicas", "adam", Parted((1,), (0, 2), 4, MODEL.format(step=4), 3), id="one model"),
         # The second optimizer of two already sees the step that the first has begun.
         pytest.param("replicas", "two_models", Parted((1,), (0, 2), 5, MODEL.format(step=5), 3), id="two models"),
-        pytest.param("replicas", "adam", Parted((0, 1), (), 4, "the only one of 4", 2), id="no majority"),
+        pytest.param(
+            "replicas",
+            "adam",
+            Parted((0, 1), (), 4, "the only one of 4", 2),
+            id="no majority",
+            marks=pytest.mark.thorough,
+        ),
         # Two compared steps before the flip, nothing differed, though ranks drew different random numbers.
         pytest.param(TENSORS, "hsdp", Parted((1, 3), (), 6, SHARDS.format(step=6)), id="FSDP2, replicated"),
         pytest.param(TENSORS, "four_replicas", MAJORITY, id="majority", marks=pytest.mark.thorough),
-        pytest.param(TENSORS, "one_skips", Parted((1,), (0, 2, 3), 4, "several of all 6 differ"), id="one step less"),
+        pytest.param(
+            TENSORS,
+            "one_skips",
+            Parted((1,), (0, 2, 3), 4, "several of all 6 differ"),
+            id="one step less",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(TENSORS, "plain", Parted((1,), (0, 2, 3), 4, PLAIN), id="mesh of the world, no names"),
     ],
 )

@@ -45,6 +45,7 @@ def sides(tape: RecordedTape, kind: ActivityKind) -> list[tuple[Activity, str]]:
     return [(activity, name) for activity, name in tape.activities if activity.kind is kind]
 
 
+@NATIVE_LATER
 def test_program_sees_no_difference(jobs: Jobs, job: Job) -> None:
     """Results, types of errors and tracebacks, the remote ones too, are those of a job without us, frame by frame."""
     bare = jobs.run("remote_calls", 3, "bare")
