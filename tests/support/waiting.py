@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -53,3 +53,12 @@ def waited_for_a_core_s(pid: int | None = None, since: Mapping[str, float] | Non
     """
     before = since or {}
     return sum(waited_s - before.get(thread, 0.0) for thread, waited_s in core_waits_s(pid).items())
+
+
+def lag_s(pids: Iterable[int]) -> float:
+    """The most that one of these processes has waited for a core in its life: the tolerance where it is late."""
+    lags_s = [0.0]
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            lags_s.append(waited_for_a_core_s(pid))
+    return max(lags_s)

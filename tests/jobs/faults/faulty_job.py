@@ -21,7 +21,7 @@ from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.tapes.memory import memory_directory
-from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
+from tests.support.waiting import lag_s, until
 
 WORKER = Path(__file__).parent / "workers" / "faulty.py"
 THRESHOLD_S = 2.0
@@ -75,7 +75,6 @@ class FaultyJob:
         self.folder, self.base, self.receiver = folder, base, receiver
         self.done: list[Done] = []
         self._number = next(_numbers)
-        self._waits: dict[int, dict[str, float]] = {}
         self._gate, self._pids, self._unwatched = folder / "gate", folder / "pids", folder / "unwatched"
         self._gate.touch()
         self._unwatched.touch()
@@ -124,7 +123,6 @@ class FaultyJob:
             if self._agents > 1:
                 until(self.agents_have_met, STARTUP_S)
                 time.sleep(TALKED_S)
-        self._waits = {pid: core_waits_s(pid) for pid in self.agents()}
         self._unwatched.unlink(missing_ok=True)
 
     def agents_have_met(self) -> bool:
@@ -182,12 +180,8 @@ class FaultyJob:
         return [pid for pid in processes_of(self.base) if is_agent(pid)]
 
     def lag_s(self) -> float:
-        """How long its agents were kept from a core since the ranks may go on to the fault."""
-        lags_s = [0.0]
-        for pid in self.agents():
-            with contextlib.suppress(FileNotFoundError):  # it has just ended
-                lags_s.append(waited_for_a_core_s(pid, self._waits.get(pid)))
-        return max(lags_s)
+        """How long its agents were kept from a core: some start only when a fault has happened."""
+        return lag_s(self.agents())
 
     def open_gate(self) -> None:
         """Release the ranks that are late."""

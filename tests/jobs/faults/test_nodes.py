@@ -134,7 +134,7 @@ def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
     found = root.attributes
     assert (found[semconv.VERDICT], found[semconv.VERDICT_RANKS]) == ("absent", "3"), root.error
     assert found[semconv.VERDICT_COVERAGE] == "4/4"
-    assert found[semconv.STALL_AGE] <= threshold_s + 2
+    assert found[semconv.STALL_AGE] <= threshold_s + 2 + job.lag_s()
     time.sleep(2)  # an agent that judges alone would have reported by now
     job.open_gate()
     assert [done.code for done in job.join()] == [0] * 4
@@ -154,7 +154,7 @@ def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> No
     root, _ = job.first_verdict()
     assert root.attributes[semconv.VERDICT] == "unreachable", root.error
     # Agents try twice before they call one unreachable, and each try takes up to 0.7 s: beside others, 4 s are too few.
-    assert root.attributes[semconv.STALL_AGE] <= DUE_S + 1
+    assert root.attributes[semconv.STALL_AGE] <= DUE_S + 1 + job.lag_s()
     until(lambda: len({root.attributes[semconv.VERDICT_RANKS] for root in job.roots()}) == 2)
     assert {root.attributes[semconv.VERDICT_RANKS] for root in job.roots()} == {"0-1", "2-3"}
     assert len({root.trace_id for root in job.roots()}) == 1

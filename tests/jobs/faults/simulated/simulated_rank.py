@@ -176,7 +176,7 @@ class SimulatedRank:
     def beat(self, now_ns: int, resumed_ns: int) -> None:
         """Write its heartbeat, once a second, and at once when the job goes on after a suspension."""
         beat_us = max(now_ns - now_ns % SECOND, resumed_ns) // 1000
-        self.tape._words[LiveWord.HEARTBEAT_US] = seals.seal_live(LiveWord.HEARTBEAT_US, beat_us)
+        self.tape.view().cast("Q")[LiveWord.HEARTBEAT_US] = seals.seal_live(LiveWord.HEARTBEAT_US, beat_us)
 
     def note_request(self, now_ns: int) -> None:
         """Check whether its stack has been requested; it answers after some time."""
