@@ -33,11 +33,13 @@ class Limits:
         ranks: Ranks; None for all.
         steps: First and last step; None for all.
         around_ns: How far from the incident or the end; None for everything.
+        most_slices: Beyond that nothing is written.
     """
 
     ranks: frozenset[int] | None
     steps: tuple[int, int] | None
     around_ns: int | None
+    most_slices: int = MAX_SLICES
 
 
 def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> None:
@@ -55,7 +57,7 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
     aligner = ClockAligner()
     try:
         with without_collecting_garbage():
-            ranks = _read(found.source, aligner, Selection(limits.ranks, limits.steps, window))
+            ranks = _read(found.source, aligner, Selection(limits.ranks, limits.steps, window), limits.most_slices)
             alignment = aligner.alignment()
             if len(alignment.clocks) > 1:
                 ranks = [aligned(rank, alignment) for rank in ranks]
@@ -72,7 +74,7 @@ def export_perfetto(wanted: Target, path: Path, limits: Limits, force: bool) -> 
     typer.echo("open it at https://ui.perfetto.dev, which keeps it in your browser")
 
 
-def _read(source: Source, aligner: ClockAligner, selection: Selection) -> list[RankTimeline]:
+def _read(source: Source, aligner: ClockAligner, selection: Selection, most: int) -> list[RankTimeline]:
     """Reduce one history after the other; beyond the limit they are only counted."""
     ranks: list[RankTimeline] = []
     total = known = 0
@@ -83,14 +85,14 @@ def _read(source: Source, aligner: ClockAligner, selection: Selection) -> list[R
             continue
         timeline = timeline_of(history, aligner.wall_offset_ns(history), selection)
         total += timeline.size
-        if total > MAX_SLICES:
+        if total > most:
             ranks.clear()
         else:
             ranks.append(timeline)
     warn(source.warnings)
-    if total > MAX_SLICES:
+    if total > most:
         fail(
-            f"{total:,} slices, more than the {MAX_SLICES:,} that Perfetto shows well; choose fewer with --ranks 0-7, "
+            f"{total:,} slices, more than the {most:,} that Perfetto shows well; choose fewer with --ranks 0-7, "
             "--steps 100-120 or --around 60s",
             ExitCode.NOT_WRITTEN,
         )

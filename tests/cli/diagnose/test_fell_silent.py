@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,16 @@ from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
 from tests.support.commands.asking import ask
 from tests.support.launch.warm_python import WarmPython
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.thorough
 SILENT_S = HEARTBEAT_LATE_NS / 1e9 + 2.0
 FAULTS = [("stop", 3), ("gil_blocked", 3), ("late", 3)]
+
+
+def silent_s(job: HungJob, rank: int) -> float:
+    """For how long a rank has given no sign of life."""
+    return ask(job.base, "--json", threshold_s=HUNG_S).document["ranks"][rank]["silent_s"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +32,8 @@ def jobs(warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.Te
 
     def stop_one_that_waits(jobs: Mapping[str, HungJob]) -> None:
         os.kill(jobs["late"].job.pids[1], signal.SIGSTOP)
-        time.sleep(SILENT_S)
+        for fault, rank in (("stop", 2), ("gil_blocked", 2), ("late", 1)):
+            until(lambda job=jobs[fault], rank=rank: silent_s(job, rank) > SILENT_S)
 
     return hang(warm_python, module_base, tmp_path_factory.mktemp("silent"), FAULTS, stop_one_that_waits)
 

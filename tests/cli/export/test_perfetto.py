@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
-from otel_torchdist.cli.export import perfetto
+from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
+from otel_torchdist.cli.targets import target_of
 from tests.cli.gloo_jobs import GlooJobs
 from tests.flight.made_dumps import START_NS
 from tests.support.commands.asking import Answer, ask
@@ -164,15 +166,18 @@ def test_a_file_that_cannot_be_completed(base: Path, tmp_path: Path, command: st
     assert os.listdir(tmp_path) == []
 
 
-def test_too_many(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Above the limit nothing is written, and the sentence names number, limit and options."""
-    monkeypatch.setattr(perfetto, "MAX_SLICES", 100)
-    answer = _of_dumps(base, tmp_path / "a.pftrace", DUMPS)
-    assert answer.code == 74
-    assert "289 slices, more than the 100" in answer.err
-    assert all(option in answer.err for option in ("--ranks", "--steps", "--around"))
+    dumps, path = target_of([str(DUMPS)], None), tmp_path / "a.pftrace"
+    with pytest.raises(typer.Exit) as ended:
+        export_perfetto(dumps, path, Limits(None, None, None, most_slices=100), force=False)
+    assert ended.value.exit_code == 74
+    sentence = capsys.readouterr().err
+    assert "289 slices, more than the 100" in sentence
+    assert all(option in sentence for option in ("--ranks", "--steps", "--around"))
     assert not os.listdir(tmp_path)
-    assert _of_dumps(base, tmp_path / "a.pftrace", DUMPS, "--ranks", "0-1").code == 0
+    export_perfetto(dumps, path, Limits(frozenset({0, 1}), None, None, most_slices=100), force=False)
+    assert path.exists()
 
 
 @pytest.mark.parametrize(
