@@ -75,7 +75,7 @@ def test_late_stopped_and_killed(browser: Browser, base: Path) -> None:
         for sequence in range(1, 6):
             ranks.meet(sequence)
         address = f"http://{until(lambda: target_in(base))}/"
-        with browser.quiet_page(address) as page:
+        with browser.page(address) as (page, noted):
             until(lambda: title(page) == "No stall")
             until(lambda: state_of(page, 0) == "running")
             assert len(page.evaluate("document.querySelector('.lanes canvas').drawn().bars")) > 0, (
@@ -117,6 +117,7 @@ def test_late_stopped_and_killed(browser: Browser, base: Path) -> None:
             ranks.kill(2)
             until(lambda: title(page).endswith("(rank 2: dead)"))
             assert state_of(page, 2) == "dead"
+            assert noted.errors == []
 
             agent.process.kill()
             page.wait_for_selector(".connection-lost:not([hidden])")
