@@ -51,6 +51,12 @@ class RecordedWorld(FakeWorld):
         super().__init__(size)
         self.recorded = [RecordedRank(rank) for rank in range(size)]
         self.ranks = [*self.recorded]
+        self.group = all_ranks(size)
+
+    def wait(self, at_s: float, *ranks: int, **call: Any) -> None:
+        """Let ranks wait in a call of the default group."""
+        for rank in ranks:
+            self.recorded[rank].enter(self.group, at_s, **call)
 
     def script(self) -> Script:
         """The script for the only verdict; run without processes, it has that verdict too."""
@@ -79,11 +85,9 @@ def calls_of(script: Script, rank: int) -> list[Call]:
 def test_only_the_last_calls() -> None:
     """Of a hundred good calls two are kept; positions are counted from them."""
     world = RecordedWorld(3)
-    group = all_ranks(3)
     for at in range(100):
-        world.meet(group, 0.01 * at)
-    for rank in world.recorded[:2]:
-        rank.enter(group, 2.0)
+        world.meet(world.group, 0.01 * at)
+    world.wait(2.0, 0, 1)
     script = world.script()
     assert [len(calls_of(script, rank)) for rank in range(3)] == [3, 3, 2]
     assert script.sequence == 3
@@ -94,12 +98,10 @@ def test_only_the_last_calls() -> None:
 def test_overwritten_calls() -> None:
     """If the ring of one rank holds fewer calls, all ranks begin there."""
     world = RecordedWorld(3)
-    group = all_ranks(3)
     for at in range(10):
-        world.meet(group, 0.01 * at)
+        world.meet(world.group, 0.01 * at)
     del world.recorded[1].ended[:-1]
-    for rank in world.recorded[:2]:
-        rank.enter(group, 2.0)
+    world.wait(2.0, 0, 1)
     assert [len(calls_of(world.script(), rank)) for rank in range(3)] == [2, 2, 1]
 
 
@@ -119,19 +121,16 @@ def test_asynchronous_calls_hang_in_the_wait() -> None:
 def test_pending_call_is_waited_for() -> None:
     """A rank that has issued a call and is seen in no wait, as in torch's C++ code, waits for it in the end."""
     world = RecordedWorld(3)
-    group = all_ranks(3)
-    for rank in world.recorded[:2]:
-        rank.enter(group, 1.0, flags=Flag.ASYNC, blocking=False)
+    world.wait(1.0, 0, 1, flags=Flag.ASYNC, blocking=False)
     assert world.script().steps[0][1:] == (calls_of(world.script(), 0)[0], Wait(1, hangs=True))
 
 
 def test_messages_in_a_circle() -> None:
     """Sends and receives keep their peers and tags; ranks that have nothing to do with them are left out."""
     world = RecordedWorld(5)
-    group = all_ranks(5)
-    world.meet(group, 0.0)
-    world.recorded[2].enter(group, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=4, tag=7)
-    world.recorded[4].enter(group, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=2)
+    world.meet(world.group, 0.0)
+    world.recorded[2].enter(world.group, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=4, tag=7)
+    world.recorded[4].enter(world.group, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=2)
     script = world.script()
     assert script.stand_for == {0: (2,), 1: (4,)}
     source = source_of(script, "hang.py")
@@ -142,11 +141,10 @@ def test_messages_in_a_circle() -> None:
 def test_many_ranks() -> None:
     """Of 512 ranks three remain, also the root; parts of tensors fit the smaller group."""
     world = RecordedWorld(512)
-    group = all_ranks(512)
     for rank in world.recorded:
-        rank.call(group, 0.5, "broadcast", peer=300, reduce_op="")
+        rank.call(world.group, 0.5, "broadcast", peer=300, reduce_op="")
         if rank.rank != 7:
-            rank.enter(group, 1.0, "reduce_scatter_tensor", shape=(512 * 6, 2), dtype="bfloat16", reduce_op="avg")
+            rank.enter(world.group, 1.0, "reduce_scatter_tensor", shape=(512 * 6, 2), dtype="bfloat16", reduce_op="avg")
     script = world.script()
     assert len(script.steps) <= 4
     assert {rank for ranks in script.stand_for.values() for rank in ranks} == set(range(512))
@@ -161,9 +159,8 @@ def test_many_ranks() -> None:
 def test_differences_stay() -> None:
     """What gloo lacks is replaced without making different calls alike."""
     world = RecordedWorld(3)
-    group = all_ranks(3)
     for rank in world.recorded:
-        rank.enter(group, 1.0, dtype="float8_e4m3fn" if rank.rank == 2 else "uint8")
+        rank.enter(world.group, 1.0, dtype="float8_e4m3fn" if rank.rank == 2 else "uint8")
     script = world.script()
     assert [calls_of(script, rank)[0].dtypes for rank in range(3)] == [("uint8",), ("uint8",), ("int8",)]
 
@@ -171,9 +168,8 @@ def test_differences_stay() -> None:
 def test_large_tensors() -> None:
     """Tensors that would not fit into a gigabyte shrink, and those of different sizes stay different."""
     world = RecordedWorld(3)
-    group = all_ranks(3)
     for rank in world.recorded:
-        rank.enter(group, 1.0, shape=(1 << 30, 1 + (rank.rank == 2)))
+        rank.enter(world.group, 1.0, shape=(1 << 30, 1 + (rank.rank == 2)))
     script = world.script()
     elements = [calls_of(script, rank)[0].shapes[0] for rank in range(3)]
     assert elements[0] == elements[1] < elements[2]
