@@ -14,7 +14,7 @@ import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from tests.support.commands.asking import ask, ask_as_people_do
-from tests.support.commands.running import SCRIPT, environment, processes_of
+from tests.support.commands.running import SCRIPT, environment
 from tests.support.repository import REPOSITORY
 
 COMMANDS: Final = {
@@ -138,27 +138,6 @@ main()
         [sys.executable, "-c", code], env=environment(base), capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (69, "", sentence)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["demo", "--ranks", "1"], "--ranks"),
-        (["demo", "--ranks", "0"], "--ranks"),
-        (["demo", "--protocol", "carrier-pigeon"], "--protocol"),
-        (["demo", "--fault", "sleepy"], "--fault"),
-        (["demo", "--threshold", "5", "--block-seconds", "7"], "--block-seconds"),
-        (["demo", "--output", "/proc/nowhere/spans.jsonl"], "--output"),
-        (["agent", "--run-dir", "/nowhere"], "--run-dir"),
-    ],
-)
-def test_bad_input(base: Path, arguments: list[str], option: str) -> None:
-    """An invalid option is named, and nothing is started."""
-    command, *options = arguments
-    answer = ask(base, *options, command=command)
-    assert answer.code == 64
-    assert f"Invalid value for '{option}'" in answer.err or f"Invalid value for {option}" in answer.err
-    assert processes_of(base) == []
 
 
 def test_base_directory_that_is_refused(base: Path, tmp_path: Path) -> None:

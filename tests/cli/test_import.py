@@ -115,23 +115,6 @@ def test_rejected_spans(base: Path, dumps: Path, caplog: pytest.LogCaptureFixtur
     assert "quota" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--otlp-endpoint", "localhost:4317"], "begins with neither"),
-        (["--ranks", "0-x"], "expected ranks such as"),
-        (["--last", "0"], "equal to 1"),
-        (["--output", "spans.jsonl", "--otlp-endpoint", "http://localhost:4317"], "choose one"),
-    ],
-)
-def test_wrong_options(base: Path, dumps: Path, arguments: list[str], complaint: str) -> None:
-    """The option and the value are named."""
-    answer = ask(base, dumps, *arguments, command="import")
-    assert answer.code == 64
-    assert arguments[0] in answer.err
-    assert complaint in " ".join(answer.err.replace("│", "").split())
-
-
 def test_ranks_without_a_file(base: Path, dumps: Path) -> None:
     """The ranks that have files are named."""
     answer = ask(base, dumps, "--ranks", "9", command="import")

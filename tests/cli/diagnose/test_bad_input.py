@@ -64,13 +64,6 @@ def test_several_runs(base: Path, begin: BEGIN) -> None:
         assert answer.err == "otel-torchdist: 2 runs begin with 11: 11bb0000, 11aa0000\n"
 
 
-def test_no_directory(base: Path) -> None:
-    """A job directory that does not exist is an invalid option."""
-    answer = ask(base, "--run-dir", base / "nowhere")
-    assert answer.code == 64
-    assert "--run-dir" in answer.err
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 @pytest.mark.parametrize("is_base", [True, False])
 def test_directory_of_another_user(base: Path, begin: BEGIN, is_base: bool) -> None:

@@ -90,13 +90,6 @@ def test_nothing_to_read(base: Path, tmp_path: Path) -> None:
     assert answer.err.splitlines()[-1] == f"otel-torchdist: {tmp_path}: nothing that can be read"
 
 
-def test_path_and_run_dir(base: Path, tmp_path: Path) -> None:
-    """Dumps and tapes are not mixed: that is a usage error."""
-    answer = ask(base, tmp_path, "--run-dir", tmp_path)
-    assert answer.code == 64
-    assert "exclude each other" in answer.err
-
-
 def test_path_that_looks_like_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that is named like the id of a run is read as a folder; without it, the id is looked up."""
     monkeypatch.chdir(tmp_path)

@@ -72,10 +72,8 @@ def test_narrow_encodings(base: Path, encoding: str, function: str, command: str
     assert command == "watch" or function in answer.out
 
 
-def test_exit_codes(base: Path) -> None:
-    """An invalid command line, and a bug of ours, have exit codes that state nothing about runs."""
-    assert ask(base, "--nonsense").code == ask(base, "--threshold", "soon").code == 64
-    assert ask(base, "feed").code == 2
+def test_exit_code_of_a_bug() -> None:
+    """A bug of ours has an exit code that states nothing about runs."""
     broken = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, check=False)
     assert broken.returncode == 70
     assert broken.stderr.endswith("ZeroDivisionError: division by zero\n")

@@ -112,22 +112,6 @@ def test_rank_without_a_tape(export: Callable[..., Answer], out: Path) -> None:
     assert (answer.code, sorted(calls(out))) == (ExitCode.NOTHING_FOUND, [3])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--last", "yesterday"), "'yesterday': expected a number"),
-        (("--last", "0"), "'0': expected a number"),
-        (("--last", "-5s"), "'-5s': expected a number"),
-        (("--ranks", "0,x"), "'x': expected ranks"),
-        (("--ranks", "7-3"), "'7-3': expected ranks"),
-    ],
-)
-def test_wrong_options(export: Callable[..., Answer], out: Path, arguments: tuple[str, ...], said: str) -> None:
-    """A wrong value is named, and nothing is written."""
-    answer = export(*arguments)
-    assert (answer.code, said in " ".join(answer.err.split()), out.exists()) == (ExitCode.USAGE_ERROR, True, False)
-
-
 def test_no_such_run(base: Path, export: Callable[..., Answer], out: Path) -> None:
     """A run that is not there is reported as by `diagnose`, before anything is written."""
     answer = export("feed")

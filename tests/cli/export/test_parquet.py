@@ -150,21 +150,6 @@ def test_without_duckdb(base: Path, archive: Path, tmp_path: Path, monkeypatch: 
     assert answer.err == "otel-torchdist: --parquet needs DuckDB: pip install 'otel-torchdist[analysis]'\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ((), "name one output"),
-        (("--parquet", "a", "--flight-recorder", "b"), "name one output"),
-        (("--parquet", "a", "--last", "60s"), "they are for --flight-recorder"),
-    ],
-)
-def test_command_line(base: Path, arguments: tuple[str, ...], reason: str) -> None:
-    """Exactly one output is named, and options that choose calls are those of dumps."""
-    answer = export(base, *arguments)
-    assert answer.code == 64
-    assert reason in " ".join(answer.err.split())
-
-
 def test_what_is_no_archive(base: Path, tmp_path: Path) -> None:
     """A folder without segments is named, and so is an archive where tapes are needed."""
     (tmp_path / "notes.txt").write_text("nothing")

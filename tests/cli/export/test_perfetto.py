@@ -180,22 +180,11 @@ def test_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert path.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--steps", "9-3"], 64, "expected a step"),
-        (["--around", "60"], 64, "expected a time"),
-        (["--last", "3"], 64, "they are for --flight-recorder"),
-        (["--flight-recorder", "out"], 64, "name one output"),
-        (["--ranks", "99"], 2, "no call that was asked for"),
-        (["--steps", "999999"], 2, "no call that was asked for"),
-    ],
-)
-def test_wrong_options(base: Path, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    """Each gets a sentence, and no file."""
+@pytest.mark.parametrize("arguments", [("--ranks", "99"), ("--steps", "999999")])
+def test_nothing_that_was_asked_for(base: Path, tmp_path: Path, arguments: tuple[str, str]) -> None:
+    """Where no call is left to draw, a sentence says so, and no file is written."""
     answer = _of_dumps(base, tmp_path / "a.pftrace", DUMPS, *arguments)
-    assert answer.code == code
-    assert message in " ".join(answer.err.replace("│", " ").split())
+    assert answer.code == 2 and "no call that was asked for" in answer.err
     assert not os.listdir(tmp_path)
 
 

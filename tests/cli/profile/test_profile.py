@@ -111,14 +111,6 @@ def test_rank_that_is_not_here(live: GlooJobs) -> None:
     ), answer.err
 
 
-@pytest.mark.parametrize("option", [("--seconds", "61"), ("--rate", "201"), ("--format", "svg"), ("--rank", "-1")])
-def test_bounds(live: GlooJobs, option: tuple[str, str]) -> None:
-    """What is out of bounds is a usage error that names the option."""
-    answer = ask(live.base, *option, command="profile")
-    assert answer.code == 64
-    assert option[0] in answer.err
-
-
 @pytest.mark.thorough
 def test_stopped_rank(live: GlooJobs) -> None:
     """A rank that does not answer ends the command with a sentence, and answers the next request when it can."""

@@ -131,23 +131,6 @@ def test_choices(job: GlooJobs) -> None:
     assert _stats(job.base, "--rows", "2").has("  … 7 more; --rows 0 shows all")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--by", "colour"], "'colour': a list of operation, group, size, site, rank, phase is expected"),
-        (["--ranks", "0-x"], "'0-x': expected ranks such as 0-7,12"),
-        (["--sort", "age"], "Invalid value for '--sort'"),
-        (["--json", "--csv"], "either this or --csv"),
-        ([".", "--run-dir", "."], "a path and --run-dir exclude each other"),
-    ],
-)
-def test_wrong_options(base: Path, arguments: list[str], message: str) -> None:
-    """A wrong option is named with what is expected."""
-    answer = ask(base, *arguments, command="stats")
-    assert answer.code == 64
-    assert message in re.sub(r"[│\n ]+", " ", answer.err)
-
-
 def test_ranks_that_are_not_there(job: GlooJobs) -> None:
     """One line says so, and those that are there are counted."""
     answer = _stats(job.base, "--ranks", "9")
