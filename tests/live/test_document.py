@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.live.document import Document, RunPart, chosen_lanes, document_of
-from otel_torchdist.live.model import Bar
+from otel_torchdist.live.model import Bar, LiveSnapshot
 from otel_torchdist.live.ranks import MAX_RANKS
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.tape.layout import TapeState
@@ -26,6 +26,13 @@ def changed(world: WorldSnapshot, rank: int, **changes: object) -> WorldSnapshot
     """The same world with another view of one rank."""
     view = dataclasses.replace(world.ranks[rank], **changes)  # type: ignore[arg-type]
     return dataclasses.replace(world, ranks={**world.ranks, rank: view})
+
+
+def shown(snapshot: LiveSnapshot) -> RunPart:
+    """What a document shows of the only run of a snapshot."""
+    found = document_of(snapshot, FACTS, None).run
+    assert found is not None
+    return found
 
 
 def run_of(world: WorldSnapshot, lanes: tuple[int, ...] = (), trace_url: str = "") -> RunPart:
@@ -166,8 +173,7 @@ def test_ends_before_begins() -> None:
     snapshot = snapshot_of(seen)
     nonce, at_ns = seen.world.ranks[1].nonce, snapshot.taken_ns
     bars = {**snapshot.bars, nonce: (Bar("all_reduce", "", at_ns - SECOND, at_ns - SECOND - 20_000),)}
-    found = document_of(dataclasses.replace(snapshot, bars=bars), FACTS, None).run
-    assert found is not None
+    found = shown(dataclasses.replace(snapshot, bars=bars))
     assert [length for _, length, _ in found.timeline.lanes[1].bars] == [0]
 
 
@@ -188,8 +194,7 @@ def test_measured_shares() -> None:
     assert {(row.communicating, row.blocked, row.steps_per_s) for row in run.ranks} == {(0.25, 0.0, 0.0)}
     seen = seen_in(stalled_world(4, (2,), 14))
     bare = dataclasses.replace(snapshot_of(seen), samples={}, bars={})
-    found = document_of(bare, FACTS, None).run
-    assert found is not None
+    found = shown(bare)
     assert {(row.communicating, row.steps_per_s) for row in found.ranks} == {(None, None)}
     assert [len(lane.bars) for lane in found.timeline.lanes] == [1, 1, 0, 1]
 
@@ -228,8 +233,7 @@ def test_visitors_see_their_own_runs() -> None:
 def test_page_of_another_agent(page: str, link: str) -> None:
     """Only a plain address becomes a link: another agent may send anything."""
     seen = dataclasses.replace(seen_in(stalled_world(4, (), 1)), judge=JudgingAgent("node-1", page))
-    found = document_of(snapshot_of(seen), FACTS, None).run
-    assert found is not None
+    found = shown(snapshot_of(seen))
     assert found.judge is not None
     assert (found.judge.node, found.judge.page) == ("node-1", link)
 
@@ -237,8 +241,7 @@ def test_page_of_another_agent(page: str, link: str) -> None:
 def test_ruling_of_another_agent() -> None:
     """An agent that only follows shows the ruling as it was sent, and the age of the waits that it sees itself."""
     seen = dataclasses.replace(seen_in(stalled_world(4, (2,), 14)), verdict=None, judge=JudgingAgent("node-1", ""))
-    found = document_of(snapshot_of(seen), FACTS, None).run
-    assert found is not None
+    found = shown(snapshot_of(seen))
     assert found.stall is not None
     assert seen.ruling is not None
     assert found.stall.text == seen.ruling.text
@@ -251,8 +254,7 @@ def test_unreachable_ranks_are_listed() -> None:
     """A rank whose agent does not answer has a row with its node, and nothing else is claimed of it."""
     seen = seen_in(stalled_world(4, (), 1))
     world = dataclasses.replace(seen.world, unreachable={4: "node-9"})
-    found = document_of(snapshot_of(dataclasses.replace(seen, world=world)), FACTS, None).run
-    assert found is not None
+    found = shown(snapshot_of(dataclasses.replace(seen, world=world)))
     assert (found.ranks[4].host, found.ranks[4].state, found.ranks[4].heartbeat_s) == ("node-9", "unreachable", None)
 
 
@@ -266,10 +268,7 @@ def test_findings_and_who_came_last() -> None:
     counts.late_s.update({1: 0.1, 3: 2.5})
     finding = FindingSnapshot(key, "all_reduce", "straggler", "3", "ab" * 16)
     findings = RunFindings((finding,), {key: counts})
-    found = document_of(
-        dataclasses.replace(snapshot, runs=(dataclasses.replace(run, findings=findings),)), FACTS, None
-    ).run
-    assert found is not None
+    found = shown(dataclasses.replace(snapshot, runs=(dataclasses.replace(run, findings=findings),)))
     [late] = found.lateness
     assert (late.group, late.calls) == ("default_pg", 100)
     assert [(one.rank, one.calls, one.late_s) for one in late.late] == [(3, 90, 2.5), (1, 10, 0.1)]
@@ -288,8 +287,7 @@ def test_chosen_ranks(text: str, ranks: tuple[int, ...]) -> None:
 def test_more_ranks_than_are_listed() -> None:
     """Beyond 4,096 ranks rows are cut; the crowds and the banner still cover all of them."""
     seen = seen_in(stalled_world(MAX_RANKS + 10, (MAX_RANKS + 5,), 14))
-    found = document_of(snapshot_of(seen), FACTS, None).run
-    assert found is not None
+    found = shown(snapshot_of(seen))
     assert len(found.ranks) == MAX_RANKS
     assert sum(crowd.count for crowd in found.crowds) == MAX_RANKS + 10
     assert found.stall is not None
@@ -313,7 +311,6 @@ def test_forged_sizes_are_bounded() -> None:
     world = dataclasses.replace(seen.world, ranks={**seen.world.ranks, 0: dataclasses.replace(view, open=open_)})
     snapshot = snapshot_of(dataclasses.replace(seen, world=world))
     runs = tuple(dataclasses.replace(run, world_size=1 << 40) for run in snapshot.runs)
-    found = document_of(dataclasses.replace(snapshot, runs=runs), FACTS, None).run
-    assert found is not None
+    found = shown(dataclasses.replace(snapshot, runs=runs))
     assert len(found.missing) <= 300
     assert len(found.timeline.lanes[0].bars) <= 20 + 64
