@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from otel_torchdist.exchange.pace import PACE, Pace
+from otel_torchdist.exchange.pace import PACE, ExchangePace
 
 
 class Election:
     """What one agent knows about the agents with lower ids."""
 
-    def __init__(self, own: int, pace: Pace = PACE) -> None:
+    def __init__(self, own: int, pace: ExchangePace = PACE) -> None:
         self.own = own
         self._pace = pace
         self._trusted_until: dict[int, float] = {}

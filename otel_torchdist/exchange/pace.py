@@ -7,7 +7,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ExchangePace:
     """The times of an exchange, in seconds.
 
     Attributes:
@@ -37,5 +37,5 @@ class Pace:
     lost_round_s: float = 2.0
 
 
-PACE: Final = Pace()
+PACE: Final = ExchangePace()
 """The pace of agents in production."""

@@ -11,7 +11,7 @@ from typing import Final
 from otel_torchdist.exchange.client import Answered, Line, NoAnswerError
 from otel_torchdist.exchange.codec import views_of
 from otel_torchdist.exchange.envelope import new_instance
-from otel_torchdist.exchange.pace import PACE, Pace
+from otel_torchdist.exchange.pace import PACE, ExchangePace
 from otel_torchdist.exchange.wire import Question, WireError, WireRuling, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
@@ -75,7 +75,7 @@ class PeerAgent:
         looked_ns: Our clock when it had looked at these ranks, at the earliest.
     """
 
-    def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str, pace: Pace = PACE) -> None:
+    def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str, pace: ExchangePace = PACE) -> None:
         self.peer = peer
         self._pace = pace
         self.views: tuple[RankView, ...] = ()

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_instance
-from otel_torchdist.exchange.pace import PACE, Pace
+from otel_torchdist.exchange.pace import PACE, ExchangePace
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.files.owned import remove, replace_at_once
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
@@ -34,7 +34,7 @@ class AgentPeers:
     def __init__(
         self,
         steps: AnswerSteps = no_steps,
-        pace: Pace = PACE,
+        pace: ExchangePace = PACE,
         search_s: float = SEARCH_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

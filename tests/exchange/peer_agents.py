@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_instance
-from otel_torchdist.exchange.pace import Pace
+from otel_torchdist.exchange.pace import ExchangePace
 from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_steps
 from otel_torchdist.job.peers import Peer, Peers
 from otel_torchdist.serving.http_server import HttpServer
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 from tests.support.worlds.fake_world import RUN, FakeWorld
 
 TOKEN = b"t" * 32
-QUICK = Pace(
+QUICK = ExchangePace(
     peaceful_round_s=0.5,
     hurried_round_s=0.05,
     wake_after_s=0.3,

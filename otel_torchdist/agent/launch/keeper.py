@@ -45,7 +45,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class KeeperSurroundings:
     """What an `AgentKeeper` relies on.
 
     Attributes:
@@ -62,9 +62,9 @@ class Surroundings:
 class AgentKeeper:
     """Keeps an agent running for the job directory that this process records to."""
 
-    def __init__(self, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, surroundings: KeeperSurroundings | None = None) -> None:
         """Keep none yet, in these surroundings or in those of this process."""
-        self._surroundings = surroundings or Surroundings()
+        self._surroundings = surroundings or KeeperSurroundings()
         self._wanted: Path | None = None
         self._post: _Post | None = None
         self._process = os.getpid()
@@ -121,7 +121,7 @@ def newest_start_ns(directory: Path) -> int:
 
 def start_agent(directory: Path) -> None:
     """Start an agent for ranks that have ended before they could."""
-    _Post(directory, Surroundings()).close()
+    _Post(directory, KeeperSurroundings()).close()
 
 
 def _starts(content: bytes) -> list[int]:
@@ -136,7 +136,7 @@ class _Post:
     count: a short program that is run again and again, in the same directory, needs a new agent each time.
     """
 
-    def __init__(self, directory: Path, surroundings: Surroundings) -> None:
+    def __init__(self, directory: Path, surroundings: KeeperSurroundings) -> None:
         self.directory = directory
         self._around = surroundings
         self._since_ns = surroundings.clock_ns()

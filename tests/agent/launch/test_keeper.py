@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper, Surroundings
+from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper, KeeperSurroundings
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import START_LOCK_NAME
 from tests.support.locks import held_elsewhere
@@ -52,7 +52,7 @@ class Starts:
 
     def keeper(self) -> AgentKeeper:
         """A keeper that starts agents here."""
-        return AgentKeeper(Surroundings(self.start, lambda: self.is_put_off, self.clock.monotonic_ns))
+        return AgentKeeper(KeeperSurroundings(self.start, lambda: self.is_put_off, self.clock.monotonic_ns))
 
 
 @pytest.fixture
