@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from deploy.native.ports import free_port
-from tests.jobs.torchrun.test_torchrun import switched_on
+from tests.jobs.torchrun.recording import switched_on
 from tests.support.launch.torchrun import Torchrun
 from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.pages import block_after, page

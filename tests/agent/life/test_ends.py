@@ -15,7 +15,7 @@ from otel_torchdist import semconv
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded, up_on
 from tests.agent.training import environment, page_of
 from tests.cli.gloo_jobs import GlooJobs
-from tests.jobs.torchrun.test_torchrun import WORKERS
+from tests.jobs.torchrun.recording import WORKERS
 from tests.support.commands.running import processes_of
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
