@@ -15,7 +15,8 @@ THREADS: Final = WORKER.with_name("threads.py")
 MESSAGES: Final = WORKER.with_name("messages.py")
 
 
-def _line_number(piece: str, worker: Path = WORKER) -> int:
+def line_in(piece: str, worker: Path = WORKER) -> int:
+    """Return the number of the worker's first line with a piece of text."""
     return next(number for number, line in enumerate(worker.read_text().splitlines(), 1) if piece in line)
 
 
@@ -56,7 +57,7 @@ class Row:
     @property
     def line_number(self) -> int:
         """Number of `line` in the worker."""
-        return _line_number(self.line, self.worker)
+        return line_in(self.line, self.worker)
 
 
 VERDICTS: Final = (
@@ -68,7 +69,7 @@ VERDICTS: Final = (
         "Python exception on one rank",
         "dead",
         "2",
-        f'it raised ValueError in exception at faulty.py:{_line_number("a broken batch")}: "a broken batch"',
+        f'it raised ValueError in exception at faulty.py:{line_in("a broken batch")}: "a broken batch"',
     ),
     Row(
         # Blocked, so that the rank does not take one of the cores from the agent. A heartbeat is late after 3 s; with a
@@ -140,8 +141,8 @@ VARIANTS: Final = (
         "one call of a helper left out",
         "mismatched",
         "2",
-        f"rank 2 is in all_reduce at helper, faulty.py:{_line_number('# the second caller')}, where ranks 0-1 are in "
-        f"all_reduce at helper, faulty.py:{_line_number('# the first caller')}, which rank 2 has left out",
+        f"rank 2 is in all_reduce at helper, faulty.py:{line_in('# the second caller')}, where ranks 0-1 are in "
+        f"all_reduce at helper, faulty.py:{line_in('# the first caller')}, which rank 2 has left out",
     ),
     Row(
         "bucket",
@@ -201,7 +202,7 @@ VARIANTS: Final = (
         "one `new_group` left out",
         "mismatched",
         "2",
-        f"the group is created in left_out at faulty.py:{_line_number('# left out by one')}",
+        f"the group is created in left_out at faulty.py:{line_in('# left out by one')}",
         "# instead of creating a group",
     ),
     Row(
@@ -315,7 +316,7 @@ RowT = TypeVar("RowT", Row, FindingRow)
 NO_STALL: Final = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "10000"}
 """For jobs in which nothing stalls: on a loaded machine a rank may get no core for longer than the usual threshold."""
 ALL_VALUES: Final = {"OTEL_PYTHON_TORCHDIST_NUMERICS": "all", "OTEL_PYTHON_TORCHDIST_NUMERICS_EVERY": "1"}
-_LOCKED: Final = f"ranks 0-2 are in lock_file at faulty.py:{_line_number('# a lock file')}: no rank is in an operation"
+_LOCKED: Final = f"ranks 0-2 are in lock_file at faulty.py:{line_in('# a lock file')}: no rank is in an operation"
 FINDINGS: Final = (
     FindingRow(
         "calls that differ on one rank",

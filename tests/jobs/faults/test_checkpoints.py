@@ -10,15 +10,10 @@ import pytest
 
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob
+from tests.jobs.faults.rows import line_in
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parent / "workers" / "saving.py"
-LINES = WORKER.read_text().splitlines()
-
-
-def line_of(comment: str) -> int:
-    """The worker's line with a comment."""
-    return next(number for number, line in enumerate(LINES, 1) if f"# {comment}" in line)
 
 
 def without_numbers(sentence: str | None, checkpoint: str) -> str:
@@ -42,7 +37,7 @@ def test_full_disk_and_hang(start: Callable[..., FaultyJob]) -> None:
     assert without_numbers(root.error, str(job.folder / "saved")) == (
         "rank 1 is in checkpoint save CKPT, write_data, for N s (50.0 kB), and has not entered all_gather (sequence N, "
         "default_pg) for N s; it is in hang at "
-        f"saving.py:{line_of('hangs')}; 1 of 2 ranks waits in stage write of the checkpoint; "
+        f"saving.py:{line_in('# hangs', WORKER)}; 1 of 2 ranks waits in stage write of the checkpoint; "
         "gloo raises an error in rank 0 in N s (timeout 2 min)"
     )
     [found] = job.findings()
@@ -75,7 +70,7 @@ def test_two_threads_in_one_group(start: Callable[..., FaultyJob]) -> None:
     job.open_gate()
     assert [done.code for done in job.join()] == [0, 0]
     [found] = job.findings()
-    calls = [f"{who} calls all_reduce at saving.py:{line_of('meets')}" for who in ("the main thread", "meet")]
+    calls = [f"{who} calls all_reduce at saving.py:{line_in('# meets', WORKER)}" for who in ("the main thread", "meet")]
     assert found.error in [
         f"two threads of ranks 0-1 share default_pg: {one} and {other}; the backend pairs calls in the order in which "
         "each rank makes them, so results may be wrong; one of the two needs a group of its own"

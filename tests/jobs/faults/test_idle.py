@@ -11,13 +11,14 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_IDLE_AFTER
 from tests.jobs.faults.faulty_job import FaultyJob
+from tests.jobs.faults.rows import line_in
 from tests.support.commands.asking import ask
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.thorough
 WORKER = Path(__file__).parent / "workers" / "standing.py"
 EARLY = {OTEL_PYTHON_TORCHDIST_IDLE_AFTER: "2"}
-LOCKED = next(number for number, line in enumerate(WORKER.read_text().splitlines(), 1) if line.endswith("# locked"))
+LOCKED = line_in("# locked", WORKER)
 
 
 def test_all_ranks_wait_for_a_lock(start: Callable[..., FaultyJob]) -> None:
