@@ -24,7 +24,6 @@ OF_TORCH = (
     "torch._functorch.aot_autograd",
     "torch._inductor.compile_fx",
     "torch.distributed.checkpoint",
-    "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "torch.export",
     "torch.profiler",

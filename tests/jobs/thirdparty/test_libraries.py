@@ -1,4 +1,4 @@
-"""Training runs with Accelerate, the Hugging Face Trainer and Lightning."""
+"""Training runs with the Hugging Face Trainer, which uses Accelerate, and with Lightning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.jobs.thirdparty.twins import TwinRunner
 @pytest.mark.parametrize(
     "worker",
     [
-        pytest.param("accelerated", marks=needs("accelerate")),
         pytest.param("hugging_face", marks=needs("transformers")),
         pytest.param("lightning_ddp", marks=needs("lightning")),
         pytest.param("lightning_fsdp", marks=needs("lightning")),

@@ -8,15 +8,7 @@ from tests.jobs.thirdparty.twins import TwinRunner
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("worker", "ranks", "arguments"),
-    [
-        ("titan", 4, []),
-        ("pipelines", 2, []),
-        ("recommender", 2, []),
-        ("checkpoints", 2, ["thread"]),
-    ],
-)
+@pytest.mark.parametrize(("worker", "ranks", "arguments"), [("titan", 4, []), ("checkpoints", 2, ["thread"])])
 def test_training(twin_runner: TwinRunner, worker: str, ranks: int, arguments: list[str]) -> None:
     """Nothing changes for the training, all of it is recorded, steps are the optimizer's, and nothing is reported."""
     twins = twin_runner.run(worker, ranks, *arguments)

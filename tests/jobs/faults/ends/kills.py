@@ -83,7 +83,6 @@ class LaunchedJob:
         two: Nodes | None = None,
         python: WarmPython | None = None,
         environ: Mapping[str, str] | None = None,
-        prefix: tuple[str, ...] = (),
     ) -> None:
         """Start the job.
 
@@ -94,7 +93,6 @@ class LaunchedJob:
             two: Where the ranks run.
             python: Starts torchrun, which then forks its ranks; the usual torchrun when None, on one node only.
             environ: Additions to the environment.
-            prefix: Command that the usual torchrun is started with.
         """
         self.base, self._folder, self._receiver = base, folder, receiver
         base.mkdir(mode=0o700, exist_ok=True)
@@ -121,7 +119,7 @@ class LaunchedJob:
         self._warm: list[Torchrun] = []
         self._process: subprocess.Popen[bytes] | None = None
         if python is None:
-            command = [*prefix, sys.executable, "-m", "torch.distributed.run", *run, *script]
+            command = [sys.executable, "-m", "torch.distributed.run", *run, *script]
             own = {**os.environ, **common, **places[0][1]}
             self._process = subprocess.Popen(
                 command, env=own, cwd=REPOSITORY, stderr=subprocess.DEVNULL, start_new_session=True
