@@ -163,8 +163,10 @@ def test_incident_ends_with_its_tapes() -> None:
 
 def test_incident_ends_with_buckets_that_fail() -> None:
     """Several operations fail at once while their processes are still there: that is how the incident ends."""
-    world, numbers = stalled()
-    later = {rank: world.ranks[rank].enter(EVERYBODY, 5.1, blocking=False) for rank in numbers}
+    world = FakeWorld(4)
+    numbers, later = (
+        {rank: world.ranks[rank].enter(EVERYBODY, at_s, blocking=False) for rank in (0, 1, 3)} for at_s in (5.0, 5.1)
+    )
     watching = Watching(world).until(17.0)
     for rank in numbers:
         for number in (numbers[rank], later[rank]):

@@ -68,6 +68,41 @@ def test_killed_before_anything_watched_it() -> None:
     assert first.together and 2 in first.ranks
 
 
+@pytest.mark.parametrize(("status", "is_named"), [(TERM, False), (RAISED, True), (KILL, False)])
+def test_one_rank_got_sigterm(status: int, is_named: bool) -> None:
+    """It is named if all others then came to their own ends, and not if one may have been asked to end, too."""
+    world, numbers = busy()
+    world.ranks[2].is_seen_to_die(6.0, TERM)
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
+    world.ranks[0].is_seen_to_die(6.06, RAISED, TapeState.FAILED, "RuntimeError")
+    for rank in (1, 3):
+        world.ranks[rank].is_seen_to_die(6.08, status)
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), not is_named)
+
+
+@pytest.mark.parametrize("handles", [False, True])
+@pytest.mark.parametrize("others", [TERM, RAISED, CODE_3])
+def test_exited_on_a_loaded_machine(others: int, handles: bool) -> None:
+    """The ends are seen late, within a millisecond: one exited by itself, which interrupted the others.
+
+    Where all have the same code, and a handler of the signal that cancels a job, that may have done it: none is named.
+    """
+    world, numbers = busy()
+    world.ranks[2].is_seen_to_die(6.0, CODE_3)
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 5.99, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.0 + rank / 10_000, others, TapeState.FAILED, "RuntimeError")
+    for rank in world.ranks:
+        assert rank.death is not None
+        rank.death = dataclasses.replace(rank.death, outlives_request=handles)
+    world.ranks[2].heartbeat_age_s = 1.2
+    first = first_of(world)
+    is_named = others == RAISED or not handles
+    assert (first.ranks if is_named else 2 in first.ranks, first.together) == ((2,) if is_named else True, not is_named)
+
+
 def test_interrupted_from_a_terminal() -> None:
     """Ctrl-C goes to all: how and when each of them ends blames none."""
     world, numbers = busy()

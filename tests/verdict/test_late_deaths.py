@@ -13,7 +13,7 @@ from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS
-from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
+from tests.support.worlds.watched_world import Watching, stalled
 from tests.verdict.test_first_death import ABORT, KILL, RAISED, TERM, busy, first_of
 
 EXITED = 3 << 8
@@ -114,8 +114,7 @@ def test_agent_that_comes_after_an_exception(own: str, named: tuple[int, ...] | 
     """
     world, numbers = busy(5.9)
     if own == "RuntimeError":
-        number = world.ranks[2].enter(EVERYBODY, 5.95)
-        world.ranks[2].end(number, 6.0, How.FAILED, own)
+        world.ranks[2].end(numbers[2], 6.0, How.FAILED, own)
     world.ranks[2].die(6.0, TapeState.FAILED, own)
     for rank in (0, 1, 3):
         world.ranks[rank].end(numbers[rank], 6.1, How.FAILED, "RuntimeError")

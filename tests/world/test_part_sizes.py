@@ -121,7 +121,7 @@ def test_gathered() -> None:
     rank, group = FakeRank(0), group_of(0, 1, 2)
     signature = SignatureName("all_gather", "", ((6, 4),), ("float32",), "cpu", 1)
     even, uneven = (
-        record_of(rank, rank.enter(group, 1.0, "all_gather", flags=flags, message_bytes=96))
+        record_of(rank, rank.enter(group, 1.0, "all_gather", flags=flags, message_bytes=96, blocking=False))
         for flags in (Flag(0), Flag.UNEVEN)
     )
     assert part_sizes(even, signature, 3) == PartSizes((96,) * 3, (96,) * 3, 16)

@@ -48,7 +48,7 @@ def eventful_world() -> FakeWorld:
     waited = world.ranks[2].enter(PAIR, 3.6, "recv", flags=P2P | Flag.END_BY_WAIT, peer=1, tag=7, blocking=False)
     world.ranks[2].wait_for(waited, 4.0)
     world.ranks[2].begin_on_device(world.ranks[2].enter(EVERYBODY, 4.5), 4.6)
-    world.ranks[2].enter(group_of(2, 3, nth=5), 4.8, kind=RecordKind.RENDEZVOUS)
+    world.ranks[2].enter(group_of(2, 3, nth=5), 4.8, kind=RecordKind.RENDEZVOUS, thread=101)
     world.ranks[2].expects_until_s, world.ranks[2].tolerance_s = 90.0, 3.0
     world.ranks[2].view(4.8)
     world.ranks[2].lose_records()

@@ -61,6 +61,8 @@ THRESHOLD_NS = 10 * SECOND
 NO_FLAGS = Flag(0)
 FIRST_NONCE = 0x1000
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
+LETS_GO = Flag.ASYNC | Flag.POINT_TO_POINT | Flag.ON_DEVICE | Flag.COALESCED
+"""With any of these a call returns before its operation ends."""
 CAPACITY: Final = 256
 """Records of a rank's ring."""
 
@@ -169,6 +171,7 @@ class FakeRank:
         self._tape = _OwnTape(self.rank)
         self._calls: dict[int, tuple[int, RecordKind, Channel]] = {}
         self._sequences: dict[Channel, int] = {}
+        self._blocked: dict[int, int] = {}
         self._followed: RankView | None = None
 
     def enter(
@@ -197,7 +200,7 @@ class FakeRank:
         """Enter the next operation of a channel; returns its number. The name of a group that is None is lost."""
         tape, names, entered_ns = self._tape, self._tape.writer.names, START_NS + round(at_s * SECOND)
         channel = self._channel(group, name, flags, peer, tag, kind)
-        if not blocking and not flags & (Flag.POINT_TO_POINT | Flag.ON_DEVICE | Flag.COALESCED):
+        if not blocking and not flags & LETS_GO:
             flags |= Flag.ASYNC
         if splits is not None:
             flags |= Flag.UNEVEN
@@ -206,6 +209,9 @@ class FakeRank:
                 pack_splits(entered_ns, thread, sent or [splits.largest], splits.unit, splits.received, expected)
             )
             tape.wrote()
+        assert thread not in self._blocked, (
+            "a thread that is blocked calls nothing: readers would take it for abandoned"
+        )
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
         number = tape.writer.begin(
             entered_ns=entered_ns,
@@ -225,6 +231,8 @@ class FakeRank:
             caller=tape.caller(caller),
         )
         self._calls[number] = entered_ns, kind, channel
+        if blocking and kind is RecordKind.OPERATION and not flags & LETS_GO:
+            self._blocked[thread] = number
         if not blocking:
             tape.writer.mark(number, Word.RETURNED, 1000, How.CALL)
         self._written()
@@ -282,6 +290,7 @@ class FakeRank:
     ) -> None:
         """End an operation; one that fails does so in a wait for it, or when it `is_refused` by the call itself."""
         entered_ns, kind, channel = self._calls[number]
+        self._blocked = {thread: one for thread, one in self._blocked.items() if one != number}
         if failure:
             how = How.FAILED
         if how is How.FAILED and not channel.is_point_to_point:

@@ -61,7 +61,7 @@ class Job:
             begun_s, ended_s = self.begun[index][rank], self.ended[index][rank]
             if self.on_device and begun_s <= read_s:
                 fake.begin_on_device(number, begun_s)
-            if ended_s + unseen_s <= read_s:
+            if ended_s + (unseen_s if self.on_device else 0.0) <= read_s:  # a host sees the end of what it blocks in
                 fake.end(number, ended_s, How.WATCHDOG if self.on_device else How.CALL)
         return fake
 
