@@ -12,6 +12,7 @@ from deploy.native.ports import HOST
 from deploy.native.stack import Stack
 from tests.servers.jobs import RANKS, running_job
 from tests.support.launch.warm_python import WarmPython
+from tests.support.native.native_library import environ_of
 from tests.support.waiting import until
 
 STEPS, PAUSE_S = 120, 0.08
@@ -53,9 +54,11 @@ def test_jaeger_killed_in_the_middle_loses_nothing(
     assert [span.warnings for span in spans() if span.warnings] == []
 
 
-@pytest.mark.parametrize("protocol", ["grpc", pytest.param("http/protobuf", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("protocol", "kernel"), [("grpc", "python"), pytest.param("http/protobuf", "native", marks=pytest.mark.thorough)]
+)
 def test_jaeger_without_a_collector(
-    protocol: str, warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path: Path
+    protocol: str, kernel: str, warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path: Path
 ) -> None:
     """Jaeger accepts spans from agents directly, over both protocols, each once and without a warning."""
     service = f"direct-{protocol[:4]}"
@@ -64,6 +67,7 @@ def test_jaeger_without_a_collector(
         "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
         "OTEL_SERVICE_NAME": service,
         "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
+        **environ_of(kernel),
     }
     otlp = f"http://{HOST}:{port}"
     with running_job(warm_python, tmp_path, "steady.py", FEW_STEPS, 0.02, otlp=otlp, tapes=tapes, **environment) as job:
