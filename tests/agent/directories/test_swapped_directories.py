@@ -141,7 +141,7 @@ def test_no_process_of_another_user_is_killed(
         until(lambda: agent.turn() or any(ABORTED in record.getMessage() for record in caplog.records))
     until(lambda: "torchdist-on-stall" not in {thread.name for thread in threading.enumerate()})
     assert victim.poll() is None
-    assert len(agent.reader.ongoing) == 2
+    assert STRANGER << 64 in {stall.ruling.incident.run for stall in agent.reader.ongoing}, "it was seen, and goes on"
     [outcome] = [record.getMessage() for record in caplog.records if ABORTED in record.getMessage()]
     assert outcome == f"{ABORTED} ended 2 ranks"
 
