@@ -1,6 +1,7 @@
 """The real servers, on free ports, and one job whose story all tests read."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def stack(binaries: Path, tapes: Path, tmp_path_factory: pytest.TempPathFactory)
     """The servers, with the same configuration files as in containers."""
     with Stack(binaries, tmp_path_factory.mktemp("stack"), free_ports(), tapes) as running:
         yield running
+        running.jaeger.stop(signal.SIGKILL)  # it would take 10 s to end, for which nobody waits
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 import subprocess
 import sys
 import zlib
@@ -215,4 +216,5 @@ def test_pushed_metrics_are_scraped_over_tls(
         with running_job(warm_python, tmp_path, "steady.py", 10_000, 0.2, otlp=otlp, tapes=own_tapes, **more) as job:
             until(lambda: len(other.metrics.query("torchdist_up == 1")) >= RANKS, what=lambda: job.log)
         [up] = other.metrics.query('up{job="torchdist-collector-secure"}')
+        other.jaeger.stop(signal.SIGKILL)  # as that of the shared stack
     assert up.value == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -78,9 +79,10 @@ def in_memory(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     config = home / "memory.yaml"
     config.write_text(f"{before}        memory:\n          max_traces: 100\n\n{query}{rest}")
     program = servers.jaeger(binaries, home, ports)
-    with Running(dataclasses.replace(program, command=(program.command[0], "--config", f"file:{config}"))):
+    with Running(dataclasses.replace(program, command=(program.command[0], "--config", f"file:{config}"))) as jaeger:
         api = JaegerApi(f"http://{HOST}:{ports.jaeger_query_port}")
         yield backend_at(ports, api)
+        jaeger.stop(signal.SIGKILL)  # see the stack's
 
 
 @pytest.fixture(scope="module", params=["disk", pytest.param("memory", marks=pytest.mark.thorough)])
