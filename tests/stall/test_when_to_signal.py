@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from otel_torchdist.world.model import Stacks
 from otel_torchdist.world.places import Source
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LATE = 2
 CROSSED_S = 15.0
@@ -38,13 +42,14 @@ class WatchingWithSignals(Watching):
         """When which tapes were signalled."""
         return [(at_s, event.nonces) for at_s, event in self.events if isinstance(event, StacksOverdue)]
 
-    def until(self, then_s: float) -> None:
+    def until(self, then_s: float) -> Self:
         """Poll as often as the detector asks, with a heartbeat that stands still from some moment on."""
         while self.now_s < then_s:
             next_s = self.now_s + self.detector.next_check_s
             if self.held_since_s is not None:
                 self.world.ranks[LATE].heartbeat_age_s = max(next_s - self.held_since_s, 0.0)
             super().until(min(next_s, then_s))
+        return self
 
     def stacks_of(self, nonce: int) -> Stacks | None:
         """See `Watching`."""

@@ -480,6 +480,15 @@ CREATIONS = {
             "in train at train.py:42"
         ),
     ),
+    "A rank that has ended was in the call that does not match, and is in it no more": Judged(
+        (*late(2), calls(2, name="barrier"), dies(2, 11.0)),
+        VerdictKind.MISMATCHED,
+        (2,),
+        says=(
+            f"rank 2 was in barrier {LINE}, where ranks 0-1,3 are in all_reduce {LINE}; 3 of 4 ranks wait. "
+            f"This has blocked {OP} for 15.0 s; the process of rank 2 is gone"
+        ),
+    ),
     "With one against one it is unknown which is right": Judged(
         (creates(0, SECOND_PAIR, 1.0), calls(1, DEFAULT_PAIR, 1.0)),
         VerdictKind.MISMATCHED,
