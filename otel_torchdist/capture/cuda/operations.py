@@ -274,7 +274,7 @@ def cuda_operations(native: NativeKernels | None = None) -> CudaOperations | Non
     Args:
         native: The kernels of the native library, if it is in use.
     """
-    has_watchdog = not _blocks_in_wait(os.environ)
+    has_watchdog = not blocks_in_wait(os.environ)
     try:
         calling, watching = cuda_drivers()
     except DriverError as error:
@@ -291,7 +291,7 @@ def cuda_operations(native: NativeKernels | None = None) -> CudaOperations | Non
     return CudaOperations(calling, watching, has_watchdog, native=inbox, wake=NativeWake(native.library, devices))
 
 
-def _blocks_in_wait(environ: Mapping[str, str]) -> bool:
-    """Whether NCCL's waits are set to block the host: PyTorch then runs no watchdog, and its futures never end."""
+def blocks_in_wait(environ: Mapping[str, str]) -> bool:
+    """Return whether NCCL's waits block the host: PyTorch then runs no watchdog, and its futures never end."""
     value = next((environ[name] for name in _BLOCKING_WAIT if name in environ), "")
     return value.strip().lower() in ("1", "y", "yes", "t", "true", "on")

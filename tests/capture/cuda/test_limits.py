@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.c10d.devices import Devices
-from otel_torchdist.capture.cuda.operations import _blocks_in_wait
+from otel_torchdist.capture.cuda.operations import blocks_in_wait
 from otel_torchdist.tape.layout import How
 from tests.support.devices.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank
 from tests.support.devices.simulated_device import MS
@@ -80,8 +80,8 @@ def test_a_backend_without_a_watchdog(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "blocks"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
 def test_blocking_waits(value: str, blocks: bool) -> None:
     """The setting is parsed as NCCL's process group parses it."""
-    assert _blocks_in_wait({"TORCH_NCCL_BLOCKING_WAIT": value}) is blocks
-    assert not _blocks_in_wait({})
+    assert blocks_in_wait({"TORCH_NCCL_BLOCKING_WAIT": value}) is blocks
+    assert not blocks_in_wait({})
 
 
 def test_a_backend_that_has_no_such_future(rank: DeviceRank) -> None:

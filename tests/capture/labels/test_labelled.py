@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import Recorded, RecordedTape
 
+pytestmark = NATIVE_LATER
 RANKS = 4
 PARTS = ("fsdp2", "fsdp1", "ddp", "pipelines", "meshes")
 STEPS = 3

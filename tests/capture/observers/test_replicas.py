@@ -51,7 +51,13 @@ SHARDS = "ranks 1,3 have different parameters of mesh_replicate in step {step}, 
     [
         pytest.param("replicas", "adam", Parted((1,), (0, 2), 4, MODEL.format(step=4), 3), id="one model"),
         # The second optimizer of two already sees the step that the first has begun.
-        pytest.param("replicas", "two_models", Parted((1,), (0, 2), 5, MODEL.format(step=5), 3), id="two models"),
+        pytest.param(
+            "replicas",
+            "two_models",
+            Parted((1,), (0, 2), 5, MODEL.format(step=5), 3),
+            id="two models",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             "replicas",
             "adam",
@@ -69,7 +75,13 @@ SHARDS = "ranks 1,3 have different parameters of mesh_replicate in step {step}, 
             id="one step less",
             marks=pytest.mark.thorough,
         ),
-        pytest.param(TENSORS, "plain", Parted((1,), (0, 2, 3), 4, PLAIN), id="mesh of the world, no names"),
+        pytest.param(
+            TENSORS,
+            "plain",
+            Parted((1,), (0, 2, 3), 4, PLAIN),
+            id="mesh of the world, no names",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_parted(jobs: Jobs, worker: str, kind: str, parted: Parted) -> None:
@@ -103,7 +115,9 @@ def test_parts_of_tensor_parallel_layers(jobs: Jobs) -> None:
         pytest.param("replicas", 3, "two_models", 2 * STEPS, id="two models", marks=pytest.mark.thorough),
         pytest.param("replicas", 3, "zero", STEPS - 1, id="ZeRO, which distributes after a step"),
         # At no moment have all ranks made the same steps: they are compared when all are even.
-        pytest.param(TENSORS, 4, "reordered", STEPS_OF_TENSORS // EVERY, id="steps in another order"),
+        pytest.param(
+            TENSORS, 4, "reordered", STEPS_OF_TENSORS // EVERY, id="steps in another order", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_healthy(jobs: Jobs, worker: str, size: int, kind: str, compared: int) -> None:

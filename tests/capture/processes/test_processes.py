@@ -58,7 +58,7 @@ def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
     assert {tape.identity.parent for tape in job.tapes} == {0}  # the launcher is not a rank
 
 
-@NATIVE_LATER
+@pytest.mark.thorough
 def test_process_that_a_rank_starts(jobs: Jobs) -> None:
     """A process that creates its own group is a helper of that rank: in its job at any address, and marked."""
     job = jobs.run("starts_helper", environ=QUIET)

@@ -21,10 +21,11 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.launch.jobs import Job, Jobs
-from tests.support.native.both_kernels import IN_PYTHON, NATIVE_LATER
+from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.receivers.memory_sink import MemorySink
 from tests.support.tapes.recorded import RecordedTape
 
+pytestmark = NATIVE_LATER
 _OF_TORCH = ("_gather_to_leader", "_broadcast_to_followers", "_rref_typeof_on_owner")
 
 
@@ -45,7 +46,6 @@ def sides(tape: RecordedTape, kind: ActivityKind) -> list[tuple[Activity, str]]:
     return [(activity, name) for activity, name in tape.activities if activity.kind is kind]
 
 
-@NATIVE_LATER
 def test_program_sees_no_difference(jobs: Jobs, job: Job) -> None:
     """Results, types of errors and tracebacks, the remote ones too, are those of a job without us, frame by frame."""
     bare = jobs.run("remote_calls", 3, "bare")
@@ -208,7 +208,6 @@ def test_durations(job: Job) -> None:
     assert {labels[0] for _, labels in run.calls} == {"torch"}
 
 
-@NATIVE_LATER
 def test_worker_in_no_group(jobs: Jobs) -> None:
     """Ids of workers are no ranks: who is in no group is a run of its own; others record on their group's tape."""
     job = jobs.run("rpc_and_group", 3, "first")
@@ -228,7 +227,6 @@ def test_worker_in_no_group(jobs: Jobs) -> None:
         assert len(tape.named("all_reduce")) == 1
 
 
-@NATIVE_LATER
 def test_group_made_in_a_call(jobs: Jobs) -> None:
     """A function that makes a group, with other numbers, is served on the tape of workers, then on the group's."""
     job = jobs.run("rpc_and_group", 3, "later")
@@ -243,7 +241,6 @@ def test_group_made_in_a_call(jobs: Jobs) -> None:
     assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
 
 
-@IN_PYTHON
 def test_unknown_torch(jobs: Jobs) -> None:
     """Without a private part of torch that this needs, calls are made as ever, and one line says why none is shown."""
     job = jobs.run("no_rpc_hook")

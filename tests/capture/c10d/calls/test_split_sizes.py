@@ -9,6 +9,9 @@ import pytest
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.records.splits import Splits
 from tests.support.launch.jobs import Job, Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
+
+pytestmark = NATIVE_LATER
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.launch.jobs import Jobs
+from tests.support.native.both_kernels import NATIVE_LATER
 
 TIMES = 400
 
@@ -33,6 +34,7 @@ def test_deadline_while_rank_0_sets_the_id(jobs: Jobs) -> None:
     assert [operation.name for operation in job.tapes[0].operations] == ["all_reduce", "barrier"]
 
 
+@NATIVE_LATER
 @pytest.mark.parametrize(
     "create", ["new_group", "init_process_group", pytest.param("launch", marks=pytest.mark.thorough)]
 )
