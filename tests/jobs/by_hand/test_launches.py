@@ -28,7 +28,7 @@ from tests.support.commands.running import SCRIPT, kill_processes_of
 from tests.support.waiting import until
 
 TRAIN = Path(__file__).parent / "workers" / "train.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 
 class Launch:
