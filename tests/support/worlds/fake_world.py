@@ -194,10 +194,13 @@ class FakeRank:
         splits: Splits | None = None,
         phase: Phase = Phase.UNKNOWN,
         caller: str = "",
-        line: int = 42,
+        line: int | None = 42,
         frames: tuple[CallSiteName, ...] = (),
     ) -> int:
-        """Enter the next operation of a channel; returns its number. The name of a group that is None is lost."""
+        """Enter the next operation of a channel; returns its number.
+
+        The name of a group that is None is lost; a call without a line comes from C++, and has no call site.
+        """
         tape, names, entered_ns = self._tape, self._tape.writer.names, START_NS + round(at_s * SECOND)
         channel = self._channel(group, name, flags, peer, tag, kind)
         if not blocking and not flags & LETS_GO:
@@ -212,6 +215,8 @@ class FakeRank:
         assert thread not in self._blocked, (
             "a thread that is blocked calls nothing: readers would take it for abandoned"
         )
+        if not frames and line is not None:
+            frames = (CallSiteName("train", "/home/user/train.py", line),)
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
         number = tape.writer.begin(
             entered_ns=entered_ns,
@@ -220,7 +225,7 @@ class FakeRank:
             message_bytes=message_bytes,
             group=names.intern(group.name) if group is not None else 0,
             signature=names.intern(signature),
-            call_site=tape.call_site(frames or (CallSiteName("train", "/home/user/train.py", line),)),
+            call_site=tape.call_site(frames) if frames else 0,
             label=names.intern(self.label) if self.label else 0,
             peer=peer,
             tag=tag,

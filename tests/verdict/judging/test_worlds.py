@@ -489,6 +489,15 @@ CREATIONS = {
             f"This has blocked {OP} for 15.0 s; the process of rank 2 is gone"
         ),
     ),
+    "Calls without a line, which come from C++, are named by their operations": Judged(
+        (meets(), calls((0, 1, 3), line=None), calls(2, name="barrier", line=None)),
+        VerdictKind.MISMATCHED,
+        (2,),
+        says=(
+            f"rank 2 has entered barrier where ranks 0-1,3 have entered {OP}, and the operation has been "
+            "blocked for 15.0 s; it is in barrier; 4 of 4 ranks wait"
+        ),
+    ),
     "With one against one it is unknown which is right": Judged(
         (creates(0, SECOND_PAIR, 1.0), calls(1, DEFAULT_PAIR, 1.0)),
         VerdictKind.MISMATCHED,

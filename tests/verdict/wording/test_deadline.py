@@ -10,7 +10,7 @@ from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.names.model import AtTimeout
-from otel_torchdist.verdict.model import Verdict, locate
+from otel_torchdist.verdict.model import Doubt, Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView
@@ -136,6 +136,19 @@ def test_no_hints_where_a_rank_has_left() -> None:
     assert found is not None
     assert found.ranks == (2,)
     assert timeout_hints(found) == []
+
+
+def test_no_hints_where_ranks_may_wait_for_each_other() -> None:
+    """In a circle a longer timeout would change nothing, also in one that may be none."""
+    first = everybody(60, AtTimeout.RAISES, "gloo")
+    second = dataclasses.replace(first, name=dataclasses.replace(first.name, nth=1))
+    second = dataclasses.replace(second, key=second.name.key)
+    world = FakeWorld(3)
+    for rank, group in ((0, first), (1, second), (2, second)):
+        world.ranks[rank].enter(group, 10.0, blocking=False)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert verdict.doubt is Doubt.CYCLE
+    assert timeout_hints(verdict) == []
 
 
 def with_longest(world: WorldSnapshot) -> Verdict:
