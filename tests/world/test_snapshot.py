@@ -285,7 +285,6 @@ def test_damaged_tape_is_left_out(ranks: list[FollowedTape]) -> None:
     assert list(world.ranks) == [1]
 
 
-@pytest.mark.thorough
 def test_tags_do_not_grow_without_bound(ranks: list[FollowedTape]) -> None:
     """Channels of old tags are forgotten; then an unknown channel proves nothing."""
     for tag in range(MAX_CHANNELS + 1):
