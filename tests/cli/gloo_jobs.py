@@ -6,11 +6,13 @@ import contextlib
 import itertools
 import os
 import signal
+import time
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Final
 
+from tests.support.commands.asking import ask
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import Done, WarmPython
 from tests.support.waiting import until
@@ -29,6 +31,18 @@ ENDS_S: Final = 30.0
 """How long it may take to end by itself after these."""
 
 _ports = itertools.count(1)
+
+
+def await_signs_of_life(base: Path) -> None:
+    """Wait until all ranks that wait have given one from now on: of ranks that are killed then, only that counts."""
+    begun = time.monotonic()
+
+    def have_come() -> bool:
+        passed_s = time.monotonic() - begun
+        ranks = ask(base, "--json").document["ranks"]
+        return all(one["silent_s"] < passed_s for one in ranks if one["open"] and one["life"] == "running")
+
+    until(have_come)
 
 
 class GlooJobs:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.gloo_jobs import CALLING_LINE, GlooJobs
+from tests.cli.gloo_jobs import CALLING_LINE, GlooJobs, await_signs_of_life
 from tests.support.commands.asking import ask, ask_as_people_do
 from tests.support.waiting import until
 
@@ -22,8 +22,8 @@ def test_living_and_killed_in_a_collective(gloo_by_kernel: Callable[..., GlooJob
     verdict = (
         rf"rank 2 has not entered {SITE} for [\d.]+ s; it .*; 3 of 4 ranks wait in <module> at training\.py:\d+(\. .*)?"
     )
-    # The last moment is that of the last heartbeat, up to a second before the end.
-    until(lambda: ask(job.base, threshold_s=2.5).has(f"verdict  {verdict}"), 60)
+    until(lambda: ask(job.base).has(f"verdict  {verdict}"), 60)
+    await_signs_of_life(job.base)
     living = ask(job.base)
     assert living.code == 1
     assert living.has(r"as of now, [\d:.]+: ranks 0-3 are running")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from otel_torchdist.naming import compress_ranks
-from tests.cli.gloo_jobs import GlooJobs
+from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
 from tests.jobs.faults.faulty_job import WORKER
 from tests.jobs.faults.rows import ROWS
 from tests.support.commands.asking import ask
@@ -58,16 +57,9 @@ def faulty(
 
 
 def show(jobs: Mapping[str, HungJob]) -> None:
-    """Let a sign of life of those that wait show the hang: of ranks that are dead, only that counts."""
-    begun = time.monotonic()
-
-    def is_shown(job: HungJob) -> bool:
-        passed_s = time.monotonic() - begun
-        ranks = ask(job.base, "--json", threshold_s=HUNG_S).document["ranks"]
-        return all(one["silent_s"] < passed_s for one in ranks if one["open"] and one["life"] == "running")
-
+    """Let signs of life show the hang."""
     for job in jobs.values():
-        until(lambda job=job: is_shown(job))
+        await_signs_of_life(job.base)
 
 
 def hang(

@@ -14,7 +14,7 @@ import typer
 
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.targets import target_of
-from tests.cli.gloo_jobs import GlooJobs
+from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
 from tests.flight.made_dumps import START_NS
 from tests.support.commands.asking import Answer, ask
 from tests.support.pages import commands_of, page
@@ -33,8 +33,8 @@ def job(gloo_by_kernel: Callable[..., GlooJobs]) -> GlooJobs:
     """Four ranks, three of which wait for rank 2 in the last all_reduce."""
     job = gloo_by_kernel("hangs", worker=WORKER)
     until(job.all_are_there, 60)
-    # Long enough for a sign of life that shows the stall: it comes once a second.
-    until(lambda: "rank 2 has not" in ask(job.base, threshold_s=2.0).out)
+    until(lambda: "rank 2 has not" in ask(job.base).out)
+    await_signs_of_life(job.base)
     return job
 
 
