@@ -225,11 +225,14 @@ def test_bomb() -> None:
     assert decode_head(content[:8] + struct.pack("<I", zlib.crc32(rows)) + rows) is None
 
 
-@pytest.mark.parametrize("field", ["peer", "tag"])
-def test_ranks_and_tags_have_32_bits(field: str) -> None:
-    """As on a tape; another number in a sound segment is forged, and what reads columns could not hold it."""
-    forged = msgspec.structs.replace(operations(1, 1)[0], **{field: 1 << 31})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(DamagedSegmentError, match=f"a number in {field} is out of range"):
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [("peer", 1 << 31, "number"), ("tag", 1 << 31, "number"), ("entered_ns", MAX_TIME_NS + 1, "time")],
+)
+def test_numbers_are_those_of_a_tape(field: str, value: int, what: str) -> None:
+    """Another number in a sound segment is forged, and what reads columns could not hold it."""
+    forged = msgspec.structs.replace(operations(1, 1)[0], **{field: value})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DamagedSegmentError, match=f"a {what} in {field} is out of range"):
         decode(encode(segment([forged], 2), _names))
 
 
