@@ -61,7 +61,7 @@ def start(base: Path, start_beside: Callable[..., Running]) -> Callable[..., Run
 
 @pytest.fixture(scope="module", params=["python", pytest.param("native", marks=pytest.mark.thorough)])
 def kernel(request: pytest.FixtureRequest) -> str:
-    """What records a module's jobs: Python, which `make test` has of all, or native code."""
+    """The kernel that records a module's jobs: `python`, which `make test` has of all, or `native`."""
     return request.param
 
 

@@ -56,7 +56,7 @@ from tests.support.commands.running import processes_of
     ],
 )
 def test_wrong_options(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str) -> None:
-    """What is wrong is named, nothing is started and nothing is written."""
+    """The mistake is named, nothing is started and nothing is written."""
     monkeypatch.chdir(tmp_path)
     command, *arguments = shlex.split(line)
     answer = ask(base, *arguments, command=command)

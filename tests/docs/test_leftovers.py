@@ -24,7 +24,7 @@ ENDPOINT: Final = "http://localhost:4317"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with the files of which the page speaks."""
+    """The current folder, with the files that the page names."""
     shutil.copytree(REAL, tmp_path / "dumps")
     (tmp_path / "dumps" / "fault_injection.log").unlink()
     (tmp_path / "more").mkdir()

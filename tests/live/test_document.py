@@ -29,7 +29,7 @@ def changed(world: WorldSnapshot, rank: int, **changes: object) -> WorldSnapshot
 
 
 def shown(snapshot: LiveSnapshot) -> RunPart:
-    """What a document shows of the only run of a snapshot."""
+    """Return the part of a document about the only run of a snapshot."""
     found = document_of(snapshot, FACTS, None).run
     assert found is not None
     return found

@@ -81,7 +81,7 @@ def test_chosen_ranks(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_ends_that_are_not_known_well(ranks_of: Callable[..., Ranks]) -> None:
-    """Whatever is known of a call's end, the call is counted; it is timed only if that is exact."""
+    """Every call is counted, however its end is known; calls are timed only if their ends are exact."""
     ranks = ranks_of(1)
     for how in How:
         ranks.call(0, 0, 10, how=how)

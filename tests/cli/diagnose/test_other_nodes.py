@@ -105,7 +105,7 @@ def directory(base: Path) -> Path:
 
 @pytest.fixture
 def job(directory: Path) -> Path:
-    """That of a job on this node: rank 2 was interrupted, and the launcher has ended rank 3."""
+    """The directory of a job on this node: rank 2 was interrupted, and the launcher has ended rank 3."""
     now_ns = time.monotonic_ns()
     begun_ns = now_ns - SECOND // 2
     for rank, status in ((2, RAISED), (3, TERM)):

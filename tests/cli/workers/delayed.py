@@ -1,4 +1,4 @@
-"""Fourteen steps of two collectives, before the second of which rank 2 takes 80 ms longer than the others.
+"""Fourteen steps of two collectives. Before the second one rank 2 takes 80 ms longer than the others.
 
 Arguments: what the job does (nothing else), a gate that is not used, and a directory for process ids.
 """
