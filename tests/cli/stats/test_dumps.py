@@ -84,12 +84,13 @@ def test_files_that_are_no_dumps(base: Path, dumps: Path) -> None:
     assert (missing.code, missing.err) == (2, f"otel-torchdist: {dumps / 'none'}: no such file or directory\n")
 
 
-def test_folder_of_tapes(base: Path) -> None:
-    """A path to a job directory is the same as `--run-dir`."""
+def test_folder_of_tapes(base: Path, tmp_path: Path) -> None:
+    """A path to a job directory is the same as `--run-dir`, and so is a user's own link to it."""
     with memory_directory() as directory:
         tape = FakeTape(directory, 0, 1)
         tape.run()
         tape.writer.close()
-        for arguments in ([directory], ["--run-dir", directory]):
+        (tmp_path / "newest").symlink_to(directory)
+        for arguments in ([directory], ["--run-dir", directory], [tmp_path / "newest"]):
             answer = ask(base, *arguments, "--json", command="stats")
             assert [row["calls"] for row in answer.document["rows"]] == [1], answer.err

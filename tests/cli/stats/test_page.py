@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from otel_torchdist.cli.stats.spreadsheet import COLUMNS
-from otel_torchdist.statistics.traffic import bus_factor
+from otel_torchdist.statistics.traffic import bus_factor, described_bytes
+from otel_torchdist.tape.names.model import SignatureName
 from tests.cli.gloo_jobs import GlooJobs
 from tests.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask_as_on_page
@@ -46,3 +48,12 @@ def test_factors() -> None:
     found = {name: values[factor] for names, factor in rows for name in re.findall(r"\w+", names)}
     assert len(found) == 10
     assert {name: bus_factor(name, 8) for name in found} == found
+
+
+def test_bytes_of_every_type() -> None:
+    """The rule for names of types holds for all types that this torch has."""
+    types = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    assert len(types) > 20
+    for one in types:
+        name = str(one).removeprefix("torch.")
+        assert described_bytes(SignatureName("recv", "", ((1,),), (name,), "cpu", 1)) == one.itemsize, name
