@@ -29,10 +29,16 @@ class RecordedRank(FakeRank):
     ended: list[OperationView] = field(default_factory=list[OperationView])
 
     def end(
-        self, number: int, at_s: float, how: How = How.WATCHDOG, failure: str = "", blame: Blame = Blame.UNKNOWN
+        self,
+        number: int,
+        at_s: float,
+        how: How = How.WATCHDOG,
+        failure: str = "",
+        blame: Blame = Blame.UNKNOWN,
+        is_refused: bool = False,
     ) -> None:
         """End an operation, as a watchdog sees it."""
-        super().end(number, at_s, how, failure, blame)
+        super().end(number, at_s, how, failure, blame, is_refused)
         assert self.last is not None
         self.ended.append(self.last)
 
