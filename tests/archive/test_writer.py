@@ -116,6 +116,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_directory_that_is_a_file(tmp_path: Path, names: NamesReader, caplog: pytest.LogCaptureFixture) -> None:
     """A directory that cannot be made costs one warning, and is made as soon as that is possible."""
+    caplog.set_level(logging.WARNING, "otel_torchdist")
     archive = tmp_path / "archive"
     archive.write_text("not a directory")
     writer = ArchiveWriter(archive, BOUND)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
 from tests.support.ranks.job_ranks import Ranks
 from tests.support.receivers.otlp_receiver import GRPC, OtlpReceiver
@@ -151,9 +150,9 @@ def test_newest_live_job_is_read(start: Callable[..., Running], begin: Callable[
 
 
 @pytest.mark.parametrize("run_dir", [True, False])
-def test_nothing_to_read(base: Path, run_dir: bool) -> None:
+def test_nothing_to_read(start: Callable[..., Running], base: Path, run_dir: bool) -> None:
     """Without a job the agent reports, after the given time, where it has searched, and fails."""
-    answer = ask(base, "--wait", "0.3", *(["--run-dir", base] if run_dir else []), command="agent")
-    assert answer.code == 2
+    agent = start("agent", "--wait", "0.3", *(["--run-dir", base] if run_dir else []))
+    assert agent.end() == 2
     what = "no tape" if run_dir else "no job with a live rank"
-    assert answer.err == f"otel-torchdist: {base}: {what} within 0.3 s\n"
+    assert agent.err == f"otel-torchdist: {base}: {what} within 0.3 s\n"
