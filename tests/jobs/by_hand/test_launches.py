@@ -154,6 +154,7 @@ def test_two_jobs_that_lack_a_rank(launch: Launch) -> None:
     assert [sum(place in sentence for sentence in said) for place in places] == [1, 1]
 
 
+@pytest.mark.thorough
 def test_world_that_is_too_small(launch: Launch) -> None:
     """The rank that the world has no place for is named, whether it waits or fails, and none of those that train."""
     launch.start(0, 2, environ={"LAUNCH_GATE": "true"})

@@ -246,8 +246,8 @@ SPINNING: Final = Row(
 )
 """It takes one of the cores, too, so it is tested when no other test runs."""
 _FIRST: Final = {"FAULTY_RANK": "0"}
-ON_NODES: Final = (Row("late", "late rank", "absent", "3", "rank 3 has not entered all_reduce", "# late"),)
-NODE_VARIANTS: Final = (
+NODE_ROWS: Final = (
+    Row("late", "late rank", "absent", "3", "rank 3 has not entered all_reduce", "# late"),
     Row("kill", "SIGKILL", "dead", "3", "rank 3 was killed by SIGKILL"),
     Row("stop", "SIGSTOP", "frozen", "3", "rank 3 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row("exception", "Python exception on one rank", "dead", "3", "rank 3 ended with ValueError"),
@@ -267,7 +267,6 @@ NODE_VARIANTS: Final = (
     Row("kill", "host of the store killed", "dead", "0", "rank 0 was killed by SIGKILL", environ=_FIRST),
     Row("stop", "host of the store frozen", "frozen", "0", "rank 0 is frozen (stopped by a signal)", environ=_FIRST),
 )
-NODE_ROWS: Final = (*ON_NODES, *NODE_VARIANTS)
 """Faults between two nodes with two ranks each."""
 
 

@@ -14,7 +14,7 @@ import pytest
 from otel_torchdist import semconv
 from tests.jobs.faults.faulty_job import FaultyJob, faulty_job
 from tests.jobs.faults.outcome import Outcome, observe, observe_findings, observe_health
-from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_FINDINGS, NODE_VARIANTS, ON_NODES, FindingRow, Row, line_in
+from tests.jobs.faults.rows import DUE_S, NO_STALL, NODE_FINDINGS, NODE_ROWS, FindingRow, Row, line_in
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.nodes import Nodes, nodes, why_not
 from tests.support.launch.side_by_side import params_of, selected, side_by_side
@@ -68,7 +68,7 @@ def start(
         yield start
 
 
-@pytest.mark.parametrize("row", params_of(ON_NODES, NODE_VARIANTS))
+@pytest.mark.parametrize("row", params_of([], NODE_ROWS))
 def test_fault_on_the_other_node(row: Row, outcomes: Mapping[str, Future[Outcome]]) -> None:
     """The first report to the Collector names kind, ranks and line, whichever agent has seen them."""
     outcome = outcomes[row.title].result()

@@ -108,7 +108,9 @@ def test_what_a_straggler_costs(row: FindingRow, found: Mapping[str, Future[Foun
     assert 0.013 < span.attributes[semconv.STRAGGLER_LATENESS] < 0.06
 
 
-@pytest.mark.parametrize(("fault", "codes"), [("short_dtype", {0}), ("failing_dtype", {1, -9})])
+@pytest.mark.parametrize(
+    ("fault", "codes"), [("short_dtype", {0}), pytest.param("failing_dtype", {1, -9}, marks=pytest.mark.thorough)]
+)
 def test_finding_of_a_job_that_is_over(start: Callable[..., FaultyJob], fault: str, codes: set[int]) -> None:
     """Whether the job ends well or fails, a mismatch is reported within two seconds of its end."""
     job = start(fault, environ=NO_STALL)

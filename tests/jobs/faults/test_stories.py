@@ -15,6 +15,7 @@ from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
 from tests.jobs.faults.rows import DUE_S
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.thorough
 LATE_S = 2 * THRESHOLD_S
 
 
@@ -41,7 +42,6 @@ def test_agent_killed_during_a_stall_that_resolves(start: Callable[..., FaultyJo
     assert max(Counter(span.span_id for span in job.receiver.spans()).values()) == 1
 
 
-@pytest.mark.thorough
 def test_second_stall_is_reported_once_the_first_is_over(start: Callable[..., FaultyJob]) -> None:
     """Two pairs of ranks stall for reasons of their own: one incident at a time, and each names its own rank."""
     job = start("two", ranks=4, environ={"LATE_S": str(LATE_S + 1)})
@@ -51,7 +51,6 @@ def test_second_stall_is_reported_once_the_first_is_over(start: Callable[..., Fa
     assert set(named) == {"1", "3"}
 
 
-@pytest.mark.thorough
 def test_collector_away_during_the_stall(start: Callable[..., FaultyJob]) -> None:
     """Reports made while the receiver was down arrive once it is up, with the age at which they were made."""
     job = start("late")
