@@ -76,6 +76,7 @@ def test_native(packages: Path, tmp_path: Path) -> None:
     assert {*site_packages(environment).iterdir()} == before
 
 
+@pytest.mark.thorough
 def test_no_compiler_and_no_pip(packages: Path, tmp_path: Path) -> None:
     """Where there is no pip uv installs, and where there is no compiler Python records: a line, and success."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

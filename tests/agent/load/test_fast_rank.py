@@ -22,6 +22,8 @@ from tests.support.native.native_library import native_cache
 from tests.support.ranks import fast_rank
 from tests.support.tapes.tapes import start
 
+pytestmark = pytest.mark.thorough
+
 CAPACITY = 16_384
 """The ring's default size."""
 BUDGET = 1_000
@@ -112,7 +114,6 @@ def check_account(burst: Burst, calls: int) -> None:
     assert group.started_sequence == calls
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("slow_s", [60.0, 0.0], ids=["in time", "behind"])
 def test_what_is_not_read_is_counted(burst: Burst, slow_s: float, caplog: pytest.LogCaptureFixture) -> None:
     """Between two turns the rank laps the ring: what is lost is counted, spans keep to the budget, one warning says so.
@@ -158,7 +159,6 @@ def test_an_open_operation_is_never_passed_over(burst: Burst) -> None:
     assert operations.in_flight == 0
 
 
-@pytest.mark.thorough
 def test_a_reader_catches_up(burst: Burst) -> None:
     """As soon as the rank is slow enough again, every record is read."""
     burst.reader.slow_s = 0.0

@@ -28,6 +28,7 @@ def test_random_numbers(run: Run) -> None:
     assert said == {"untouched": [True] * 3, "after_a_draw": [False] * 3}
 
 
+@pytest.mark.thorough
 def test_compiled_before_us(run: Run) -> None:
     """Functions that were compiled before we were switched on are not compiled again, nor when we are switched off.
 
