@@ -116,6 +116,26 @@ def test_late_end_brings_the_words_along(small_writer: TapeWriter) -> None:
     assert (operation.completed_ns, operation.how, operation.failure) == (1_031, How.FAILED, 9)
 
 
+@pytest.mark.parametrize("laps", [0, 1])
+def test_wait_that_begins_again(small_writer: TapeWriter, laps: int) -> None:
+    """The end of a wait is taken back of one operation alone, in the ring and in the refuge; of an ended one, of none."""
+    writer = small_writer
+    ended, first, second = (begin(writer) for _ in range(3))
+    writer.complete(ended, 1_000, 1_001, How.CALL)
+    for _ in range(8 * laps):
+        writer.complete(begin(writer), 1_000, 1_001, How.CALL)
+    for number in (first, second):
+        writer.mark(number, Word.WAIT_RETURNED, 30, How.CALL)
+    writer.clear(second, Word.WAIT_RETURNED)
+    writer.clear(ended, Word.WAIT_RETURNED)
+    reader = TapeReader.of_writer(writer)
+    reader.poll()
+    for number in (first, second):
+        writer.complete(number, 1_000, 1_050, How.POLL)
+    found = {one.number: one.wait_returned_ns for one in reader.poll().ended}
+    assert (found[first], found[second]) == (1_030, None)
+
+
 def test_hanging_operation_outlives_a_lapped_reader(writer: TapeWriter, reader: TapeReader) -> None:
     """The one operation that hangs while thousands pass is found by a reader that missed them all."""
     hanging = begin(writer, sequence=77)

@@ -115,6 +115,16 @@ def test_told_of_another_rank(one: Log) -> None:
     assert (failed.stage, failed.error, failed.is_cause) == ("", "CheckpointException", False)
 
 
+def test_told_in_a_stage(one: Log) -> None:
+    """A stage that only received another rank's error is not the stage that failed."""
+    outer = one.tape.begin_activity("/ckpt", SAVE)
+    meeting = one.tape.begin_activity("write", STAGE, outer)
+    one.tape.end_activity(meeting, How.FAILED, "CheckpointException")
+    one.tape.end_activity(outer, How.FAILED, "CheckpointException")
+    [failed] = one.shown().failed
+    assert (failed.stage, failed.number, failed.is_cause) == ("", outer, False)
+
+
 @pytest.mark.parametrize("kind", [ActivityKind.CHECKPOINT_LOAD, ActivityKind.TORCH_LOAD])
 def test_loads(one: Log, kind: ActivityKind) -> None:
     """To look for a checkpoint that is not there is no failure to report."""
