@@ -50,7 +50,7 @@ def test_killed_before_the_launcher_ended_the_others() -> None:
     world.ranks[2].is_seen_to_die(6.0, KILL)
     end_others(world, 6.1)
     first = first_of(world)
-    assert (first.ranks, first.together, first.is_inferred) == ((2,), False, False)
+    assert (first.ranks, first.together, first.is_inferred, first.may_follow) == ((2,), False, False, False)
     assert first.lead_ns == 100_000_000
     assert first.deaths[2].signal_name == "SIGKILL"
 
@@ -115,12 +115,13 @@ def test_interrupted_from_a_terminal() -> None:
 
 
 def test_connection_lost_by_one() -> None:
-    """A rank gets an exception of its own, and the launcher ends the others, which are not to blame."""
+    """A rank gets an exception of its own, and the launcher ends the others: it is named, and the order is inferred."""
     world, numbers = busy()
     world.ranks[1].end(numbers[1], 6.0, How.FAILED, "RuntimeError")
     world.ranks[1].is_seen_to_die(6.2, RAISED, TapeState.FAILED, "RuntimeError")
     end_others(world, 6.3, but=1)
-    assert first_of(world).ranks == (1,)
+    first = first_of(world)
+    assert (first.ranks, first.is_inferred) == ((1,), True)
 
 
 def test_all_make_the_same_error() -> None:
