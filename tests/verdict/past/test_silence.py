@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
@@ -89,3 +90,18 @@ def test_all_together(world: FakeWorld, group: GroupView) -> None:
 def test_silent_outside_of_anything(world: FakeWorld) -> None:
     """No rank waits for the one that fell silent: there is no verdict."""
     assert verdict_of(world, {2: 20.0}) is None
+
+
+def test_silence_of_what_has_another_reason(world: FakeWorld, group: GroupView) -> None:
+    """A rank has fallen silent if nothing else shows its end: no record, no death that was seen, no living rank."""
+    enter(world, group, 10.0, 0)
+    for rank in world.ranks:
+        rank.alive, rank.heartbeat_age_s = False, 20.5 if rank.rank else 0.5
+    world.ranks[1].is_seen_to_die(9.0, 9)
+    world.ranks[2].die(9.0, TapeState.FINISHED)
+    views = [rank.view(NOW_S) for rank in world.ranks]
+    then = last_moment(RUN, views, LATER_NS).world
+    assert [rank for rank, view in then.ranks.items() if view.fell_silent] == [3]
+    world.ranks[0].alive = True
+    now = last_moment(RUN, [rank.view(NOW_S) for rank in world.ranks], LATER_NS).world
+    assert not any(view.fell_silent for view in now.ranks.values())
