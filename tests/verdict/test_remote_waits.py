@@ -29,6 +29,10 @@ def call_at(at_s: float, caller: int, to: int, is_served: bool, thread: int, hol
     return CallView(is_served, "train", peer, begun_ns, thread, holds_thread, None, 50 + caller, 4)
 
 
+OTHER_FUNCTION = dataclasses.replace(call_at(3, 0, 2, True, SERVING), function="evaluate", nonce=0, number=0)
+"""A function that worker 2 runs for worker 0, of which the call's record is not known."""
+
+
 def with_calls(world: WorldSnapshot, calls: Mapping[int, tuple[CallView, ...]]) -> WorldSnapshot:
     """The ranks as workers that have these calls open."""
     views = {
@@ -96,6 +100,7 @@ def test_callee_that_makes_progress() -> None:
         ((call_at(3, 0, 2, True, SERVING),), "", "which has run for 17.0 s"),
         ((call_at(3, 0, 2, True, SERVING, holds_thread=False),), "", "which has returned a future"),
         ((), "", "which is not seen to have begun in 19.0 s"),
+        ((OTHER_FUNCTION,), "", "which is not seen to have begun in 19.0 s"),
         ((), "T", "which does not run, because it is stopped"),
     ],
 )
