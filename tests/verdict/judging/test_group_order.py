@@ -1,9 +1,16 @@
 """Groups that ranks have not created in the same order: torch's numbers then belong to other groups on other ranks."""
 
+import dataclasses
+
+import pytest
+
 from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.wording.creations import describe_creations
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field
+from otel_torchdist.world.ways import CallSide, Ways
 from tests.support.worlds.fake_world import group_of
 from tests.support.worlds.group_order import members_only, other_order
 from tests.support.worlds.judging import named
@@ -46,6 +53,29 @@ def test_rank_that_creates_groups_in_another_order_is_named() -> None:
     assert fields(verdict) == (VerdictKind.MISMATCHED, (3,), Field.MEMBERS)
     assert sentence(verdict, 23).startswith(
         "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        (None, None, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3: "),
+        (8, 8, "ranks 2-3, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8: "),
+        (9, 8, "ranks 2-3 at build, a.py:9, where ranks 0-2 have created it with ranks 1,3 at build, a.py:8: "),
+    ],
+    ids=["unknown lines", "one line", "two lines"],
+)
+def test_lines_that_created_groups(here: int | None, there: int | None, said: str) -> None:
+    """A line that all have called is said once, others beside their ranks."""
+    world, groups = other_order()
+    world.ranks[1].enter(groups[1]["n2"], 2.0)
+    world.ranks[3].end(world.ranks[3].enter(groups[3]["n4"], 1.0), 1.1)
+    mismatch = the_verdict(world.snapshot(25.0)).mismatch
+    assert mismatch is not None
+    sites = [CallSiteName("build", "/home/ada/a.py", line) if line else None for line in (there, here)]
+    ways = Ways(tuple(CallSide("new_group", site=site) for site in sites))
+    assert describe_creations(dataclasses.replace(mismatch, ways=ways)).startswith(
+        f"rank 3 has created group 2 with {said}"
     )
 
 
