@@ -118,7 +118,7 @@ def test_late_end_brings_the_words_along(small_writer: TapeWriter) -> None:
 
 @pytest.mark.parametrize("laps", [0, 1])
 def test_wait_that_begins_again(small_writer: TapeWriter, laps: int) -> None:
-    """The end of a wait is taken back of one operation alone, in the ring and in the refuge; of an ended one, of none."""
+    """The end of a wait is taken back of one operation alone, in the ring and in the refuge, and of no ended one."""
     writer = small_writer
     ended, first, second = (begin(writer) for _ in range(3))
     writer.complete(ended, 1_000, 1_001, How.CALL)
