@@ -25,6 +25,7 @@ from otel_torchdist.world.model import Stacks
 from tests.support.waiting import until
 
 IN_LOADER = CallSiteName("_try_get_data", "/site-packages/torch/utils/data/dataloader.py", 1_000)
+SECOND = 1_000_000_000
 IN_POOL = CallSiteName("wait", "/usr/lib/python3.11/multiprocessing/pool.py", 765)
 
 
@@ -115,6 +116,7 @@ def test_command_that_a_rank_waits_for() -> None:
     """A command that a rank has started is named although nothing shows that it is stuck; of several none is."""
     main = ThreadStack(1, "MainThread", (CallSiteName("Popen.wait", "/usr/lib/python3.11/subprocess.py", 1_264),))
     waiting = Stacks(1, (main,))
+    began_ns = time.monotonic_ns()
     # A shell is the rank: this process has other children.
     with subprocess.Popen(["sh", "-c", "sleep 600 & sleep 601 & wait"], start_new_session=True) as rank:
         try:
@@ -128,5 +130,5 @@ def test_command_that_a_rank_waits_for() -> None:
         finally:
             os.killpg(rank.pid, signal.SIGKILL)
     assert found is not None
+    assert began_ns - SECOND < found.since_ns <= time.monotonic_ns(), "since it has begun"
     assert describe_child(found, 12.0) == f"command sleep (pid {upload.pid}), which has been running for 12.0 s"
-    assert found.since_ns <= time.monotonic_ns()
