@@ -161,16 +161,20 @@ def test_complete_shortly_after_its_result_was_used() -> None:
 
 @NATIVE_LATER
 def test_works_of_python_that_cannot_be_asked(jobs: Jobs) -> None:
-    """Every operation is recorded, and those that are waited for end; silently, and no Work is kept alive."""
+    """Every operation is recorded, and those that are waited for end; silently, and no Work is kept alive.
+
+    A forked child that waits for an operation of its parent ends none on the parent's tape.
+    """
     job = jobs.run("python_works", 1)
     if "cannot_begin" in job.ranks[0].line():
         pytest.skip("this torch takes no backends that are written in Python")
     [rank], [tape] = job.ranks, job.tapes
     assert rank.err == ""
-    kept, dropped, *broadcasts, late = tape.operations
-    assert [one.name for one in tape.operations] == ["all_reduce"] * 2 + ["broadcast"] * 6 + ["all_reduce"]
+    kept, dropped, *broadcasts, late, inherited = tape.operations
+    assert [one.name for one in tape.operations] == ["all_reduce"] * 2 + ["broadcast"] * 6 + ["all_reduce"] * 2
     assert (kept.how, late.how) == ("WAIT", "WAIT")
     assert dropped.how == "open"  # `wait_tensor` may still be called for it
+    assert inherited.how == "open", "a wait in a forked child is not the parent's"
     assert all(broadcast.how == "WAIT" for broadcast in broadcasts)
     # From the first wait on, each operation is known and marked to end only by a wait.
     assert Flag.END_BY_WAIT in late.raw.flags

@@ -1,6 +1,7 @@
 """A backend written in Python whose Works cannot report whether they are complete.
 
-Waits for some of its operations, keeps the Work of another until later, and drops a third.
+Waits for some of its operations, keeps the Work of another until later, drops a third, and has a forked child wait for
+a fourth.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from typing import Any
 
 import torch
@@ -79,7 +81,7 @@ def can_begin_without_us() -> bool:
 if not can_begin_without_us():
     say(cannot_begin=True)
     sys.exit()
-capture = start_capture()
+start_capture()
 begin()
 kept = dist.all_reduce(torch.ones(3), async_op=True)
 dropped = dist.all_reduce(torch.ones(5), async_op=True)
@@ -88,9 +90,17 @@ for _ in range(CALLS):
 time.sleep(KEPT_S)
 assert kept is not None
 kept.wait()
-del dropped
 late = dist.all_reduce(torch.ones(7), async_op=True)
 assert late is not None
 late.wait()
-until(lambda: not capture._works.open)
+works = [weakref.ref(work) for work in (kept, dropped, late)]
+del kept, dropped, late
+until(lambda: not any(work() for work in works))
+inherited = dist.all_reduce(torch.ones(9), async_op=True)
+assert inherited is not None
+child = os.fork()
+if child == 0:
+    inherited.wait()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
 say()
