@@ -11,12 +11,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_torchdist.config import PageAccess
+from otel_torchdist.serving.clients import MAX_CLIENTS
 from otel_torchdist.serving.socket_owner import Connection, owner_of
 from otel_torchdist.serving.visitors import is_local, names_this_machine, user_of
 from tests.serving.test_metrics_page import BODY_VALUE, get
@@ -113,6 +116,18 @@ def test_headers(page: Served, path: str) -> None:
     assert answer.getheader("Cache-Control") == "no-store"
     assert answer.getheader("Set-Cookie") is None
     assert answer.getheader("Access-Control-Allow-Origin") is None
+
+
+def test_many_visitors(page: Served) -> None:
+    """Many visitors, and some that never finish their request, delay neither each other nor scrapes."""
+    with ExitStack() as stack:
+        for number in range(MAX_CLIENTS):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", page.port), timeout=10))
+            slow.sendall(b"GET /live.json HTTP/1.1\r\nHost: localhost\r\nX: "[: 20 + number % 20])
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda _: ask(page, "/live.json")[0].status, range(64)))
+        assert answers == [200] * 64
+        assert BODY_VALUE in get(page.port)
 
 
 def test_compressed_on_request(page: Served) -> None:
