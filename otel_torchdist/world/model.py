@@ -49,7 +49,8 @@ class Stacks:
 
     def moved(self, offset_ns: int) -> Stacks:
         """The same on a clock that is ahead by `offset_ns`."""
-        return replace(self, asked_ns=self.asked_ns + offset_ns, earlier_ns=self.earlier_ns + offset_ns)
+        earlier_ns = self.earlier_ns + offset_ns if self.earlier else 0
+        return replace(self, asked_ns=self.asked_ns + offset_ns, earlier_ns=earlier_ns)
 
 
 @dataclass(frozen=True, slots=True)

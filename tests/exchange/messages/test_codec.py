@@ -67,7 +67,8 @@ def snapshot(world: FakeWorld, now_s: float = 20.0, only: tuple[int, ...] = (0, 
     """A snapshot in which one rank has written its stacks and another one has not."""
     taken = world.snapshot(now_s, only)
     stack = ThreadStack(100, "MainThread", (CallSiteName("load", "/home/user/träin.py", 57),))
-    stacks = {0: Stacks(taken.taken_ns - SECOND, (stack,), by_signal=True), 1: Stacks(taken.taken_ns, None)}
+    asked = Stacks(taken.taken_ns, None, earlier=(stack,), earlier_ns=taken.taken_ns - 2 * SECOND)
+    stacks = {0: Stacks(taken.taken_ns - SECOND, (stack,), by_signal=True), 1: asked}
     shared = {0: (SharedGroup(PAIR.key, ("all_reduce", "gather"), (None, stack.frames[0]), 5),)}
     views = {
         rank: dataclasses.replace(view, stacks=stacks.get(rank), shared_groups=shared.get(rank, ()))
@@ -188,7 +189,8 @@ def times_of(view: RankView) -> list[int | None]:
     operations = [*view.open, *([view.last] if view.last else [])]
     found: list[int | None] = [view.created_ns, view.heartbeat_ns, view.gone_since_ns]
     found += [time_ns for time_ns in (view.expects_until_ns, view.seen_alive_ns) if time_ns]
-    found += [view.stacks.asked_ns if view.stacks else None, view.stopped.since_ns if view.stopped else None]
+    found += [view.stacks.asked_ns, view.stacks.earlier_ns or None] if view.stacks else []
+    found += [view.stopped.since_ns if view.stopped else None]
     for operation in operations:
         record = operation.record
         found += [record.entered_ns, record.returned_ns, record.wait_entered_ns, record.wait_returned_ns]

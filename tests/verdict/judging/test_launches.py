@@ -85,6 +85,10 @@ def test_rank_that_looks_elsewhere() -> None:
         "rank 3 looks for the store at 127.0.0.1:29501, but ranks 0-2 wait at 127.0.0.1:29500: init_process_group has "
         "been blocked for 14.0 s"
     )
+    world = FakeWorld(2)
+    launch(world, {0: at(HERE, size=2), 1: at(THERE, size=2)})
+    said = sentence(verdict_of(world), 14)
+    assert said.startswith("rank 1 looks for the store at 127.0.0.1:29501, but rank 0 waits at 127.0.0.1:29500: ")
 
 
 def test_other_name_for_the_same_address() -> None:
