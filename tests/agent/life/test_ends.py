@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from otel_torchdist import semconv
+from tests.agent.conftest import JOB
 from tests.agent.life.test_life import check_once_without_orphans, count_on, recorded, up_on
+from tests.agent.own_agent import OwnAgent
 from tests.agent.training import environment, page_of
 from tests.cli.gloo_jobs import GlooJobs
 from tests.jobs.torchrun.recording import WORKERS
 from tests.support.commands.running import processes_of
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython
+from tests.support.ranks.job_ranks import Ranks
 from tests.support.receivers.otlp_metrics_receiver import http_receiver
 from tests.support.receivers.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.tapes.recorded import read_tapes
@@ -50,6 +54,22 @@ def markers(spans: list[ReceivedSpan]) -> set[int]:
 def incidents(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
     """The incident, from its verdict on, which may come after the markers."""
     return [span for span in spans if span.name.startswith("stall: all_reduce")]
+
+
+def test_operations_in_flight_at_the_kill(begin: Callable[..., Ranks], base: Path) -> None:
+    """All ranks are killed within an operation: its spans are exported once, and say so, beside those that ended."""
+    ranks = begin(2)
+    with contextlib.closing(OwnAgent(base / JOB)) as own:
+        ranks.meet(1)
+        for rank in range(2):
+            ranks.send(rank, "enter 2")
+        own.turn_until(lambda: own.values(semconv.UP) == [1.0, 1.0])
+        for rank in range(2):
+            ranks.kill(rank)
+        own.turn_until(lambda: own.values(semconv.UP) == [0.0, 0.0])
+    assert own.exported("all_reduce") == [(rank, sequence) for rank in range(2) for sequence in (1, 2)]
+    errors = {span.attributes[semconv.SEQUENCE]: span.error for span in own.sink.spans if span.name == "all_reduce"}
+    assert errors == {1: None, 2: "all_reduce was still in progress when the process was gone"}
 
 
 @pytest.mark.thorough
