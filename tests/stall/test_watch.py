@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.events import Event, IncidentResolved, VerdictGiven
+from otel_torchdist.stall.events import Event, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import VerdictKind
@@ -24,7 +23,6 @@ from tests.support.repository import REPOSITORY
 pytestmark = pytest.mark.process
 
 SIZE = 3
-LOAD_LINE = inspect.getsourcelines(rank_process.Rank.load_batch)[1] + 3
 
 
 class RankProcess:
@@ -85,11 +83,6 @@ class Job:
     def verdicts(self) -> list[VerdictGiven]:
         """The verdicts given so far."""
         return [event for event in self.events if isinstance(event, VerdictGiven)]
-
-    @property
-    def ends(self) -> list[IncidentResolved]:
-        """The incidents that are over."""
-        return [event for event in self.events if isinstance(event, IncidentResolved)]
 
     def stall(self) -> None:
         """Ranks 0 and 1 wait in an operation while rank 2 loads a batch."""
