@@ -219,7 +219,7 @@ class SlowScans:
     """Counts slow scans. Those of a base directory count only if no directory in it explains them."""
 
     def __init__(self, slow_s: float = SLOW_S) -> None:
-        """Take a scan for slow that takes `slow_s`."""
+        """Count scans that take `slow_s` seconds or longer."""
         self._slow_s = slow_s
         self._slow: Counter[Path] = Counter()
 

@@ -40,9 +40,9 @@ class LiveFeed:
         """Publish nothing until there is a visitor.
 
         Args:
-            facts: What does not change.
-            clock: Monotonic seconds.
-            catch_up_s: Processor time of a turn after which the past of further ranks is left to the next one.
+            facts: Facts about the agent that do not change.
+            clock: Returns the monotonic time in seconds.
+            catch_up_s: Seconds of processor time after which a turn leaves the past of further ranks to the next one.
         """
         self.facts = facts
         self._clock = clock

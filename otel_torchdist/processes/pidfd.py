@@ -36,7 +36,7 @@ def open_thread(pid: int, thread: int, flag: int = PIDFD_THREAD) -> tuple[int, i
     Args:
         pid: The process.
         thread: Its thread.
-        flag: With which the kernel is asked for a thread.
+        flag: Asks the kernel for a thread in place of its process.
 
     Raises:
         OSError: There is no such thread, or the kernel has no pidfd.

@@ -46,7 +46,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass(frozen=True, slots=True)
 class KeeperSurroundings:
-    """What an `AgentKeeper` relies on.
+    """The functions of this process and of the machine that an `AgentKeeper` calls.
 
     Attributes:
         spawn: Starts an agent; see `spawn_agent` for its arguments and its result.
@@ -63,7 +63,11 @@ class AgentKeeper:
     """Keeps an agent running for the job directory that this process records to."""
 
     def __init__(self, surroundings: KeeperSurroundings | None = None) -> None:
-        """Keep none yet, in these surroundings or in those of this process."""
+        """Keep no agent yet.
+
+        Args:
+            surroundings: Replaces the usual functions.
+        """
         self._surroundings = surroundings or KeeperSurroundings()
         self._wanted: Path | None = None
         self._post: _Post | None = None

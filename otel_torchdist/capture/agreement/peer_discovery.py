@@ -185,7 +185,7 @@ class PeerDiscovery:
 
 
 def store_key(run: int, name: str) -> str:
-    """Return the key in the job's store of what agents of a run announce."""
+    """Return the key in the job's store for an entry of a run's agents."""
     return f"otel_torchdist/peers/{run:032x}/{name}"
 
 
