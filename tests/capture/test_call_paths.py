@@ -1,4 +1,4 @@
-"""What led to a call, and what its thread runs: recorded once for each line, by both kernels."""
+"""Call paths, and the functions of threads: recorded once for each line, by both kernels."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_cut_off_gzip(tmp_path: Path) -> None:
 
 
 class Short(io.BytesIO):
-    """A file of which each read returns a few bytes at most."""
+    """A file whose reads return a few bytes at most."""
 
     def __init__(self, content: bytes, most: int) -> None:
         super().__init__(content)

@@ -96,7 +96,7 @@ AT_2_S = stalled_world(4, (1,), 2)
     ],
 )
 def test_states(world: WorldSnapshot, states: str, run: str) -> None:
-    """By its age a wait is nothing, a wait or a stall; a rank that is gone is dead, and one that has ended is not."""
+    """By its age a wait is nothing, a wait or a stall; a rank that is gone is dead, and a finished rank is not."""
     found = run_of(world)
     assert ([row.state for row in found.ranks], found.item.state) == (states.split(), run)
     assert [row.heartbeat_s is not None for row in found.ranks] == [one.alive for one in world.in_order]

@@ -1,4 +1,4 @@
-"""What the kernel shows of real processes: their states, their children, and how much of a core they use."""
+"""Real processes as the kernel shows them: their states, their children, and their share of a core."""
 
 import dataclasses
 import os

@@ -146,7 +146,7 @@ def test_hostile_values(tmp_path: Path) -> None:
 
 
 def test_too_large() -> None:
-    """What a file unpacks to is bounded; the sentence says what to do."""
+    """The unpacked size of a file is bounded; the sentence says what to do."""
     content = gzip.compress(b'{"schemaVersion": 1, "traceEvents": [' + b" " * (2 << 20))
     with pytest.raises(document.TraceError, match="it unpacks to more than 1 MiB; trace fewer steps"):
         document.unpacked(content, 1 << 20)

@@ -35,7 +35,7 @@ class ShortJob(Accompanied):
         self.until(OVER_S + 0.25)
 
     def snapshot(self) -> WorldSnapshot:
-        """What the agent sees."""
+        """The snapshots of the agent."""
         snapshot = super().snapshot()
         groups = {EVERYBODY.key: EVERYBODY}
         return dataclasses.replace(

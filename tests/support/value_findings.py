@@ -29,7 +29,7 @@ def world_of(tapes: Iterable[Path]) -> WorldSnapshot:
 
 
 def world_of_job(job: Job) -> WorldSnapshot:
-    """What is known of a finished job, from the tapes of its ranks."""
+    """Return the world of a finished job, from the tapes of its ranks."""
     return world_of(tape.path for tape in job.tapes)
 
 

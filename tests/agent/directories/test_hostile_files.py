@@ -1,4 +1,4 @@
-"""Whatever users put into their directories, or numbers into their tapes, the other jobs of an agent are unaffected."""
+"""Hostile files in a user's directories, and numbers in a user's tapes, affect no other job of an agent."""
 
 from __future__ import annotations
 

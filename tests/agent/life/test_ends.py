@@ -1,4 +1,4 @@
-"""All of a job ends at once, or jobs follow each other: what the agent still reports, and that nothing is left."""
+"""A whole job ends at once, or jobs follow each other: the agent reports everything and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ SAID_OF_EACH = {
     semconv.PHASE: "outside_backward",
     semconv.COMPLETION_RESOLUTION: 0.0,
 }
-"""What the spans of all gradients say, whichever kernel has recorded them."""
+"""Attributes of every span of gradients, the same with both kernels."""
 
 
 def check_once_without_orphans(spans: list[ReceivedSpan]) -> None:

@@ -29,7 +29,7 @@ FATES = (
 
 @pytest.fixture
 def ranks(base: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """A rank for each fate, and one that stays."""
+    """A rank for each fate, and one more, which stays."""
     directory, size = base / JOB, len(FATES) + 1
     directory.mkdir(mode=0o700, parents=True)
     processes = [

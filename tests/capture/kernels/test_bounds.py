@@ -1,4 +1,4 @@
-"""Programs of which no call is like another: what is kept of them is bounded, and what is recorded stays right."""
+"""Programs whose calls never repeat: the memory for them is bounded, and their records stay right."""
 
 from __future__ import annotations
 

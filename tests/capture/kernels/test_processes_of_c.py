@@ -37,7 +37,7 @@ def test_dictionary_that_is_gone(jobs: Jobs) -> None:
 
 
 def test_child_of_c(jobs: Jobs) -> None:
-    """What the child calls is not on its parent's tape.
+    """Calls of the child are not on its parent's tape.
 
     The library sees the fork at once; Python, which asks for its process only now and then, after a few calls.
     """

@@ -32,7 +32,7 @@ WORKER = Path(__file__).parent / "workers" / "preempted.py"
 
 @dataclass(frozen=True)
 class Ready:
-    """Two ranks, of which rank 0 is in a collective that rank 1 does not enter.
+    """Two ranks: rank 0 is in a collective that rank 1 does not enter.
 
     Attributes:
         pid: Rank 0's process.

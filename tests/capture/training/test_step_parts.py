@@ -1,4 +1,4 @@
-"""What a step processes and what is expected of it, and what is not known of its parts.
+"""Amounts and expectations of a step, and parts of a step that are unknown.
 
 The times of its parts are compared with those of a program that times itself in `tests/figures`.
 """

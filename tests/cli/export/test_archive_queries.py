@@ -208,7 +208,7 @@ def test_tapes_give_the_same_tables(archived: Archived, tmp_path: Path) -> None:
 
 
 def test_other_commands(archived: Archived, tmp_path: Path) -> None:
-    """They say of tapes and of the archive which rank keeps the others waiting and who meets, whatever recorded it."""
+    """From tapes and from the archive they name the rank that keeps the others waiting, and the groups."""
     for source in ([], [archived.archive]):
         answers = {
             command: ask(archived.tapes, *source, "--json", command=command)

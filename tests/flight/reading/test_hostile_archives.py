@@ -52,7 +52,7 @@ def sparse(stored: bytes, size: int, name: str) -> bytes:
 
 
 def notes_of(path: Path, **limits: int) -> list[str]:
-    """What is reported, without the path, with other limits than usual."""
+    """Return the reported problem, without the path, under other limits than usual."""
     return [note.replace(str(path), "PATH") for note in read_dumps([path], ReadingLimits(**limits)).notes]
 
 

@@ -24,7 +24,7 @@ OTHERS_HEALTHY = (
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Mapping[str, Future[Outcome]]]:
-    """What is reported of each fault, and of jobs without one."""
+    """The reports of each fault, and of jobs without a fault."""
 
     def run(row: Row) -> Outcome:
         arguments = [row.name] if row.verdict else [row.name, "healthy"]

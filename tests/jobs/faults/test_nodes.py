@@ -37,7 +37,7 @@ def two() -> Iterator[Nodes]:
 def outcomes(
     request: pytest.FixtureRequest, warm_python: WarmPython, two: Nodes
 ) -> Iterator[Mapping[str, Future[Outcome]]]:
-    """What is reported of each fault, once."""
+    """The reports of each fault; each job runs once."""
 
     def run(row: Row | FindingRow) -> Outcome:
         with faulty_job(warm_python, row.name, environ=row.environ, ranks=4, nodes=two) as job:

@@ -30,7 +30,7 @@ GOOD_STEPS_S = 5.0
 
 @dataclass(frozen=True)
 class Found:
-    """What was reported about a job with faults that stall nothing.
+    """The reports of a job with faults that stall nothing.
 
     Attributes:
         outcomes: The reports, each compared with its row.
@@ -49,7 +49,7 @@ class Found:
 def found(
     request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Future[Found]]]:
-    """What is reported about each job, which goes on until then; a command and evidence follow each finding."""
+    """The reports of each job, which goes on until then; a command and evidence follow each finding."""
 
     def run(row: FindingRow) -> Found:
         folder = tmp_path_factory.mktemp("acts")

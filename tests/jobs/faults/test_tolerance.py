@@ -43,7 +43,7 @@ OTHERS = (
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Mapping[str, Future[Outcome]]]:
-    """What is reported of each wait, which takes twice the threshold."""
+    """The reports of each wait, which takes twice the threshold."""
 
     def run(wait: Patience) -> Outcome:
         with faulty_job(warm_python, wait.title, worker=WORKER, environ={**PATIENT, **wait.settings}) as job:

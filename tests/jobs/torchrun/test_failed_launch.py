@@ -51,7 +51,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Ended:
-    """What is left of a launch."""
+    """The outcome of a launch."""
 
     code: int
     err: str
@@ -62,7 +62,7 @@ _NO_AGENT: Final = {"OTEL_PYTHON_TORCHDIST_READER": "none"}
 LAUNCHES: Final = (Launch("killed before an agent has come", "killed", "at once"),)
 MORE_LAUNCHES: Final = (
     Launch("raises before an agent has come", "raises", "at once"),
-    # Who reads the output to its end gets that end while the agent stays.
+    # A program that reads the output to its end gets that end while the agent stays.
     Launch("killed under an agent that lingers", "killed", "watched", {"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "600000"}),
     Launch("killed without an agent", "killed", "at once", _NO_AGENT),
     Launch("killed with a reader in each rank", "killed", "at once", {"OTEL_PYTHON_TORCHDIST_READER": "thread"}),
@@ -82,7 +82,7 @@ MORE_LAUNCHES: Final = (
 def ended(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Future[Ended]]]:
-    """What each launch leaves."""
+    """The outcome of each launch."""
 
     def run(launch: Launch) -> Ended:
         tapes = tmp_path_factory.mktemp("launch") / "tapes"
@@ -107,7 +107,7 @@ def ended(
 
 @pytest.mark.parametrize("launch", params_of(LAUNCHES, MORE_LAUNCHES))
 def test_pipe(launch: Launch, ended: Mapping[str, Future[Ended]]) -> None:
-    """A pipe gets the notice beside torchrun's traceback, whoever judges; where no agent reads, none is started."""
+    """A pipe gets the notice beside torchrun's traceback, from the agent or the launcher, which starts no agent."""
     done = ended[launch.title].result()
     assert done.code == 1
     assert re.search(launch.said, done.err, re.MULTILINE), done.err

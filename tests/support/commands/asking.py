@@ -59,7 +59,7 @@ def ask(
 
 
 def ask_as_on_page(base: Path, line: str, threshold_s: float = 1.0) -> Answer:
-    """Run a command here as a page shows it, for a shell: what it redirects is written to that file."""
+    """Run a command here as a page shows it, for a shell; redirected output is written to the file."""
     program, command, *arguments = shlex.split(line, comments=True)
     assert program == "otel-torchdist", line
     files: list[str] = []

@@ -72,7 +72,7 @@ class Accompanied(Watching):
         self.detector = Detector(RULES, START_NS + round(began_s * SECOND), self.peer_agents)
 
     def snapshot(self) -> WorldSnapshot:
-        """What this agent sees by itself."""
+        """The snapshot of this agent's own ranks."""
         snapshot = super().snapshot()
         return dataclasses.replace(snapshot, ranks={rank: snapshot.ranks[rank] for rank in self.only})
 

@@ -293,7 +293,7 @@ class FakeRank:
         blame: Blame = Blame.UNKNOWN,
         is_refused: bool = False,
     ) -> None:
-        """End an operation; one that fails does so in a wait for it, or when it `is_refused` by the call itself."""
+        """End an operation; a failure comes from a wait for it, or from the call itself if it `is_refused`."""
         entered_ns, kind, channel = self._calls[number]
         self._blocked = {thread: one for thread, one in self._blocked.items() if one != number}
         if failure:
@@ -338,7 +338,7 @@ class FakeRank:
 
     @property
     def progress(self) -> Mapping[Channel, Progress]:
-        """How far it has come in each channel."""
+        """The progress in each channel."""
         return self.followed.progress
 
     @property

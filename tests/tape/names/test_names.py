@@ -84,7 +84,7 @@ _NAMES = st.one_of(
 
 
 def as_shown(value: Any) -> Any:
-    """What comes back of a name, or of a part of one: unprintable letters are escaped."""
+    """Return a name, or a part of it, as it is read back: with unprintable letters escaped."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **{name: as_shown(part) for name, part in parts.items()})

@@ -1,4 +1,4 @@
-"""Dictionaries that others may have written: what is not of our types is unknown, and no name can forge a line."""
+"""Dictionaries that others may have written: names of other types are unknown, and no name can forge a line."""
 
 from __future__ import annotations
 

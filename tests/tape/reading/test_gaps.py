@@ -19,7 +19,7 @@ from tests.support.waiting import until
 class Uncommitted:
     """A tape on which number 9 is reserved and not committed, as while its thread waits for a core; 10 is committed.
 
-    A reader has seen numbers 1 to 8, of which 1 is open, and has moved to the refuge.
+    A reader has seen numbers 1 to 8; number 1 is open and has moved to the refuge.
     """
 
     def __init__(self, writer: TapeWriter) -> None:

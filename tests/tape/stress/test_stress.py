@@ -48,7 +48,7 @@ def start_killed(stack: ExitStack, program: str, *arguments: object) -> subproce
     ],
 )
 def test_nothing_is_torn(memory: Path, running: ExitStack, capacity: int, threads: int, records: int) -> None:
-    """Many records, of which readers see some and miss most; each is whole, once, or counted."""
+    """Many records: readers see some of them and miss most; each is whole, once, or counted."""
     writer = start_killed(running, "writer.py", memory, capacity, records, threads)
     path = line_of(writer)
     readers = [start_killed(running, "reader.py", path, limit) for limit in (50_000, 3)]

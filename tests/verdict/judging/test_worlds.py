@@ -469,7 +469,7 @@ CREATIONS = {
             f"ranks wait. This has blocked new_group (mesh) for 24.0 s; {CREATED}"
         ),
     ),
-    "A rank that left out a group of which it is no member creates all later ones under another number": Judged(
+    "A rank that left out a group without itself as a member creates all later ones under another number": Judged(
         (creates((0, 1), named(THREE, "2"), 1.0), creates(2, named(THREE, "1"), 1.0)),
         VerdictKind.MISMATCHED,
         (2,),

@@ -139,7 +139,7 @@ def test_no_hints_where_a_rank_has_left() -> None:
 
 
 def test_no_hints_where_ranks_may_wait_for_each_other() -> None:
-    """In a circle a longer timeout would change nothing, also in one that may be none."""
+    """In a circle a longer timeout would change nothing, and neither would it in a possible circle."""
     first = everybody(60, AtTimeout.RAISES, "gloo")
     second = dataclasses.replace(first, name=dataclasses.replace(first.name, nth=1))
     second = dataclasses.replace(second, key=second.name.key)

@@ -62,7 +62,7 @@ def test_rank_leaves_on_one_of_two_nodes(warm_python: WarmPython) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, warm_python: WarmPython) -> Iterator[Mapping[str, Future[Outcome]]]:
-    """What is reported of each ending."""
+    """The reports of each ending."""
     with side_by_side(lambda ending: observe_ending(ending, warm_python), selected(request, "ending")) as outcomes:
         yield outcomes
 
