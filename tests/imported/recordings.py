@@ -19,8 +19,6 @@ from otel_torchdist.world.calls import GroupView, OperationView
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
 
-MEETING_S = 0.001
-
 
 @dataclass
 class RecordedRank(FakeRank):
