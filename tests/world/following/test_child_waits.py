@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +26,18 @@ from tests.support.waiting import until
 IN_LOADER = CallSiteName("_try_get_data", "/site-packages/torch/utils/data/dataloader.py", 1_000)
 SECOND = 1_000_000_000
 IN_POOL = CallSiteName("wait", "/usr/lib/python3.11/multiprocessing/pool.py", 765)
+
+FORKS = """
+import multiprocessing, threading
+lock, context = threading.Lock(), multiprocessing.get_context("fork")
+children = [context.Process(target=lock.acquire, daemon=True) for _ in range(2)]
+with lock:
+    for child in children:
+        child.start()
+    print(*(child.pid for child in children), flush=True)
+    children[0].join()
+"""
+"""A rank whose children wait for a lock that was held when they were forked."""
 
 
 @pytest.fixture
@@ -68,42 +79,40 @@ def test_nobody_learns_which_files_other_users_read(stuck_child: int) -> None:
     assert waits.check(Stacks(now_ns, (ThreadStack(1, "MainThread", (IN_LOADER,)),)), now_ns) is None
 
 
-@pytest.mark.process
-def test_children_that_were_forked_while_a_lock_was_held() -> None:
-    """All children that wait for the lock are found after a while, with the thread that holds it."""
-    lock, context = threading.Lock(), multiprocessing.get_context("fork")
-    children = [context.Process(target=lock.acquire, daemon=True) for _ in range(2)]
-    with lock:
-        for child in children:
-            child.start()
-    waits = ChildWaits(identify(0, 0, 1, 64), os.geteuid())
-    main = ThreadStack(1, "MainThread", (IN_POOL, CallSiteName("main", "/home/ada/train.py", 9)))
-    other = ThreadStack(2, "refresher", (CallSiteName("refresh", "/home/ada/train.py", 7),))
-    stacks = Stacks(1, (main, other))
-    try:
-        assert waits.check(stacks, time.monotonic_ns()) is None, "they may only just have begun"
-        until(lambda: (found := waits.check(stacks, time.monotonic_ns())) is not None and found.others)
-        found = waits.check(stacks, time.monotonic_ns())
-        assert found is not None
-        assert {found.pid, *found.others} == {child.pid for child in children}
-        assert (found.is_locked, found.is_forked, found.holder) == (True, True, other.frames[0])
-        assert describe_child(found, 12.3) == (
-            f"its 2 child processes (pids {found.pid}, {found.others[0]}), which have been blocked on a lock for "
-            "12.3 s, which was held when they were forked, as it seems, by its thread in refresh at train.py:7"
-        )
-        in_loader = ThreadStack(1, "MainThread", (IN_LOADER,))
-        assert waits.check(Stacks(1, (in_loader,)), time.monotonic_ns() + 2 * PAUSE_NS) is None, "no loader's workers"
-    finally:
-        for child in children:
-            child.kill()
-            child.join()
-
-
 def identity_of(pid: int) -> TapeIdentity:
     """The identity of the tape that a process would write."""
     state = process_state(pid)
     assert state is not None
     return replace(identify(0, 0, 1, 64), pid=pid, pid_start_ticks=state[1])
+
+
+@pytest.mark.process
+def test_children_that_were_forked_while_a_lock_was_held() -> None:
+    """All children that wait for the lock are found after a while, with the thread that holds it."""
+    main = ThreadStack(1, "MainThread", (IN_POOL, CallSiteName("main", "/home/ada/train.py", 9)))
+    other = ThreadStack(2, "refresher", (CallSiteName("refresh", "/home/ada/train.py", 7),))
+    stacks = Stacks(1, (main, other))
+    # A process of its own is the rank: libraries that other tests have imported here have threads, and fork handlers.
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, start_new_session=True) as rank:
+        try:
+            assert rank.stdout is not None
+            children = {int(pid) for pid in rank.stdout.readline().split()}
+            waits = ChildWaits(identity_of(rank.pid), os.geteuid())
+            assert waits.check(stacks, time.monotonic_ns()) is None, "they may only just have begun"
+            until(lambda: (found := waits.check(stacks, time.monotonic_ns())) is not None and found.others)
+            found = waits.check(stacks, time.monotonic_ns())
+            in_loader = ThreadStack(1, "MainThread", (IN_LOADER,))
+            of_loader = waits.check(Stacks(1, (in_loader,)), time.monotonic_ns() + 2 * PAUSE_NS)
+        finally:
+            os.killpg(rank.pid, signal.SIGKILL)
+    assert found is not None
+    assert {found.pid, *found.others} == children
+    assert (found.is_locked, found.is_forked, found.holder) == (True, True, other.frames[0])
+    assert describe_child(found, 12.3) == (
+        f"its 2 child processes (pids {found.pid}, {found.others[0]}), which have been blocked on a lock for "
+        "12.3 s, which was held when they were forked, as it seems, by its thread in refresh at train.py:7"
+    )
+    assert of_loader is None, "no loader's workers"
 
 
 def commands_of(pid: int) -> list[Command]:
