@@ -10,8 +10,8 @@ USUAL_TORCH := 2.15.0
 TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=
-# Processes that run tests beside each other: three keep two cores busy, and more miss deadlines of tests.
-WORKERS ?= 3
+# Processes that run tests beside each other: most tests wait, so four keep two cores busy.
+WORKERS ?= 4
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
