@@ -210,6 +210,8 @@ class Judge:
         absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
         if not absent:
             return _verdict(VerdictKind.DEVICE, roll, guilty)
+        # A rank that had come and was asked to end, as by a launcher, held nobody up if another one had not come.
+        absent = tuple(rank for rank in absent if not self._world.ranks[rank].at(roll.operation_id)) or absent
         channel = roll.operation_id.channel
         have_ended = all(roll.standings[rank] is Standing.ENDED for rank in absent)
         if channel.kind is RecordKind.RENDEZVOUS and (is_launch(roll) or not have_ended):

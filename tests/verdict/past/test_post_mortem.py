@@ -134,6 +134,18 @@ def test_one_left_cleanly(world: FakeWorld, group: GroupView) -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
 
 
+def test_launcher_asked_a_rank_in_the_operation_to_end(world: FakeWorld, group: GroupView) -> None:
+    """A rank that had come, and exits with code 0 where a launcher ends it, is not named beside the missing one."""
+    world.ranks[2].die(18.0, TapeState.FINISHED)
+    world.ranks[0].enter(group, 19.0)
+    for rank in (1, 3):
+        tear(world, group, rank, 19.0)
+    world.ranks[0].die(19.6, TapeState.FINISHED)
+    verdict = verdict_of(world, 19.7, {2: 18.0})
+    assert verdict is not None
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
+
+
 def test_all_finished(world: FakeWorld) -> None:
     """A run that ended cleanly has no verdict."""
     for rank in world.ranks:
