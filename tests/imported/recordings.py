@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.findings import Findings, Judgement, Provenance
 from otel_torchdist.imported.recording import Recording, recording_of
 from otel_torchdist.imported.selection import Selection, choose
-from otel_torchdist.tape.layout import Blame, How
+from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.calls import GroupView, OperationView
+from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
-
-
-@dataclass
-class RecordedRank(FakeRank):
-    """A rank that keeps all its calls."""
-
-    ended: list[OperationView] = field(default_factory=list[OperationView])
-
-    def end(
-        self,
-        number: int,
-        at_s: float,
-        how: How = How.WATCHDOG,
-        failure: str = "",
-        blame: Blame = Blame.UNKNOWN,
-        is_refused: bool = False,
-    ) -> None:
-        """End an operation, as a watchdog sees it."""
-        super().end(number, at_s, how, failure, blame, is_refused)
-        assert self.last is not None
-        self.ended.append(self.last)
-
-    @property
-    def history(self) -> RankHistory:
-        """All calls in order."""
-        calls = sorted((*self.ended, *self.open.values()), key=lambda operation: operation.record.number)
-        return RankHistory(self.rank, 0, "", WALL_OFFSET_NS, tuple(calls), 0)
+from tests.support.worlds.recorded_rank import RecordedRank
 
 
 @dataclass(frozen=True)
@@ -73,7 +47,7 @@ class RecordedWorld(FakeWorld):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.recorded = [RecordedRank(rank) for rank in range(size)]
+        self.recorded = [RecordedRank(rank, usual_end=How.WATCHDOG) for rank in range(size)]
         self.ranks = list[FakeRank](self.recorded)
 
     def train(self, group: GroupView, calls: int, began_s: float = 0.0) -> float:
@@ -94,7 +68,8 @@ class RecordedWorld(FakeWorld):
             judgements=(Judgement(verdict, text_of(verdict, world)),) if verdict is not None else (),
             threshold_ns=rules.threshold_ns,
         )
-        histories = [dataclasses.replace(self.recorded[rank].history, world_size=len(self.ranks)) for rank in here]
+        size = len(self.ranks)
+        histories = [RankHistory(rank, size, "", WALL_OFFSET_NS, self.recorded[rank].calls, 0) for rank in here]
         return Found(findings, tuple(histories))
 
 

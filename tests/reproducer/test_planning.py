@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_torchdist.history.model import RankHistory
@@ -10,44 +9,15 @@ from otel_torchdist.reproducer.model import Call, Create, End, Script, Wait
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
-from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind
+from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.calls import GroupView, OperationView
+from otel_torchdist.world.calls import GroupView
 from tests.reproducer.rehearsal import verdict_on
-from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
+from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
+from tests.support.worlds.recorded_rank import RecordedRank
 
 NOW_S: Final = 100.0
-
-
-@dataclass
-class RecordedRank(FakeRank):
-    """A rank whose ended calls are kept."""
-
-    ended: list[OperationView] = field(default_factory=list[OperationView])
-
-    def end(
-        self,
-        number: int,
-        at_s: float,
-        how: How = How.WAIT,
-        failure: str = "",
-        blame: Blame = Blame.UNKNOWN,
-        is_refused: bool = False,
-    ) -> None:
-        """End an operation."""
-        super().end(number, at_s, how, failure, blame, is_refused)
-        assert self.last is not None
-        self.ended.append(self.last)
-
-    def call(self, group: GroupView, at_s: float, name: str = "all_reduce", **others: Any) -> None:
-        """Make a call that ends at once."""
-        self.end(self.enter(group, at_s, name, **others), at_s + 0.001)
-
-    def history(self, size: int) -> RankHistory:
-        """All its calls."""
-        calls = sorted((*self.ended, *self.open.values()), key=lambda one: one.record.number)
-        return RankHistory(self.rank, size, "node-1", 0, tuple(calls), 0)
 
 
 class RecordedWorld(FakeWorld):
@@ -70,7 +40,7 @@ class RecordedWorld(FakeWorld):
         world = self.snapshot(NOW_S)
         verdict = stalled_verdict(world, StallRules(THRESHOLD_NS))
         assert verdict is not None
-        histories = [rank.history(size) for rank in self.recorded]
+        histories = [RankHistory(rank.rank, size, "node-1", 0, rank.calls, 0) for rank in self.recorded]
         script = plan(verdict, world, histories, Origin("a test", "it hangs", size, "a test"))
         copy = verdict_on(script)
         assert copy is not None
