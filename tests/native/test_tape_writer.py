@@ -113,5 +113,5 @@ def test_closed_tape_can_be_written(library: Any) -> None:
 
 
 def test_header_is_current() -> None:
-    """What is compiled is the layout of `tape.layout`; `python -m otel_torchdist.native.header` writes it."""
+    """The compiled layout is that of `tape.layout`; `python -m otel_torchdist.native.header` writes it."""
     assert PATH.read_text() == header()

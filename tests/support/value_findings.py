@@ -34,10 +34,10 @@ def world_of_job(job: Job) -> WorldSnapshot:
 
 
 def findings_of(job: Job) -> list[NonFinite | Diverged]:
-    """What a judge finds at the end of a job."""
+    """The findings of a judge at the end of a job."""
     return findings_in(world_of_job(job))
 
 
 def findings_in(world: WorldSnapshot) -> list[NonFinite | Diverged]:
-    """What a judge finds at the end of a run."""
+    """The findings of a judge at the end of a run."""
     return ValueFinder().find(world, is_last=True)

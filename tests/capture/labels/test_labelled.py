@@ -22,7 +22,7 @@ MICROBATCHES = 4
 
 @dataclass(frozen=True)
 class LabelledJob:
-    """What it has recorded.
+    """The recording of a job.
 
     Attributes:
         said: What rank 0 has said of itself.
@@ -33,7 +33,7 @@ class LabelledJob:
     tapes: list[RecordedTape]
 
     def part(self, name: str, rank: int) -> list[Recorded]:
-        """What one rank has called in one part of the job."""
+        """The calls of one rank in one part of the job."""
         parts: list[list[Recorded]] = []
         for operation in self.tapes[rank].operations:
             if operation.name == "barrier":

@@ -95,7 +95,7 @@ WORKER = Path(__file__).parent / "workers" / "keeps_its_group.py"
 
 
 def printed_at_exit(environ: dict[str, str]) -> str:
-    """What a rank prints at its end that has imported Dynamo, and with it much of what we have replaced parts of."""
+    """The output, at its end, of a rank that has imported Dynamo, and with it modules in which we replace parts."""
     with memory_directory() as base:
         own = {**os.environ, **QUIET, **environ, "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base)}
         command = [sys.executable, str(WORKER), "torch._dynamo"]
@@ -104,13 +104,13 @@ def printed_at_exit(environ: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def plain() -> str:
-    """What it prints without us."""
+    """The same output without us."""
     return printed_at_exit({"OTEL_PYTHON_TORCHDIST_ENABLED": "false"})
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_groups_are_destroyed_as_without_us(plain: str, kernel: str) -> None:
-    """What outlives the interpreter in torch's dispatcher keeps no group."""
+    """Objects that outlive the interpreter in torch's dispatcher keep no group."""
     assert plain == "destroyed\n"
     assert printed_at_exit(environ_of(kernel)) == plain

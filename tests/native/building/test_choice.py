@@ -80,7 +80,7 @@ def test_it_fits(library: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_it_is_no_library(library: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What the dynamic linker refuses is one warning with its reason."""
+    """A library that the dynamic linker refuses costs one warning with its reason."""
     library.write_bytes(b"not a library at all, " * 100)
     assert warning_of(caplog).startswith(f"{library} cannot be loaded")
 
@@ -136,7 +136,7 @@ def test_of_a_group(library: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 @only_root
 def test_link_into_a_folder_of_another_user(library: Path, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """What a link leads to, and through, counts as much as what it lies in."""
+    """The target of a link, and the folders on the way, count as much as the folder of the link."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, STRANGER, -1)
