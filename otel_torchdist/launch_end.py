@@ -1,4 +1,4 @@
-"""Holds the end of a launcher whose ranks have failed until the agent has said why, for a second at most.
+"""Holds the end of a launcher whose ranks have failed until the agent has said why, for seconds at most.
 
 A notice comes half a second after a death. By then the launcher would be gone, and with it a pipe or a terminal that
 only it held open. It also knows how its ranks ended, which an agent that comes later does not. The wait is at the very
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from otel_torchdist.tape.identity import TapeIdentity
 
-WAIT_S: Final = 1.0
-"""How long after a failure to wait for an agent that reads."""
-START_S: Final = 3.0
+WAIT_S: Final = 2.0
+"""How long after a failure to wait for an agent that reads: its notice comes half a second after a death."""
+START_S: Final = 4.0
 """How long to wait for an agent that is only starting: it takes a second or two, and the ranks had none until then."""
 _STARTS_NS: Final = 10_000_000_000
 _PAUSE_S: Final = 0.02

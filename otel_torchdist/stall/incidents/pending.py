@@ -28,8 +28,9 @@ OTHERS_END_NS: Final = 500_000_000
 """torchrun checks every 0.1 s whether a rank has died, and then ends the others."""
 OTHERS_END_FAR_NS: Final = 1_000_000_000
 """Data from other nodes is a little older."""
-LAUNCHER_SAYS_NS: Final = 1_000_000_000
-"""How long a launcher may take to record how ranks ended before an agent came."""
+LAUNCHER_SAYS_NS: Final = 3_000_000_000
+"""How long a launcher may take to record how ranks ended before an agent came: it learns of a failure when the failed
+rank has unloaded torch, which takes seconds on a loaded node."""
 VANISHES_NS: Final = DYING_NS + 200_000_000
 """A rank that was killed records nothing, and may be seen alive for so long while the kernel closes its files."""
 
