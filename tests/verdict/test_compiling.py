@@ -70,7 +70,7 @@ def test_compiles_again_at_the_same_line() -> None:
         let_go(world, ended_s)
         watching.until(ended_s + 9.0)
     wait(world, 100.0)
-    watching.until(100.0 + 100.0)
+    watching.until(100.0 + 118.0)
     assert watching.verdicts == []
     watching.until(100.0 + 150.0)
     assert [event.verdict.ranks for _, event in watching.verdicts][:1] == [(2,)]

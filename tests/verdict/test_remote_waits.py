@@ -146,6 +146,20 @@ def test_call_of_another_thread() -> None:
     assert "worker1" not in sentence(verdict, 18)
 
 
+def test_calls_of_two_threads() -> None:
+    """Of two calls that hold threads, the later one tells where the rank is: its thread was the last to enter."""
+    world = after_one_step()
+    world.ranks[0].end(world.ranks[0].enter(ALL, 0.3, thread=55), 0.4)
+    world.meet(ALL, 0.5)
+    for rank in (1, 2):
+        world.ranks[rank].end(world.ranks[rank].enter(ALL, 0.6, thread=55), 0.7)
+        world.ranks[rank].enter(ALL, 2.0, thread=MAIN)
+    earlier, later = call_at(1, 0, 2, False, 55), call_at(1.5, 0, 1, False, MAIN)
+    calls = {0: (earlier, later), 1: (call_at(1.5, 0, 1, True, SERVING),), 2: (call_at(1, 0, 2, True, SERVING),)}
+    verdict = the_verdict(with_calls(world.snapshot(20.0), calls))
+    print(verdict, sentence(verdict, 18))
+
+
 def test_call_that_nobody_waits_for() -> None:
     """A call of `rpc_async` is no reason to be late."""
     world = after_one_step()

@@ -20,6 +20,7 @@ from otel_torchdist.verdict.departures import is_cancelled
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
 from otel_torchdist.verdict.giving_up import back_in
 from otel_torchdist.verdict.judging.judge import Judge
+from otel_torchdist.verdict.launches import file_left_over
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.verdict.past.hung import Hung, find_hung
 from otel_torchdist.verdict.past.last_moment import LastMoment, last_moment
@@ -27,7 +28,7 @@ from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
 from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.verdict.waits import DYING_NS, left_behind, waits_of
-from otel_torchdist.world.calls import Channel, OperationId
+from otel_torchdist.world.calls import Channel, OperationId, OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 
@@ -279,14 +280,19 @@ def _alive_at(view: RankView, at_ns: int) -> RankView:
     death = view.death
     if death is None or life_in(view) is RankLife.FINISHED:
         return view
-    if view.state is TapeState.FAILED and interrupted_operation(view) is None:
+    interrupted = interrupted_operation(view)
+    if view.state is TapeState.FAILED and (interrupted is None or _was_misled(interrupted, at_ns)):
         return dataclasses.replace(view, gone_since_ns=death.at_ns)
     stopped = Stopped(death.stopped, death.stopped_since_ns) if death.stopped else None
     then = dataclasses.replace(
         view, alive=True, gone_since_ns=None, state=TapeState.RUNNING, failure="", stopped=stopped, death=None,
         ran_ns=death.ran_ns,
     )  # fmt: skip
-    interrupted = interrupted_operation(view)
     if interrupted is None or (interrupted.record.completed_ns or 0) < at_ns - DYING_NS:
         return then
     return back_in(then, interrupted)
+
+
+def _was_misled(failed: OperationView, at_ns: int) -> bool:
+    """Whether a file of an earlier launch made an operation fail, for nobody had died before `at_ns`."""
+    return bool(file_left_over(failed)) and (failed.record.completed_ns or 0) < at_ns

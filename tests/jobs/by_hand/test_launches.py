@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,15 +42,22 @@ class Launch:
 
     def __init__(self, folder: Path) -> None:
         self.base = folder / "tapes"
+        self._folder = folder
         self._stderr = folder / "stderr"
         self._stack = ExitStack()
         self._ranks: list[subprocess.Popen[bytes]] = []
         self.port, self.other_port = free_port(), free_port()
 
     def start(
-        self, rank: int, size: int, port: int = 0, recorded: bool = True, environ: Mapping[str, str] | None = None
+        self,
+        rank: int,
+        size: int,
+        port: int = 0,
+        recorded: bool = True,
+        environ: Mapping[str, str] | None = None,
+        group: str = "",
     ) -> None:
-        """Start a rank."""
+        """Start a rank, which waits for `release` if it is in a group: on a loaded node some start seconds later."""
         added = {
             "RANK": str(rank),
             "WORLD_SIZE": str(size),
@@ -63,7 +71,7 @@ class Launch:
             "OTEL_METRICS_EXPORTER": "none",
             "OTEL_TRACES_EXPORTER": "none",
             "OTEL_LOGS_EXPORTER": "none",
-        }
+        } | ({"LAUNCH_START": str(self._folder / group)} if group else {})
         with self._stderr.open("ab") as stderr:
             process = subprocess.Popen(
                 [sys.executable, TRAIN],
@@ -72,6 +80,11 @@ class Launch:
                 stderr=stderr,
             )
         self._ranks.append(self._stack.enter_context(process))
+
+    def release(self, group: str, count: int) -> None:
+        """Let this number of ranks create their group, once all of them are there."""
+        until(lambda: len([*self._folder.glob(f"{group}.*")]) == count, PATIENCE_S)
+        (self._folder / group).touch()
 
     def said(self) -> list[str]:
         """The sentences on its standard error, once there is one; each once."""
@@ -128,7 +141,8 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 def test_rank_with_another_port(launch: Launch) -> None:
     """Who waits where is said by both sides alike, with no word on ranks that are there, and also afterwards."""
     for rank, port in enumerate((launch.port, launch.port, launch.other_port)):
-        launch.start(rank, 3, port)
+        launch.start(rank, 3, port, group="all")
+    launch.release("all", 3)
     expected = (
         f"rank 2 looks for the store at 127.0.0.1:{launch.other_port}, but ranks 0-1 wait at 127.0.0.1:{launch.port}: "
     )
@@ -171,7 +185,8 @@ def test_world_that_is_too_small(launch: Launch) -> None:
 def test_rank_with_another_size(launch: Launch) -> None:
     """Where a rank was given another size than the others, both are said, and no rank is said to be missing."""
     for rank, size in enumerate((3, 3, 4)):
-        launch.start(rank, size)
+        launch.start(rank, size, group="all")
+    launch.release("all", 3)
     launch.wait()
     expected = f"rank 2 has WORLD_SIZE=4 and ranks 0-1 have WORLD_SIZE=3, at 127.0.0.1:{launch.port}: "
     said = launch.said()
@@ -195,13 +210,23 @@ def test_file_of_an_earlier_launch(launch: Launch, tmp_path: Path) -> None:
     for rank in range(3):
         launch.start(rank, 3, recorded=False, environ={**environ, "LAUNCH_CRASHES": "true"})
     launch.wait()
-    for rank in (1, 2):
-        launch.start(rank, 3, environ=environ)
+    left = (tmp_path / "store").stat().st_size
+    for rank, group in enumerate(("later", "first", "first")):
+        launch.start(rank, 3, environ=environ, group=group)
+    launch.release("first", 2)
     launch.wait_for_tapes(2)
-    launch.start(0, 3, environ=environ)
+    until(lambda: _has_come_to_rest(tmp_path / "store", left), PATIENCE_S)  # both have read the old address of rank 0
+    launch.release("later", 1)
     file = re.escape(str(tmp_path / "store"))
     said = re.compile(
         rf"(the file {file} leads ranks? [0-2,-]+ to |all 3 ranks have entered ).* left from an earlier launch"
     )
     assert said.match(launch.said()[-1])
     assert said.match(launch.diagnosed())
+
+
+def _has_come_to_rest(file: Path, before: int) -> bool:
+    """Whether a file has become larger than before, and does not grow any more."""
+    size = file.stat().st_size
+    time.sleep(0.3)
+    return before < size == file.stat().st_size

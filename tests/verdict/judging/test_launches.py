@@ -8,11 +8,13 @@ import signal
 from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.verdict.past.post_mortem import examine
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.tapes.fake_tape import SECOND
-from tests.support.worlds.fake_world import FakeWorld, group_of
+from tests.support.worlds.fake_world import RUN, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import verdicts
 from tests.support.worlds.sentences import the_verdict
 from tests.support.worlds.watched_world import Watching
@@ -228,10 +230,21 @@ def test_file_of_an_earlier_launch() -> None:
     world.ranks[2].end(numbers[2], 1.1, How.FAILED, "RuntimeError", Blame.CONNECTION)
     world.ranks[2].die(1.2, TapeState.FAILED, "RuntimeError")
     said = sentence(verdict_of(world), 14)
-    assert said.startswith(
-        "the file /scratch/job/store leads rank 2 to ranks that are not there (RuntimeError): it is left from an "
-        "earlier launch, as it seems, and init_process_group has been blocked for 14.0 s"
-    )
+    leads = "the file /scratch/job/store leads rank 2 to ranks that are not there (RuntimeError): it is left from an "
+    assert said.startswith(f"{leads}earlier launch, as it seems, and init_process_group has been blocked for 14.0 s")
+
+
+def test_file_of_an_earlier_launch_and_a_rank_to_come() -> None:
+    """The file is the cause also when the rank that it has misled has ended, and another one has yet to come."""
+    world = FakeWorld(3)
+    numbers = launch(world, {rank: at(FILE, 3, has_store=True) for rank in (1, 2)})
+    world.ranks[2].end(numbers[2], 9.0, How.FAILED, "RuntimeError", Blame.CONNECTION)
+    world.ranks[2].is_seen_to_die(11.0, 1 << 8, TapeState.FAILED, "RuntimeError")
+    seen = world.snapshot(15.0, only=(1, 2))
+    verdict = examine(RUN, 3, seen.in_order, StallRules(THRESHOLD_NS), seen.taken_ns).verdict
+    assert verdict is not None
+    assert verdict.ranks == (2,)
+    assert sentence(verdict, 14).startswith(f"the file {FILE} leads rank 2 to ranks that are not there (RuntimeError)")
 
 
 def test_file_that_leads_to_a_rank_that_has_died() -> None:
