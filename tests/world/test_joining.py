@@ -148,6 +148,16 @@ def test_engine_that_was_started_again() -> None:
     assert the_verdict(snapshot).ranks == (2,)
 
 
+def test_trainer_that_was_started_again() -> None:
+    """A rank of the run itself stays in it when another process has taken its place in a world made by hand."""
+    trainers = [Process(0), Process(1)]
+    trainers[0].die(10, TapeState.RUNNING)
+    ranks = {0: trainers[0].seen(ALL, transfer(0), nonce=1), 1: trainers[1].seen(ALL, nonce=2)}
+    again = {0: Process(0).seen(transfer(0), nonce=8, world="transfer@29655/2", created_s=1.0)}
+    snapshot = snapshot_of({TRAINERS: ranks, ENGINE: engine_of(Process(1)), 2: again})
+    assert {view.nonce for view in snapshot.in_order} >= {1, 2}
+
+
 def test_engine_of_an_earlier_time() -> None:
     """An engine that had ended before the trainer began is no part of its world, whatever port both have used."""
     before = Process(1)

@@ -1,4 +1,4 @@
-"""A rank that ends between a poll of its tape and the check: its last records count."""
+"""The last records of a rank: those written just before it ends count, and the last to end is the last."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from otel_torchdist.job.runs.deaths import Death, write_death
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
-from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.tape.layout import Flag, How, TapeState
 from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
+from otel_torchdist.world.following.call_history import LENGTH
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.tapes.fake_tape import ClockedTape
 
@@ -58,3 +61,32 @@ def test_seen_to_die_after_its_tape_was_read(tmp_path: Path) -> None:
     second = follower.view(time.monotonic_ns())
     assert second is not None and second.is_dead and second.death is not None
     assert interrupted_operation(second) is not None and not has_raised(second)
+
+
+def test_operations_that_end_out_of_order(tmp_path: Path) -> None:
+    """The last operation is the last to have ended, wherever its record lies on the tape."""
+    tape = ClockedTape(tmp_path)
+    follower = TapeFollower(tape.reader)
+    first, second = tape.enter(), tape.enter()
+    tape.pass_s(1)
+    tape.end(second)
+    tape.pass_s(1)
+    tape.end(first)
+    follower.observe(tape.reader.poll())
+    view = follower.view(tape.now_ns)
+    assert view is not None and view.last is not None
+    assert view.last.record.number == first
+
+
+@pytest.mark.parametrize(("flags", "arrivals"), [(Flag.ASYNC, 1), (Flag.ASYNC | Flag.ON_DEVICE, 0)])
+def test_arrivals_in_calls_that_a_device_runs(tmp_path: Path, flags: Flag, arrivals: int) -> None:
+    """When a rank has enqueued what a device runs does not tell when the device has arrived there."""
+    tape = ClockedTape(tmp_path)
+    follower = TapeFollower(tape.reader)
+    for _ in range(LENGTH + 1):
+        tape.operation(flags=flags)
+    follower.observe(tape.reader.poll())
+    view = follower.view(tape.now_ns)
+    assert view is not None
+    assert [len(windows) for windows in view.windows.values()] == [1]
+    assert sum(map(len, view.arrivals.values())) == arrivals
