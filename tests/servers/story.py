@@ -27,7 +27,6 @@ AFTER_S: Final = 10.0
 LINGER_S: Final = 11.0
 STRAGGLER: Final = 1
 ABSENT: Final = 2
-DIES: Final = 3
 MOST_S: Final = 170.0
 
 
