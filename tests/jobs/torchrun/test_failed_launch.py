@@ -144,6 +144,8 @@ def test_parent_that_has_spawned_its_ranks(environ: dict[str, str]) -> None:
     command = [sys.executable, WORKERS / "spawns.py", "raises", "at once", str(free_port())]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert SENTENCE.search(done.stderr), done.stderr
+    # From Python 3.13 on the exception that torch has turned into `sys.exit(1)` is gone when a rank ends.
+    how = "ended with ValueError" if sys.version_info < (3, 13) else "exited with code 1"
+    assert re.search(f"^otel_torchdist: rank 1 {how}", done.stderr, re.MULTILINE), done.stderr
     assert notices(done.stderr) == 2
     assert "ProcessRaisedException" in done.stderr
