@@ -11,13 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
+from torch.distributed import HashStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.capture.agreement.agreements import Agreements
 from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankAddress, store_key
 from otel_torchdist.capture.agreement.run_id import RunIdAgreement
 from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.job.peers import peers_files, read_peers
+from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
@@ -44,6 +45,18 @@ class DeafStore:
     def add(self, key: str, amount: int) -> int:
         """Count nothing of what others ask."""
         return 0 if key == f"{KEY}/questions" else self._store.add(key, amount)
+
+
+class OtherStore:
+    """A store in Python whose methods take other arguments than torch's."""
+
+    def clone(self) -> OtherStore:
+        """Return itself."""
+        return self
+
+    def add(self, key: str) -> int:
+        """Count by one."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -166,6 +179,33 @@ def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path) -> None:
         question = store.add(f"{KEY}/questions", 1)
         one.agreement.stop()
         assert store.get(KEY).decode().rpartition("/")[2] == str(question)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("unusable", [None, Store(), OtherStore()], ids=["none", "not cloned", "other arguments"])
+def test_unusable_store(unusable: Any, rank: int, tmp_path: Path) -> None:
+    """Where ranks cannot meet in the store, each takes an id of its own at once, and is marked so."""
+    with agreeing(unusable, tmp_path, rank) as one:
+        assert until(lambda: one.run[1] is RunIdState.UNAGREED)
+        assert one.run[0]
+
+
+def test_another_value_in_place_of_the_id(store: Any, tmp_path: Path) -> None:
+    """A rank that finds there what is no id takes one of its own."""
+    store.set(KEY, "not an id")
+    with agreeing(store, tmp_path, 2) as one:
+        assert until(lambda: one.run[1] is RunIdState.UNAGREED)
+
+
+def test_only_rank(store: Any, tmp_path: Path) -> None:
+    """A rank that is alone sets its id, and asks nothing of the store: no thread connects to it again."""
+    with contextlib.closing(TapeWriter(tmp_path, identify(0, 1, 1, 8))) as tape:
+        recorder: Any = SimpleNamespace(tape=tape)
+        agreement = RunIdAgreement(recorder, store, lambda: False, lambda: False, key=KEY)
+        agreement.stop()
+        assert Agreeing(agreement, tape).run[1] is RunIdState.AGREED
+    assert store.check([KEY])
+    assert not store.check([f"{KEY}/questions"])
 
 
 def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture, threads_of: ThreadsOf) -> None:
