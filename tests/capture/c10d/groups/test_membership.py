@@ -51,7 +51,7 @@ def test_members_by_their_ranks_before() -> None:
     [
         ["gloo:0:77:0:host:1", "gloo:1:-1:9:host:1"],
         ["gloo:0:77:0:host:1", "gloo:0:77:1:host:1"],
-        ["gloo:0:77:0:host:1", "gloo:7:77:1:host:1"],
+        ["gloo:0:77:0:host:1", "gloo:4:77:1:host:1"],
         ["opaque", "also opaque"],
     ],
     ids=["one is new", "the same rank twice", "a rank that was not there", "another backend's"],
