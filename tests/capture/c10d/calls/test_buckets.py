@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import ProcessGroup
+import torch
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # registers the backend `fake`
+from torch.distributed import HashStore, ProcessGroup  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
+from torch.nn.parallel import DistributedDataParallel
 
 from otel_torchdist.capture.c10d.calls.buckets import Buckets
 from otel_torchdist.capture.c10d.groups.groups import Groups
@@ -30,6 +34,14 @@ def buckets(memory: Path) -> Iterator[Buckets]:
     group = Groups().learn(recorder, process_group, (0, 1), 0)
     yield Buckets(group.recorder, group.native)
     recorder.tape.close()
+
+
+@pytest.fixture
+def replica() -> Iterator[DistributedDataParallel]:
+    """A model of two parameters that DDP trains in a group of this process alone."""
+    dist.init_process_group("fake", rank=0, world_size=1, store=HashStore())
+    yield DistributedDataParallel(torch.nn.Linear(10, 10))
+    dist.destroy_process_group()
 
 
 def numbers(buckets: Buckets, *sizes: int) -> list[int]:
@@ -71,3 +83,22 @@ def test_two_models(buckets: Buckets) -> None:
     buckets.learn(third, SIZES)
     assert buckets.is_of(second) and buckets.is_of(third)
     assert numbers(buckets, 400) == [0]
+
+
+def test_parameters_of_the_bucket_in_turn(buckets: Buckets, replica: DistributedDataParallel) -> None:
+    """A message of its size has the parameters in it; another size, one behind the last, and one out of turn none."""
+
+    def found(size: int) -> str:
+        parameters = buckets.parameters_of_next(size)
+        return "" if parameters is None else str(parameters)
+
+    buckets.learn(replica, (40, 400))
+    assert "bias" in found(40) and "weight" not in found(40)
+    assert found(400) == ""
+    assert numbers(buckets, 40) == [1]
+    assert "weight" in found(400)
+    assert numbers(buckets, 400) == [2]
+    assert found(400) == ""
+    buckets.begin()
+    assert numbers(buckets, 400) == [0]
+    assert found(400) == found(40) == ""
