@@ -13,6 +13,7 @@ import torch
 from torch.distributed import ProcessGroup, Work
 
 from otel_torchdist.capture.c10d.calls.call import Call
+from otel_torchdist.capture.c10d.calls.plans import UNSET_TIMEOUT
 from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, collective_schemas
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
@@ -179,6 +180,7 @@ class DeviceRank:
             schema.async_op: is_async,
             schema.peer: peer,
             schema.tag: 0,
+            schema.timeout: UNSET_TIMEOUT,
         }
         count = len(schema.overload._schema.arguments)
         return tuple(values.get(index) for index in range(count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers the backend `fake`
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
+from otel_torchdist.capture.c10d.calls.channels import MAX_TIMEOUTS
 from otel_torchdist.tape.layout import Flag
 from tests.support.devices.device_rank import DeviceRank, device_tensor
 from tests.support.tapes.recorded import Recorded, read_tapes
@@ -66,6 +68,24 @@ def test_members_agree_on_the_group(memory: Path, backends: str) -> None:
     else:
         assert found == [((0,), "gloo", CPU), ((0,), "fake", CUDA)]
     assert [bool(one.raw.flags & Flag.ON_DEVICE) for one in operations] == [False, backends != "gloo"]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # newer versions of torch have a method for it
+def test_timeouts_of_each_backend(memory: Path, backends: str) -> None:
+    """A part of a group has the same timeouts as a whole one: each change but the last that is recorded, then none."""
+    rank = DeviceRank(memory)
+    group = dist.group.WORLD
+    assert group is not None
+    rank.use_group(group, (0,))
+    rank.enter(tensor=torch.ones(4), keys=1)
+    for seconds in range(40, 40 + MAX_TIMEOUTS + 2):
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+        rank.group.renew_timeout()
+        rank.enter(tensor=torch.ones(4), keys=1)
+    rank.close()
+    [tape] = read_tapes(memory)
+    timeouts = [one.group.timeout_ms // 1000 for one in tape.operations]
+    assert timeouts == [1800, *range(40, 40 + MAX_TIMEOUTS - 1), 0, 0, 0]
 
 
 def test_steps_by_windows(memory: Path, backends: str) -> None:
