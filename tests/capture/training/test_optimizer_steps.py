@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 from typing import Any
@@ -129,6 +130,20 @@ def test_end_of_the_tape(rank: Rank) -> None:
     go_on.set()
     running.join()
     assert rank.reader.poll().activities_ended == [], "its tape has ended"
+
+
+def test_skipped_by_a_scaler(rank: Rank) -> None:
+    """A step that is left out ends the training step as if it were made, so that of a second optimizer ends none."""
+    first, second = optimizer(), optimizer()
+    scaler = torch.amp.GradScaler("cpu")
+    for overflows in (first, second, None):
+        scaler.scale(torch.ones(1))
+        for one in (first, second):
+            value = math.inf if one is overflows else 1.0
+            one.param_groups[0]["params"][0].grad = torch.full((2,), value)
+            scaler.step(one)
+        scaler.update()
+    assert [mark.skipped for mark in rank.reader.poll().steps] == [True, False, False]
 
 
 def test_interrupted_between_record_and_number(rank: Rank) -> None:
