@@ -117,6 +117,14 @@ def test_the_checksum_depends_on_the_values_only(size: int) -> None:
     assert len({checksum_of([one]) for one in (values, shifted, strided, values.clone())}) == 1
 
 
+@pytest.mark.parametrize("stride", [1, 2, 6, 77])
+def test_elements_are_taken_as_they_lie_in_memory(stride: int) -> None:
+    """Which is how c10d sends them, whatever the stride of a dimension that has one element."""
+    values = torch.randn(6)
+    turned = values.as_strided((2, 1, 3), (1, stride, 2))
+    assert checksum_of([turned]) == checksum_of([values]) != checksum_of([turned.contiguous()])
+
+
 def test_exchanged_parts_change_the_checksum() -> None:
     """Two parts that have changed places, or two tensors."""
     first, second = torch.randn(8_192), torch.randn(8_192)
