@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.cuda.queues import QueuedOperation
 from otel_torchdist.tape.layout import Flag, How
-from tests.support.devices.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank
+from tests.support.devices.device_rank import (
+    MAIN_STREAM,
+    NCCL_STREAM,
+    OTHER_STREAM,
+    DeviceRank,
+    Issued,
+    NcclWork,
+    device_rank,
+)
 from tests.support.devices.simulated_device import MS
 
 CLOCK_ERROR_NS = 2 * MS
@@ -284,3 +293,24 @@ def test_coalesced_operations(rank: DeviceRank) -> None:
     assert operations[0].completed_ns == pytest.approx(kernel.end_ns, abs=CLOCK_ERROR_NS)
     assert all(operation.started_how is How.EVENT for operation in operations)
     assert len(rank.device.events) == 2 + 2, "two around all of them, and two of the clock's"
+
+
+def test_coalesced_operations_with_a_work(rank: DeviceRank) -> None:
+    """Where the backend runs them on a stream of its own, they all end with the watchdog, and need no second event."""
+    rank.device.use_stream(MAIN_STREAM)
+    rank.group.coalescing = calls = []
+    for _ in range(3):
+        rank.leave(rank.enter())
+    kernel = rank.device.launch(NCCL_STREAM, None)
+    result: torch.futures.Future[int] = torch.futures.Future()
+    rank.group.coalescing = None
+    rank.devices.follow_coalesced(calls, NcclWork(None, result))
+    behind = rank.start(1 * MS)
+    rank.until(lambda: all(rank.read()[call.number].started_ns for call in calls))
+    assert all(rank.operations[call.number].is_open for call in calls)
+    assert len(rank.device.events) == 2 + 2, "the operation behind has taken theirs"
+    rank.device.release(kernel)
+    result.set_result(0)
+    rank.until(lambda: not any(rank.read()[call.number].is_open for call in calls))
+    assert {rank.operations[call.number].how for call in calls} == {How.WATCHDOG}
+    rank.until_ended(behind, watchdog=True)
