@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from otel_torchdist.capture.description import own_job
 from otel_torchdist.job.launch_command import git_commit, without_secrets
 
 
@@ -76,3 +78,20 @@ def test_no_commit(tmp_path: Path, head: str) -> None:
     (tmp_path / "a/.git").mkdir(parents=True)
     (tmp_path / "a/.git/HEAD").write_text(head)
     assert git_commit(tmp_path / "a") == ""
+
+
+def test_commit_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the folder of its script, wherever it is started; that of the working directory if it has no script."""
+    commits: dict[str, str] = {}
+    for name in ("program", "elsewhere"):
+        (tmp_path / name).mkdir()
+        git(tmp_path / name, "init")
+        git(tmp_path / name, "commit", "--allow-empty", "-m", name)
+        commits[name] = git(tmp_path / name, "rev-parse", "HEAD")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", "../program/train.py", raising=False)
+    assert own_job(describes_launch=True).git_commit == commits["program"]
+    monkeypatch.delattr(main, "__file__")
+    assert own_job(describes_launch=True).git_commit == commits["elsewhere"] != commits["program"]
+    assert own_job(describes_launch=False).git_commit == ""
