@@ -72,6 +72,21 @@ def test_everything_is_put_back(parts: LabelledParts) -> None:
     assert current() == before
 
 
+@pytest.mark.parametrize("arguments", [(), ("layout",)], ids=len)
+def test_arguments_are_passed_on(parts: LabelledParts, arguments: tuple[object, ...]) -> None:
+    """Where torch calls a static method on its class, not on a mesh, it gets what it is given, and may refuse it."""
+    meshes = resolve_name(f"{MESHES}:DeviceMesh")
+
+    def refusal() -> tuple[type[Exception], str]:
+        with pytest.raises(Exception) as refused:
+            meshes._init_process_groups(*arguments)
+        return refused.type, str(refused.value)
+
+    without_us = refusal()
+    parts.hook()
+    assert refusal() == without_us
+
+
 def test_nothing_is_hooked_when_it_is_imported_after_the_end(parts: LabelledParts) -> None:
     """A module that is imported after we were switched off stays as it is."""
     parts.hook()
