@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from otel_torchdist.capture.c10d.groups.groups import Groups
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.tape.layout import How
-from tests.support.devices.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, device_rank
+from tests.support.devices.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, DeviceTensor, device_rank
 from tests.support.devices.simulated_device import MS
 
 CLOCK_ERROR_NS = 2 * MS
@@ -84,3 +87,20 @@ def test_a_wait_for_several_groups(rank: DeviceRank) -> None:
     other = rank.start(20 * MS, stream=11)
     rank.wait_tensors(NO_KEYS, [first.tensor, other.tensor])
     assert {operation.how for operation in rank.until_ended(first, other, watchdog=True)} == {How.WATCHDOG}
+
+
+class UnplacedTensor(DeviceTensor):
+    """A tensor that cannot be asked for its device: as a method, this function lacks its argument."""
+
+    get_device: Any = len
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_an_error_of_ours_in_a_wait(rank: DeviceRank, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program waits as ever."""
+    monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, "false")
+    issued = rank.start(1 * MS)
+    tensor = torch.ones(4).as_subclass(UnplacedTensor)
+    waited = rank.wait_tensors(NO_KEYS, [tensor])[0] if several else rank.wait_tensor(NO_KEYS, tensor)
+    assert waited is tensor
+    rank.until_ended(issued, watchdog=True)
