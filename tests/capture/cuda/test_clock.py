@@ -13,6 +13,7 @@ from tests.support.devices.simulated_device import MS, RECORD_NS, SimulatedDevic
 
 SECOND = 1_000 * MS
 STREAM = 7
+SLOW_NS = 900_000
 DRIFT = 0.00005
 """Far more than the drift between clocks of one machine."""
 
@@ -45,6 +46,15 @@ class LateDevice(SimulatedDevice):
         host: Any = self.now
         host.ns += self.late.choice((0, 0, 900_000))
         return done
+
+
+class SlowDevice(SimulatedDevice):
+    """A device that takes 0.9 ms until it reaches an event."""
+
+    def record(self, event: int, device: int, stream: int) -> None:
+        """Enqueue an event behind something else."""
+        self.launch(stream, SLOW_NS)
+        super().record(event, device, stream)
 
 
 class TimedDevice:
@@ -131,6 +141,13 @@ def test_the_narrowest_reading_counts() -> None:
         errors.append(timed.error_ns()[0])
     assert max(errors) <= MS
     assert sorted(errors)[len(errors) // 2] <= 0.05 * MS
+
+
+def test_a_slow_reading_is_off_by_half_of_it() -> None:
+    """An event may have happened at any time between the two readings: in the middle the error is smallest."""
+    timed = TimedDevice(drift=0.0, device=SlowDevice)
+    timed.clock.renew()
+    assert timed.error_ns() == (pytest.approx(SLOW_NS / 2, abs=10 * timed.host.look_ns), How.EVENT)
 
 
 def test_events_from_before_the_anchor() -> None:
