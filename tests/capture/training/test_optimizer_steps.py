@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,3 +172,23 @@ def test_compiled_step(rank: Rank) -> None:
     assert len(batch.activities_entered) == (3 if sys.version_info >= (3, 13) else 0)
     one.step()
     assert [activity.how for activity in rank.reader.poll().activities_ended] == [How.CALL]
+
+
+def frames_compiled() -> int:
+    """The frames that Dynamo compiles of an optimizer that steps thrice."""
+    from torch._dynamo.utils import counters  # takes a second, which all processes that collect tests would spend
+
+    torch._dynamo.reset()
+    counters.clear()
+    step = torch.compile(optimizer().step, backend="eager")
+    for _ in range(3):
+        step()
+    return counters["frames"]["total"]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # as above
+def test_nothing_of_ours_is_compiled(memory: Path) -> None:
+    """Dynamo runs our hooks of optimizers, and all that they call, as they are."""
+    without_us = frames_compiled()
+    with contextlib.closing(Rank(memory)):
+        assert 0 < frames_compiled() <= without_us
