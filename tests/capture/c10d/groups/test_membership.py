@@ -42,6 +42,7 @@ def test_members_by_their_ranks_before() -> None:
     """A rank in the previous group stands for a global rank, whatever the order of the members now."""
     handles = ["gloo:2:77:2:host:1", "gloo:0:77:0:host:1"]
     assert find_membership((4, 5, 6), handles[1], handles, 78) == Membership(78, (6, 4), True, 1)
+    assert find_membership((4, 5, 6), "", handles, 78).group_rank == -1
     fresh = ["nccl2:0:-1:0:host:1", "nccl2:1:-1:1:host:1"]
     assert find_membership(WORLD, fresh[0], fresh, 0) == Membership(0, (0, 1), True, 0)
 
