@@ -68,6 +68,15 @@ def test_end_is_seen(calling: Calling, mode: RPCExecMode, looks: int) -> None:
     assert [one.how for one in calling.ended()] == [How.POLL]
 
 
+def test_failure_is_seen(calling: Calling) -> None:
+    """A call that nobody waits for, and whose function has raised, has failed, with the type of the error."""
+    future = calling.call(ASYNC)
+    future.set_exception(ZeroDivisionError())
+    calling.caller.sweep(of_all_ages=False)
+    [ended] = calling.ended()
+    assert (ended.how, calling.reader.names.text(ended.failure)) == (How.FAILED, "ZeroDivisionError")
+
+
 def test_dropped(calling: Calling) -> None:
     """A call whose future the program drops has no end that anybody could see."""
     calling.call(ASYNC)
