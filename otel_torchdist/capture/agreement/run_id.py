@@ -148,12 +148,12 @@ class RunIdAgreement:
                 self._discovery.prepare(store, run_id)
             published = self._publish(store, run_id)
             self._settle(run_id, RunIdState.AGREED)
-        except (RuntimeError, AttributeError, TypeError):  # fake, MPI and Python stores cannot be cloned
+        except Exception:  # fake, MPI and Python stores cannot be cloned, and a program's own may raise anything
             self._settle(run_id, RunIdState.UNAGREED)
             return
         self._meet(store, run_id)
         if self._has_readers:
-            with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or our key holds something else
+            with contextlib.suppress(Exception):  # the store is gone, or our key holds something else
                 self._answer(store, published)
 
     def _publish(self, store: Any, run_id: int) -> _Published:
@@ -184,8 +184,7 @@ class RunIdAgreement:
         try:
             store = BackgroundStore(self._store)
             self._read_published(store, store.add(self._questions, 1))
-        except (RuntimeError, AttributeError, TypeError, ValueError):
-            # The store cannot be cloned or is gone, or our key holds something else.
+        except Exception:  # the store cannot be cloned or is gone, or our key holds something else
             if not self._met:
                 self._settle(own_id, RunIdState.UNAGREED)
 
@@ -236,7 +235,7 @@ class RunIdAgreement:
     def _hold(self, discovery: PeerDiscovery, store: Any, run_id: int) -> None:
         try:
             discovery.hold(store, run_id)
-        except (RuntimeError, OSError, ValueError) as error:
+        except Exception as error:
             if not self._stopping.is_set():
                 _logger.warning("the agents of this job's nodes cannot find each other: %s", error)
 

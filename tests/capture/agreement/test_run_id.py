@@ -59,6 +59,14 @@ class OtherStore:
         return 1
 
 
+class BrokenStore:
+    """A store in Python over a connection that is lost."""
+
+    def clone(self) -> BrokenStore:
+        """Fail as other libraries' stores do."""
+        raise OSError("connection lost")
+
+
 @dataclass(frozen=True)
 class Agreeing:
     """A rank that agrees on a run's id."""
@@ -182,7 +190,9 @@ def test_question_right_before_rank_0_ends(store: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("unusable", [None, Store(), OtherStore()], ids=["none", "not cloned", "other arguments"])
+@pytest.mark.parametrize(
+    "unusable", [None, Store(), OtherStore(), BrokenStore()], ids=["none", "not cloned", "other arguments", "broken"]
+)
 def test_unusable_store(unusable: Any, rank: int, tmp_path: Path) -> None:
     """Where ranks cannot meet in the store, each takes an id of its own at once, and is marked so."""
     with agreeing(unusable, tmp_path, rank) as one:
