@@ -25,7 +25,7 @@ TAKEN: Final = (
 )
 _MOST_TURNS_S: Final = 1.0
 _RETRY_S: Final = 0.002
-_MOMENT_S: Final = 0.2
+_MOMENT_S: Final = 1.0
 
 
 def usual_base() -> Path:

@@ -131,7 +131,7 @@ class RunIncident:
             self._name(world, verdict, stalled, agent_id)
         events: list[Event] = []
         pending = self.pending
-        if pending is None or pending.occasion is not occasion or not pending.verdict.agrees_with(verdict):
+        if pending is None or not pending.holds_for(occasion, verdict, world):
             pending = self.pending = self._begin(occasion, verdict, world, stalled, oldest_ns)
             if pending.asked and pending.began_ns == world.taken_ns:
                 events.append(StacksWanted(pending.asked))

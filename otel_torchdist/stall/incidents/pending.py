@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
@@ -79,6 +79,7 @@ class Pending:
         not_before_ns: The earliest time at which it is given.
         deadline_ns: When it is given with or without stacks.
         signalled: Tapes of the ranks that were asked by a signal too.
+        awaits_launcher: Whether it is given later because a launcher may still record how a rank ended.
     """
 
     occasion: Occasion
@@ -88,6 +89,7 @@ class Pending:
     not_before_ns: int
     deadline_ns: int
     signalled: frozenset[int] = field(default_factory=frozenset[int])
+    awaits_launcher: bool = False
 
     def is_ready(self, world: WorldSnapshot) -> bool:
         """Whether it can be given: all live ranks have answered, or it has waited long enough."""
@@ -97,6 +99,12 @@ class Pending:
             return False
         asked = [view for view in world.ranks.values() if view.nonce in self.asked and view.alive]
         return all(_has_answered(view, self.began_ns) for view in asked)
+
+    def holds_for(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> bool:
+        """Whether it is still the one to be given; not once a launcher has recorded what it has waited for."""
+        if self.awaits_launcher and not may_be_recorded(verdict, world):
+            return False
+        return self.occasion is occasion and self.verdict.agrees_with(verdict)
 
     def find_overdue(self, world: WorldSnapshot, sight: Sight) -> frozenset[int]:
         """Tapes of the ranks that do not answer because something holds the GIL; each once.
@@ -113,14 +121,19 @@ class Pending:
 def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """A verdict on a death, given once it is known what happened to the others, which launchers end."""
     now, first = world.taken_ns, verdict.first
-    if any(_was_unwatched(world.ranks[rank]) for rank in verdict.ranks if rank in world.ranks):
-        return without_stacks(occasion, verdict, now, now + LAUNCHER_SAYS_NS)
+    if may_be_recorded(verdict, world):
+        return replace(without_stacks(occasion, verdict, now, now + LAUNCHER_SAYS_NS), awaits_launcher=True)
     if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
     wait_ns = _others_end_ns(world)
     if first.may_follow and any(view.alive for view in world.ranks.values()):
         wait_ns = max(wait_ns, VANISHES_NS)  # what they followed may be the death of one of these
     return without_stacks(occasion, verdict, now, first.at_ns + wait_ns)
+
+
+def may_be_recorded(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether a launcher may still record how a rank that a verdict names has ended."""
+    return any(_was_unwatched(world.ranks[rank]) for rank in verdict.ranks if rank in world.ranks)
 
 
 def _was_unwatched(view: RankView) -> bool:
