@@ -7,9 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, Word
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.writer import TapeWriter
 
 WORLD_SIZE: Final = 8

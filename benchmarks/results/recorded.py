@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import Operation
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_torchdist.tape.names.model import Name
+from otel_torchdist.model.names import Name
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.operations import Operation, StepMark
 

@@ -28,20 +28,12 @@ from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encode_head
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
+from otel_torchdist.model.kinds import ActivityKind, Blame, Flag, How, Phase
+from otel_torchdist.model.names import MAX_TEXT, Name
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.layout import (
-    MAX_RANKS,
-    MAX_TIME_NS,
-    ActivityKind,
-    Blame,
-    Flag,
-    How,
-    Phase,
-    unpack_label,
-)
+from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, unpack_label
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 from otel_torchdist.tape.names.lines import decode_line
-from otel_torchdist.tape.names.model import MAX_TEXT, Name
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.names.written import encode_line
 from otel_torchdist.tape.records.activities import Activity

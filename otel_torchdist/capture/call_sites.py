@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from otel_torchdist.code_owner import FrameOwner, owner_of, package_of
-from otel_torchdist.tape.names.model import OTHER, SPARE_OF_CALL_SITES, CallSiteName
+from otel_torchdist.model.names import OTHER, SPARE_OF_CALL_SITES, CallSiteName
 
 if TYPE_CHECKING:
     from otel_torchdist.native.recording import NativeRecording

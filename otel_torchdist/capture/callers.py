@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.call_sites import describe_code, owner_of_code
 from otel_torchdist.code_owner import FrameOwner
+from otel_torchdist.model.names import OTHER, SPARE_OF_LABELS, CallerName
 from otel_torchdist.naming import name_caller
 from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS, NO_CALLER
-from otel_torchdist.tape.names.model import OTHER, SPARE_OF_LABELS, CallerName
 
 if TYPE_CHECKING:
     from otel_torchdist.tape.names.writer import NamesWriter

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.capture.call_sites import site_of
 from otel_torchdist.code_owner import innermost
-from otel_torchdist.tape.names.model import RaisedName
+from otel_torchdist.model.names import RaisedName
 
 MAX_MESSAGE: Final = 160
 

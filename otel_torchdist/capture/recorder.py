@@ -19,9 +19,9 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECO
 from otel_torchdist.job.ancestry import parent_tape
 from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
 from otel_torchdist.job.worlds import WorldsFile
+from otel_torchdist.model.kinds import Kernel, TapeState
+from otel_torchdist.model.names import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import Kernel, TapeState
-from otel_torchdist.tape.names.model import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from otel_torchdist.capture.torch_api import Patches, backend_and_store, default
 from otel_torchdist.capture.training.steps import WINDOW, StepSource
 from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.names.model import RaisedName
+from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.names import RaisedName
 from otel_torchdist.this_process.end import ProcessEnd, uncaught_error
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from otel_torchdist.tape.layout import pack_label
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.model.names import LabelName
     from otel_torchdist.native.library import Library
-    from otel_torchdist.tape.names.model import LabelName
 
 
 class LabelledThread(threading.local):

@@ -9,8 +9,8 @@ from typing import Final
 from otel_torchdist.clocks.offsets import Sample
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.moments import arrival_ns, hold_of, is_awaited_unseen
+from otel_torchdist.model.kinds import ActivityKind, RecordKind
 from otel_torchdist.statistics.splitting import Waiting, waiting_in
-from otel_torchdist.tape.layout import ActivityKind, RecordKind
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel
 

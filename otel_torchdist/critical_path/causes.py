@@ -18,8 +18,8 @@ from otel_torchdist.critical_path.model import Cause, CauseKind, PathKind, StepP
 from otel_torchdist.critical_path.timelines import Label, Timeline
 from otel_torchdist.critical_path.whatif import Change, Replay
 from otel_torchdist.history.time_kinds import TimeKind
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.parallelism.partition import Partition
-from otel_torchdist.tape.names.model import CallSiteName
 
 LEAST_SHARE: Final = 0.01
 """Of a step: less is not worth a line."""

@@ -13,9 +13,9 @@ from otel_torchdist.clocks.alignment import clock_of
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
 from otel_torchdist.history.time_kinds import TimeSpent
+from otel_torchdist.model.kinds import ActivityKind, RecordKind
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import ActivityKind, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 
 MAX_TEXT: Final = 400
 """Characters of a line that are kept."""

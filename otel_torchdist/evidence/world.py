@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statement, TimedOut
-from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 
 
 class EntryState(Enum):

@@ -13,7 +13,7 @@ import msgspec
 
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.world.calls import OperationView
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.names import called_name
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.world.calls import GroupView
 
 _DEFAULT: Final = "default_pg"

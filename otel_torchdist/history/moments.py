@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.tape.ends import BLOCKING, EXACT
-from otel_torchdist.tape.layout import Flag, Phase
+from otel_torchdist.model.ends import BLOCKING, EXACT
+from otel_torchdist.model.kinds import Flag, Phase
 from otel_torchdist.tape.records.operations import Operation
 
 _ASYNC: Final = int(Flag.ASYNC)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import ActivityKind, CallMode
+from otel_torchdist.model.kinds import ActivityKind, CallMode
 from otel_torchdist.tape.records.activities import Activity
 
 

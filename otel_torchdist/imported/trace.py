@@ -15,6 +15,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.imported.recording import RecordedRank, Recording
 from otel_torchdist.imported.stalls import Stalls, name_of, recorded, stalls_of
+from otel_torchdist.model.kinds import How
 from otel_torchdist.naming import (
     anchor_span_id,
     compress_ranks,
@@ -24,7 +25,6 @@ from otel_torchdist.naming import (
     run_label,
     trace_id_of_step,
 )
-from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.spans.anchors import MAX_GROUPS
 from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget

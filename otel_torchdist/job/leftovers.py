@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.files.locks import alone_in, is_file_locked
+from otel_torchdist.model.names import MAX_BYTES
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.names.model import MAX_BYTES
 
 START_LOCK_NAME: Final = "start.lock"
 """Locked by a rank that starts an agent, and written to when it does."""

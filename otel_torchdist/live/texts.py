@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Final
 
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.world.calls import GroupView
 
 MAX_NAME: Final = 120

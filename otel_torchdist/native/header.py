@@ -6,6 +6,7 @@ import enum
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.model.kinds import Blame, How, RecordKind
 from otel_torchdist.tape import layout
 
 PATH: Final = Path(__file__).parent / "source" / "layout.h"
@@ -46,9 +47,9 @@ def header() -> str:
         "BLAME_SHIFT": layout.BLAME_SHIFT,
         **_members("LIVE", layout.LiveWord),
         **_members("WORD", layout.Word),
-        **_members("KIND", layout.RecordKind),
-        **_members("HOW", layout.How),
-        **_members("BLAME", layout.Blame),
+        **_members("KIND", RecordKind),
+        **_members("HOW", How),
+        **_members("BLAME", Blame),
     }
     constants = "\n".join(f"constexpr {_type_of(value)} {name} = {value};" for name, value in numbers.items())
     fields = "\n".join(f"  {_TYPES[kind]} {name};" for kind, name in _FIELDS)

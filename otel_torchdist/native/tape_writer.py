@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.model.names import MAX_BYTES
 from otel_torchdist.native.library import Library
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import LiveWord
-from otel_torchdist.tape.names.model import MAX_BYTES
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.kinds import Flag, Phase, RecordKind
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.parallelism.families import Members
 from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.parallelism.sent_bytes import sent_bytes
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.layout import Flag, Phase, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.units import item_bytes
 from otel_torchdist.world.calls import GroupView, OperationView
 

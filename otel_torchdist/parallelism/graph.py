@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from otel_torchdist.model.kinds import Phase
 from otel_torchdist.parallelism.axes import Grid, grid_of
 from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls
 from otel_torchdist.parallelism.families import Family, Members, families_of
 from otel_torchdist.parallelism.imbalance import Imbalance, worst
 from otel_torchdist.parallelism.partition import Partition
 from otel_torchdist.parallelism.roles import Evidence, Round, Surroundings, is_misnamed, roles_of
-from otel_torchdist.tape.layout import Phase
 
 
 @dataclass(frozen=True, slots=True)

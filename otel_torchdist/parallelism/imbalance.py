@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.model.kinds import Flag
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.world.calls import OperationView
 

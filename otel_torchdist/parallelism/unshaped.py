@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from otel_torchdist.model.kinds import Phase
 from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, KindCount
-from otel_torchdist.tape.layout import Phase
 
 MIN_SHARE: Final = 0.1
 """Of the bytes, that move in forward if these are activations; statistics of a batch are far less."""

@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.positions import Positions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
-from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
-from otel_torchdist.tape.names.model import SignatureName
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.records.splits import MAX_LISTED, Splits
 from otel_torchdist.units import item_bytes

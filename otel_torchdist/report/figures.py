@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.report.model.figures import Calls, RankColumns, Skew
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.grouping import Grouping, Part
 from otel_torchdist.statistics.model import BandwidthOver, RankTotals, Row
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.wording.frames import describe_frame
 
 MOST_ROWS: Final = 300

@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
 from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck, IdleFound, IdleOver
@@ -21,7 +22,6 @@ from otel_torchdist.stall.incidents.pending import Sight
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate

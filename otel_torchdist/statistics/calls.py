@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.ends import EXACT, RAISED, UNMET
+from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.statistics.intervals import union_ns
 from otel_torchdist.statistics.tally import KindTally
 from otel_torchdist.statistics.traffic import size_of
-from otel_torchdist.tape.ends import EXACT, RAISED, UNMET
-from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationView
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from otel_torchdist.tape.layout import Phase
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import Phase
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.units import size_class
 
 

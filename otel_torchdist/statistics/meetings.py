@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.statistics.calls import ChannelCalls, RankCalls
 from otel_torchdist.statistics.grouping import CallKind
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView
 
 

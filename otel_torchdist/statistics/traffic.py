@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.units import item_bytes
 from otel_torchdist.world.calls import OperationView
 

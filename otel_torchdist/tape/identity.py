@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import Kernel
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQQ40sQQ128s")
 """New fields come last: zeros follow the block, and so stand for them in the tapes of older versions."""
 MAX_WORLD_BYTES: Final = 128
 _CHECKSUM: Final = struct.Struct("=Q")
 _CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
-_KERNELS: Final = {int(kernel): kernel for kernel in layout.Kernel}
+_KERNELS: Final = {int(kernel): kernel for kernel in Kernel}
 _LOW_64: Final = (1 << 64) - 1
 _CLOCK_TRIES: Final = 5
 _CLOCK_NEAR_NS: Final = 20_000
@@ -33,7 +33,7 @@ def identify(
     world_size: int,
     capacity: int,
     parent: int = 0,
-    kernel: layout.Kernel = layout.Kernel.UNKNOWN,
+    kernel: Kernel = Kernel.UNKNOWN,
     torch: str = "",
     synchronized: bool = False,
     checks_values: bool = False,
@@ -149,7 +149,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         realtime_ns=realtime_ns,
         host=_text(host),
         parent=parent,
-        kernel=_KERNELS.get(kernel, layout.Kernel.UNKNOWN),
+        kernel=_KERNELS.get(kernel, Kernel.UNKNOWN),
         torch=_text(torch),
         synchronized=bool(synchronized),
         checks_values=bool(checks),

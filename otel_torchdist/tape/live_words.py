@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import clock_pair
-from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
+from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.rescue import Rescue
 

@@ -6,13 +6,13 @@ import struct
 import zlib
 from typing import Final
 
+from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.layout import (
     CHECK_MODULUS,
     CRC_MODULUS,
     LIVE_VALUE_MASK,
     MAX_DURATION_NS,
     WORDS,
-    How,
     LiveWord,
     Word,
 )

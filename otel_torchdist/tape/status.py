@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
 
 

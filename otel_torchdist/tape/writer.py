@@ -13,13 +13,14 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import using
+from otel_torchdist.model.kinds import How, RecordKind
+from otel_torchdist.model.names import MAX_BYTES
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWords
 from otel_torchdist.tape.identity import TapeIdentity, encode_identity
-from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
+from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.life_lock import LifeLock
 from otel_torchdist.tape.live_words import LiveWords
-from otel_torchdist.tape.names.model import MAX_BYTES
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.refuge import Refuge
 from otel_torchdist.tape.shared_map import map_shared

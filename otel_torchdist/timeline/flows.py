@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from otel_torchdist.tape.ends import UNMET
+from otel_torchdist.model.ends import UNMET
 from otel_torchdist.timeline.model import OPEN, Incident, RankTimeline
 from otel_torchdist.world.calls import Channel, GroupView
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.world.calls import Channel, GroupView, OperationId
 
 OPEN: Final = -1

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.protobuf import block, fixed64, number, text, varint
-from otel_torchdist.tape.names.model import CallSiteName
 
 BOOTTIME: Final = 6
 """Perfetto's main clock."""

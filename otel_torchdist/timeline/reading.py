@@ -9,9 +9,9 @@ from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.ends import AWAITED
-from otel_torchdist.tape.layout import ActivityKind
-from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.model.ends import AWAITED
+from otel_torchdist.model.kinds import ActivityKind
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.timeline.model import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.timeline.flows import RankFlows, flows_of
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.timeline.model import OPEN, UNKNOWN, CallKind, Incident, RankTimeline, Span

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.code_owner import FrameOwner, owner_of
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.world.model import RankView, WorldSnapshot
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.names.model import AtTimeout, GroupName
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import AtTimeout, GroupName
 from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import WorldSnapshot
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.job.runs.deaths import Death
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.verdict.death_order import Ends, is_exact
 from otel_torchdist.verdict.giving_up import explains_ends
 from otel_torchdist.verdict.ways import (

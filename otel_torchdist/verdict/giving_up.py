@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
 from otel_torchdist.verdict.deadline import backend_of, timeout_passed
 from otel_torchdist.world.calls import Channel, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.compiling import is_compiling
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.model import RankView, WorldSnapshot

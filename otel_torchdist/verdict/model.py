@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom
-from otel_torchdist.tape.layout import Blame, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import Blame, RecordKind
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.layout import Blame, RecordKind, TapeState
+from otel_torchdist.model.kinds import Blame, RecordKind, TapeState
 from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot
 

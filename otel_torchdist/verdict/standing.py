@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.job.agents_verdict import AgentsVerdict
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.verdict.departures import has_failed_by_departure
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.giving_up import all_given_up, explains_ends, timed_out

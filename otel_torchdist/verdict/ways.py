@@ -7,7 +7,7 @@ import re
 import signal
 from typing import Final
 
-from otel_torchdist.tape.layout import Flag, How, TapeState
+from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.verdict.deadline import timeout_passed
 from otel_torchdist.verdict.giving_up import timed_out, went_on_after
 from otel_torchdist.world.calls import OperationView

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, is_peer, sort_into_runs
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.naming import MemberRank, run_id_of_claim
 from otel_torchdist.tape.identity import TapeIdentity, process_began_ns
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
 from otel_torchdist.world.model import RankView, WorldSnapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.part_sizes import PartSizes
 

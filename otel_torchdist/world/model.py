@@ -12,9 +12,9 @@ from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.membership import Lifetime
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.names import CallSiteName, RaisedName
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.names.model import CallSiteName, RaisedName
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from otel_torchdist.tape.layout import ActivityKind
+from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import MAX_LISTED
 from otel_torchdist.units import item_bytes

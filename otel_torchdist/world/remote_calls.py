@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.tape.layout import ActivityKind
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import ActivityKind
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.remote_calls import SIDES, Side
 from otel_torchdist.tape.status import TapeStatus

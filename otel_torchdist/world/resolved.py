@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, LabelName, SignatureName
+from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.names import CallSiteName, LabelName, SignatureName
 from otel_torchdist.tape.names.reader import Names, shown_path
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView

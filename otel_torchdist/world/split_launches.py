@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
-from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names.model import INIT_PROCESS_GROUP, CallSiteName
+from otel_torchdist.model.kinds import How, RecordKind
+from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.world.model import RankView
 
 K = TypeVar("K", bound=Hashable)

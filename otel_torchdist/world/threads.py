@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.model.kinds import Flag, Phase
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import name_caller
-from otel_torchdist.tape.layout import Flag, Phase
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import OperationId, OperationView

@@ -17,10 +17,10 @@ from otel_torchdist.job.kept_findings import (
     read_kept_findings,
     write_kept_findings,
 )
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.stall.findings.events import SlowFound, SlowGone
 from otel_torchdist.stall.findings.slow import SlowKind, SlowPart
 from otel_torchdist.stall.incident_id import Incident
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape

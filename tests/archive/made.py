@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from otel_torchdist.archive.model import Moment, Origin, Segment
-from otel_torchdist.tape.layout import Flag, How, Phase, TapeState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName
+from otel_torchdist.model.kinds import Flag, How, Phase, TapeState
+from otel_torchdist.model.names import CallSiteName, GroupName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.records.operations import Operation

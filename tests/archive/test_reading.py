@@ -16,7 +16,7 @@ from otel_torchdist.archive.places import segments_in
 from otel_torchdist.archive.reading import ArchivedRank, fresh_rows, history_of, is_archive, runs_in, segments_of
 from otel_torchdist.archive.segments import encode
 from otel_torchdist.archive.writer import ArchiveWriter
-from otel_torchdist.tape.layout import ActivityKind, How, TapeState
+from otel_torchdist.model.kinds import ActivityKind, How, TapeState
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.activities import Activity
 from tests.archive.made import names_beside, operations, segment

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 import pytest
 
-from otel_torchdist.tape.names.model import MAX_FRAMES, CallSiteName
+from otel_torchdist.model.names import MAX_FRAMES, CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD, NamesReader, shown_path
 from tests.support.launch.jobs import Job, Jobs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.launch.quiet import QUIET
 from tests.support.native.both_kernels import IN_PYTHON

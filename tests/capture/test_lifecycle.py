@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deploy.native.ports import free_port
-from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
+from otel_torchdist.model.kinds import Flag, RunIdState, TapeState
 from tests.support.launch.forked_ranks import ORDINARY_END
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER

@@ -3,7 +3,7 @@
 import json
 
 from otel_torchdist.capture.raised import MAX_MESSAGE, describe_raised
-from otel_torchdist.tape.names.model import RaisedName
+from otel_torchdist.model.names import RaisedName
 
 
 class Mute(Exception):

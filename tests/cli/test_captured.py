@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import Kernel, TapeState
+from otel_torchdist.model.kinds import Kernel, TapeState
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import RUN_ID, FakeTape
 

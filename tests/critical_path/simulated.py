@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.kinds import ActivityKind, Flag, How, RecordKind
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.operations import StepMark
 from otel_torchdist.world.calls import Channel, GroupView, OperationView

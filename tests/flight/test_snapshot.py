@@ -13,7 +13,7 @@ from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.history import history_of
 from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.past.last_moment import LastMoment

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from otel_torchdist.capture.cuda.driver import cuda_drivers
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from tests.gpu.world import DEVICE, LARGE, TorchClock, World, mark
 
 CLOCK_ERROR_NS = 2_000_000

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.cuda.driver import cuda_drivers
+from otel_torchdist.model.kinds import How
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds

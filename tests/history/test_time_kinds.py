@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.time_kinds import TimeKind, TimeSpent, time_kind_of
-from otel_torchdist.tape.layout import ActivityKind, CallMode, How
+from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.remote_calls import RemoteCall
 

@@ -9,7 +9,7 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.findings import Findings, Judgement, Provenance
 from otel_torchdist.imported.recording import Recording, recording_of
 from otel_torchdist.imported.selection import Selection, choose
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge

@@ -12,8 +12,8 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.imported.trace import Traces, traces_of
+from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.naming import run_label
-from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.world.calls import UNREAD
 from tests.imported.recordings import Found, RecordedWorld, stalled

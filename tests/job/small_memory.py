@@ -15,8 +15,8 @@ from pathlib import Path
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.job.directory import base_directory, clean_up, job_directories, job_directory
 from otel_torchdist.job.leftovers import find_room
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.writer import TapeWriter
 
 RANKS = 8

@@ -11,10 +11,10 @@ import pytest
 
 from deploy.native.ports import free_port
 from otel_torchdist.config import PageAccess
+from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
-from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.telemetry.metrics.snapshots import FindingSnapshot, RunFindings
 from tests.support.browser import Browser, loaded
 from tests.support.waiting import until

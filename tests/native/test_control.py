@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from otel_torchdist.capture.call_sites import CodeKind
+from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.native.library import OperationLayout, find_library
 from otel_torchdist.native.recording import NativePlan, NativeRecording, PlanFlag
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import How, RecordKind, Word
+from otel_torchdist.tape.layout import Word
 from tests.support.native.native_library import native_cache
 from tests.support.tapes.memory import memory_directory
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.native.header import PATH, header
 from otel_torchdist.native.library import find_library
 from otel_torchdist.native.tape_writer import NativeTapeWriter
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
+from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.native.native_library import native_cache
 from tests.support.tapes.memory import memory_directory

@@ -10,11 +10,11 @@ import pytest
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import graph_of
 from otel_torchdist.parallelism.imbalance import MAX_COMPARED, Exchanges, Imbalance
-from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.fake_tape import FakeTape
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.history.tapes import history_of
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.parallelism.calls import calls_of
-from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.fake_tape import FakeTape
 

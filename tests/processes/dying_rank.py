@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.job.requests.abort import GIVEN_UP
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.writer import TapeWriter
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from otel_torchdist.capture.requests.stacks import SIGNAL, offer_stacks, withdraw_offer
 from otel_torchdist.job.requests.fault_handler import decode_offer, offer_path
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.writer import TapeWriter
 

@@ -10,11 +10,11 @@ import pytest
 
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.job.runs.deaths import Death, write_death
+from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.tape.layout import How, TapeState
-from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.following.follower import DYING_NS, TapeFollower

@@ -7,8 +7,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from otel_torchdist.model.kinds import How, Phase
 from otel_torchdist.statistics.compute import statistics_of
-from otel_torchdist.tape.layout import How, Phase
 from tests.profiles.reading_traces import graph_in, histories, roles
 
 TRACE = Path(__file__).parent / "data" / "nccl_data.json.gz"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from tests.support.browser import Browser
 from tests.support.commands.asking import ask
 from tests.support.tapes.memory import memory_directory

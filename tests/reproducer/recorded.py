@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import How
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView
 from tests.support.tapes.made_records import made_operation, made_view

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call, Create, CreateExtra, End, Ending, Script, Step, Wait
-from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.reproducer.model import Call, Create, End, Script, Wait
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
-from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.calls import GroupView

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.stall.events import Occasion, StacksWanted
-from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.model import VerdictKind
 from tests.support.worlds.fake_world import FakeWorld, group_of

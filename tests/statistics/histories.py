@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
+from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.statistics.model import Row, Statistics
-from otel_torchdist.tape.layout import Flag, How, Word
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.fake_tape import WORLD, FakeTape
 

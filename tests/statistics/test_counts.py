@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.counts import CallCount, CountDifference
-from otel_torchdist.tape.layout import RecordKind
 from tests.statistics.histories import Ranks
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from otel_torchdist.model.ends import EXACT
+from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Latecomer
-from otel_torchdist.tape.ends import EXACT
-from otel_torchdist.tape.layout import Flag, How, Phase, Word
+from otel_torchdist.tape.layout import Word
 from tests.statistics.histories import MIB, MS, Ranks, only_row
 
 

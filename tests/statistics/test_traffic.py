@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.traffic import bus_factor, described_bytes
-from otel_torchdist.tape.names.model import SignatureName
 from tests.statistics.histories import MIB, MS, Ranks, only_row
 
 FORMS = {

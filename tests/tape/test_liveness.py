@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes.tapes import WriterProcess, begin, new_writer, open_descriptors
 from tests.support.waiting import until

@@ -21,10 +21,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.model.kinds import Blame, Flag, How, Kernel, RecordKind, RunIdState, TapeState
 from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_identity, identify
-from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind, RunIdState, TapeState, Word, pack_failure
+from otel_torchdist.tape.layout import Word, pack_failure
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.writer import TapeWriter
@@ -302,7 +303,7 @@ def test_request_and_answer(writer: TapeWriter, reader: TapeReader) -> None:
         realtime_ns=st.integers(0, 2**62 - 1),
         host=st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=64),
         parent=st.integers(0, 2**64 - 1),
-        kernel=st.sampled_from(layout.Kernel),
+        kernel=st.sampled_from(Kernel),
         torch=st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=40),
     )
 )
@@ -318,12 +319,12 @@ def test_identity_round_trip(identity: TapeIdentity) -> None:
 @pytest.mark.parametrize("beyond", [bytes(48), struct.pack("=Q40s", 99, b"")])
 def test_identity_of_another_version(beyond: bytes) -> None:
     """Tapes of before the kernel was noted, and of kernels that are not known here, are of an unknown one."""
-    identity = dataclasses.replace(identify(0, 0, 1, 8), parent=5, kernel=layout.Kernel.NATIVE, torch="2.15.0")
+    identity = dataclasses.replace(identify(0, 0, 1, 8), parent=5, kernel=Kernel.NATIVE, torch="2.15.0")
     block = bytearray(encode_identity(identity))
     begin, end = struct.calcsize("=QIIQQQQQQqqqQQQ64sQ"), layout.IDENTITY_SIZE - 8
     block[begin : begin + len(beyond)] = beyond
     block[end:] = struct.pack("=Q", zlib.crc32(block[:end]))
-    expected = dataclasses.replace(identity, kernel=layout.Kernel.UNKNOWN, torch="")
+    expected = dataclasses.replace(identity, kernel=Kernel.UNKNOWN, torch="")
     assert decode_identity(bytes(block), "here") == expected
 
 

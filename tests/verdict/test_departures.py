@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
+from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.sentence import sentence

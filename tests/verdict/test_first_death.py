@@ -11,8 +11,8 @@ import signal
 
 import pytest
 
+from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.stall.watch import CHECK_S
-from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.job.runs.deaths import Death
-from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder

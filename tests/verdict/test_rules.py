@@ -3,7 +3,7 @@
 import pytest
 
 from otel_torchdist.config import Config
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of

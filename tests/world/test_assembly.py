@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.naming import run_id_of_claim
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import of_newest_launch, worlds
 from otel_torchdist.world.following.follower import TapeFollower

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.records.splits import MAX_LISTED, Splits
 from otel_torchdist.world.part_sizes import Misfit, PartSizes, find_misfit, part_sizes

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.shared_groups import CERTAIN, SharedGroup

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
-from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState, TapeState, Word
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind

@@ -29,6 +29,7 @@ from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall, VerdictGiven
@@ -37,7 +38,6 @@ from otel_torchdist.stall.reporting.notice import Announcer
 from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.job_attributes import described_beyond
 from otel_torchdist.telemetry.export.outputs import Outputs

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist import guard
 from otel_torchdist.capture.agreement.background_store import BackgroundStore, sets_at_once
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.model.kinds import RunIdState
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery

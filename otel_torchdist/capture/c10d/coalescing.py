@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call, GroupState

@@ -22,7 +22,7 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.capture.c10d.waits import Waits
 from otel_torchdist.capture.torch_api import LIST, Patches
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.model.kinds import Flag, How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call

@@ -11,7 +11,8 @@ from torch.distributed import Work
 
 from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import LIST
-from otel_torchdist.tape.layout import Flag, How, Word
+from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call, OnDevice, Plan

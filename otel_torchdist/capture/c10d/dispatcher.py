@@ -25,7 +25,7 @@ from otel_torchdist.capture.torch_api import (
     skip_in_dynamo,
 )
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_CAPTURE
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_torchdist.tape.layout import Blame, pack_failure
+from otel_torchdist.model.kinds import Blame
+from otel_torchdist.tape.layout import pack_failure
 from otel_torchdist.tape.names.writer import NamesWriter
 
 _TYPES: Final = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError"})

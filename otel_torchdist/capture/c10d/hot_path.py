@@ -20,7 +20,8 @@ from otel_torchdist.capture.c10d.calls.plans import REDUCE_OP_EVERY, make_plan, 
 from otel_torchdist.capture.c10d.calls.signatures import key_of
 from otel_torchdist.capture.c10d.completion import SWEPT_PER_CALL, Works
 from otel_torchdist.capture.torch_api import LIST, backward_id, comm_label
-from otel_torchdist.tape.layout import Flag, How, Word
+from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.tape.layout import Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import GroupState

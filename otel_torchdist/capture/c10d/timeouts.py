@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import backends_with_timeouts
-from otel_torchdist.tape.names.model import AtTimeout
+from otel_torchdist.model.names import AtTimeout
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches

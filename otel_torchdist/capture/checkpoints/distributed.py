@@ -18,7 +18,8 @@ from otel_torchdist.capture.checkpoints.open_activities import Failure, OpenActi
 from otel_torchdist.capture.checkpoints.plans import Amount, name_of_storage, planned, storage_in, written
 from otel_torchdist.capture.checkpoints.texts import message_of, text_of
 from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER, DICT, TUPLE
-from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
+from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.tape.layout import ActivityWord
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches

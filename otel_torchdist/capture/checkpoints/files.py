@@ -16,7 +16,8 @@ from otel_torchdist import guard
 from otel_torchdist.capture.checkpoints.distributed import failure_of
 from otel_torchdist.capture.checkpoints.open_activities import OpenActivities
 from otel_torchdist.capture.checkpoints.texts import text_of
-from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
+from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.tape.layout import ActivityWord
 
 _WRITER: Final = "_open_zipfile_writer"
 _FILE: Final = "file"

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
-from otel_torchdist.tape.names.model import SPARE_OF_LABELS
+from otel_torchdist.model.names import SPARE_OF_LABELS
 
 if TYPE_CHECKING:
     from otel_torchdist.tape.writer import TapeWriter

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist.capture.cuda.driver import DeviceDriver
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 
 RENEWED_NS: Final = 1_000_000_000
 USABLE_NS: Final = 60_000_000_000

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_torchdist.capture.c10d.devices import LEFT_ALONE
 from otel_torchdist.capture.cuda.clock import DeviceClock
 from otel_torchdist.capture.cuda.driver import DeviceDriver, EventPool
-from otel_torchdist.tape.layout import Blame, Flag, How, Word, pack_failure
+from otel_torchdist.model.kinds import Blame, Flag, How
+from otel_torchdist.tape.layout import Word, pack_failure
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call

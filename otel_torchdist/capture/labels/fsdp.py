@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_torchdist.tape.names.model import LabelKind, LabelName
+from otel_torchdist.model.names import LabelKind, LabelName
 
 if TYPE_CHECKING:
     from types import ModuleType

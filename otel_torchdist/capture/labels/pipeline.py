@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import LIST
-from otel_torchdist.tape.names.model import LabelKind, LabelName
+from otel_torchdist.model.names import LabelKind, LabelName
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias
 
-from otel_torchdist.tape.names.model import CallSiteName, GroupName
+from otel_torchdist.model.names import CallSiteName, GroupName
 
 if TYPE_CHECKING:
     import torch

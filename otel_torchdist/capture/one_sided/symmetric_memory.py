@@ -32,8 +32,9 @@ from otel_torchdist.capture.torch_api import (
     resolve_group,
     skip_in_dynamo,
 )
-from otel_torchdist.tape.layout import How, Word
-from otel_torchdist.tape.names.model import BESIDE
+from otel_torchdist.model.kinds import How
+from otel_torchdist.model.names import BESIDE
+from otel_torchdist.tape.layout import Word
 
 _LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rendezvous"})
 """Operations that name a group but transfer nothing that other ranks wait for."""

@@ -17,7 +17,7 @@ from otel_torchdist.capture.rpc.recorded_call import CallFacts, RecordedCall
 from otel_torchdist.capture.rpc.request import Caller, caller_in
 from otel_torchdist.capture.rpc.serving import ServedCall, Serving
 from otel_torchdist.capture.tracebacks import hide_frame
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.records.remote_calls import NO_WORKER
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from otel_torchdist.capture.rpc.recorded_call import CallFacts, RecordedCall
 from otel_torchdist.capture.rpc.request import MAX_PICKLE, Caller
 from otel_torchdist.capture.rpc.serving import NO_CALL, Serving
 from otel_torchdist.capture.tracebacks import hide_frame
-from otel_torchdist.tape.layout import ActivityKind, CallMode, How
+from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.call_sites import CallSiteKey

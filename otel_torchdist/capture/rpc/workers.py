@@ -21,8 +21,8 @@ from otel_torchdist.capture.rpc.torch_rpc import (
     missing_parts,
 )
 from otel_torchdist.capture.tracebacks import hide_frame
-from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.names.model import SPARE_OF_LABELS
+from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.model.names import SPARE_OF_LABELS
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.torch_api import HOOKED_STEP, backward_id
+from otel_torchdist.model.kinds import ActivityKind, How
+from otel_torchdist.model.names import SPARE_OF_LABELS
 from otel_torchdist.tape.figures import FigureWord
-from otel_torchdist.tape.layout import ActivityKind, How
-from otel_torchdist.tape.names.model import SPARE_OF_LABELS
 from otel_torchdist.tape.records.prepared import prepare_activity
 
 if TYPE_CHECKING:

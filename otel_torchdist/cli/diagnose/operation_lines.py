@@ -8,8 +8,8 @@ from typing import Final, Protocol
 from rich.text import Text
 
 from otel_torchdist.cli.output.text import length, shown_callers, time_of_day
+from otel_torchdist.model.kinds import How
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.frames import called_in
 from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.world.calls import OperationView

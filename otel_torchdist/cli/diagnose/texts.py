@@ -13,8 +13,8 @@ from otel_torchdist.cli.diagnose.section import Section
 from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_collectives, stacks_by_rank
 from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.world import snapshot_of
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules

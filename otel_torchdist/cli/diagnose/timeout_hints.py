@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otel_torchdist.cli.output.text import length
-from otel_torchdist.tape.names.model import AtTimeout, GroupName
+from otel_torchdist.model.names import AtTimeout, GroupName
 from otel_torchdist.verdict.deadline import backend_of, known_timeout
 from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind

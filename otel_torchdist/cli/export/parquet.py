@@ -19,9 +19,10 @@ from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import Columns
 from otel_torchdist.cli.export.tables import OPERATIONS, PLAN, ROW, STORED, TABLES, Column
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.tape.ends import COARSE, EXACT
-from otel_torchdist.tape.layout import How, Phase, RecordKind, TapeState, unpack_label
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.ends import COARSE, EXACT
+from otel_torchdist.model.kinds import How, Phase, RecordKind, TapeState
+from otel_torchdist.model.names import GroupName
+from otel_torchdist.tape.layout import unpack_label
 from otel_torchdist.tape.names.reader import Names
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.archive.segments import OPERATION_COLUMNS
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.model.kinds import Flag
 
 
 @dataclass(frozen=True, slots=True)

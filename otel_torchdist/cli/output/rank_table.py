@@ -15,7 +15,7 @@ from rich.text import Text
 from otel_torchdist.cli.output.text import shown_callers
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.lives import RankLife, recorded_life_of
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.names.reader import Names, shown_path
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import Operation

@@ -13,9 +13,9 @@ import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.naming import name_ranks, readable
 from otel_torchdist.tape.identity import TapeIdentity
-from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.units import passed
 from otel_torchdist.verdict.wording.fates import describe_way
 from otel_torchdist.world.model import RankView, life_in

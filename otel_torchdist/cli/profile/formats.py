@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from otel_torchdist.cli.profile.taking import Sampled, Taken
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 

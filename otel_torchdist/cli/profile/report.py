@@ -11,7 +11,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.profile.children import ChildProfile
 from otel_torchdist.cli.profile.taking import Taken
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.world.places import user_frame
 
 LINES_OF_THREAD: Final = 12

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.job.requests.profile_file import NOT_RUNNING, Profile, ProfileError, read_profile
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.operations import Operation

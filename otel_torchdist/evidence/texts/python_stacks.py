@@ -14,8 +14,8 @@ from typing import Final
 from otel_torchdist.evidence.lines import LogLine, statement
 from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Kind, Raised, SeenStacks, Statement
 from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.names.model import CallSiteName
 
 MARKERS: Final = (b"(most recent call", b"Fatal Python error", b"terminate called", b"of the failed collective: ")
 MAX_FRAMES: Final = 512

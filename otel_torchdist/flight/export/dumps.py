@@ -15,8 +15,8 @@ from otel_torchdist.flight.export.sizes import NOTHING, Sides, exchanged, sides_
 from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
 from otel_torchdist.flight.names import recorded_dtype
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.ends import RAISED, UNMET
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.model.ends import RAISED, UNMET
+from otel_torchdist.model.kinds import Flag
 from otel_torchdist.units import item_bytes
 from otel_torchdist.world.calls import Channel, OperationId, OperationView
 

@@ -6,7 +6,7 @@ import pickle
 from typing import Any, Final
 
 from otel_torchdist.flight.dump import FlightDump, FlightEntry, FlightGroup, GroupStatus
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 
 PREFIX: Final = "comm_lib_trace_rank_"
 """Of torch's own files, which end with the rank."""

@@ -15,9 +15,9 @@ from msgspec import Meta
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
 from otel_torchdist.flight.reading.pickles import MAX_OBJECTS, PickleError, load
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS
-from otel_torchdist.tape.names.model import CallSiteName
 
 PICKLE: Final = b"\x80"
 MAX_NAME: Final = 256

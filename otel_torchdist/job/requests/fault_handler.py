@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.files.others import read_part
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.names.model import CallSiteName
 
 _HEAD: Final = re.compile(rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n")
 _TITLE: Final = re.compile(r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f].*) \(most recent call first\):$")

@@ -12,9 +12,9 @@ from msgspec import Meta
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.files.others import read_regular, reason
 from otel_torchdist.files.owned import replace_at_once
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.tape.names.written import site_document
 
 MAX_BYTES: Final = 32 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_torchdist.files.owned import replace_at_once
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.names.written import site_document
 
 

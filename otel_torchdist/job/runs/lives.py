@@ -8,7 +8,7 @@ from collections.abc import Collection
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.deaths import Death, read_death
 from otel_torchdist.job.runs.membership import has_outlived_parent, is_peer
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 
 

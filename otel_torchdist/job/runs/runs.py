@@ -17,8 +17,8 @@ from otel_torchdist.job.runs.lives import RankLife, has_ended_with_parent, has_l
 from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
 from otel_torchdist.job.usual_base import is_taken, substitute, usual_base
 from otel_torchdist.job.worlds import worlds_beside
+from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.naming import run_label
-from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 
 

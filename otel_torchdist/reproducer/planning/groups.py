@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptGroup
 from otel_torchdist.reproducer.planning.cast import Cast
-from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.world.calls import GroupView
 
 MOST_DIGITS: Final = 9

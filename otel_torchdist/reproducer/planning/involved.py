@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning.tails import is_stuck
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.calls import Channel, OperationId

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.reproducer.endings import end_of
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
@@ -24,7 +25,6 @@ from otel_torchdist.reproducer.planning.groups import groups_for, number_of, who
 from otel_torchdist.reproducer.planning.involved import Involved, involved_in
 from otel_torchdist.reproducer.planning.steps import StepWriter
 from otel_torchdist.reproducer.planning.tails import Event, tails_of
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.calls import Channel, GroupView, OperationId

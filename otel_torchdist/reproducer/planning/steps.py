@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.reproducer.calls import OPERATIONS
 from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
 from otel_torchdist.reproducer.planning import substitutes
@@ -15,7 +16,6 @@ from otel_torchdist.reproducer.planning.exchanges import LISTS, Exchanges
 from otel_torchdist.reproducer.planning.groups import number_of
 from otel_torchdist.reproducer.planning.sizes import PARTED, Sizes, sizes_for
 from otel_torchdist.reproducer.planning.tails import Event
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.world.calls import UNREAD, OperationView
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView
 from otel_torchdist.world.mismatch import compare
 

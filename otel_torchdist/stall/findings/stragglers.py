@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.stall.findings.chance import Latenesses, exchanging, is_pipeline, sent_between
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.calls import Channel, GroupView, TimedWindow
 from otel_torchdist.world.model import RankView, WorldSnapshot

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.records.parameters import Places, differing_places
 from otel_torchdist.world.calls import GroupView, OperationId
 from otel_torchdist.world.following.values import CALM_STEPS, PARAMETERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall.events import IncidentResolved, Ruling
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
@@ -20,7 +21,6 @@ from otel_torchdist.stall.findings.events import (
 )
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.stall.incident_id import Incident
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind

@@ -9,8 +9,8 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from otel_torchdist.errors import TorchDistError
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.names.model import CallSiteName
 
 _T = TypeVar("_T")
 

@@ -8,10 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from otel_torchdist.naming import readable
-from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
-from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.names.model import (
+from otel_torchdist.model.names import (
     BESIDE,
     MAX_DIMENSIONS,
     MAX_FRAMES,
@@ -30,6 +27,9 @@ from otel_torchdist.tape.names.model import (
     RaisedName,
     SignatureName,
 )
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
+from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
 
 _Number = Annotated[int, Meta(ge=0, le=1 << 53)]
 _Rank = Annotated[int, Meta(ge=0, le=1 << 31)]

@@ -10,9 +10,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from otel_torchdist.files.others import is_gone, read_part, reason
-from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER
-from otel_torchdist.tape.names.lines import decode_line
-from otel_torchdist.tape.names.model import (
+from otel_torchdist.model.names import (
     MAX_BYTES,
     OTHER,
     CallerName,
@@ -25,6 +23,8 @@ from otel_torchdist.tape.names.model import (
     RaisedName,
     SignatureName,
 )
+from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER
+from otel_torchdist.tape.names.lines import decode_line
 
 _logger = logging.getLogger("otel_torchdist")
 MAIN_THREAD: Final = "MainThread"

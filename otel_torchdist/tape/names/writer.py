@@ -8,12 +8,7 @@ from pathlib import Path
 
 from otel_torchdist import guard
 from otel_torchdist.files.kept import KeptFile
-from otel_torchdist.tape.names.model import (
-    MAX_BYTES,
-    MAX_NAMES,
-    OTHER,
-    Name,
-)
+from otel_torchdist.model.names import MAX_BYTES, MAX_NAMES, OTHER, Name
 from otel_torchdist.tape.names.written import encode_line
 
 

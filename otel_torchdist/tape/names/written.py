@@ -6,7 +6,7 @@ import json
 import zlib
 from typing import Any, Final
 
-from otel_torchdist.tape.names.model import (
+from otel_torchdist.model.names import (
     MAX_TEXT,
     CallerName,
     CallPathName,

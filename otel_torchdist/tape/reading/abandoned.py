@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.tape.records.operations import Operation
 
 GRACE_NS: Final = 1_000_000_000

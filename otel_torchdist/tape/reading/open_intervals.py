@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.tape.layout import How, Word, unpack_failure
+from otel_torchdist.model.kinds import How
+from otel_torchdist.tape.layout import Word, unpack_failure
 from otel_torchdist.tape.mapped import MappedTape, words_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.layout import Flag, LiveWord, RecordKind
+from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of, words_of
 from otel_torchdist.tape.memory import TapeMemory
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor

@@ -14,8 +14,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from otel_torchdist.model.kinds import ActivityKind, How, RecordKind
 from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How, RecordKind, Word
+from otel_torchdist.tape.layout import ActivityWord, Word
 from otel_torchdist.tape.records.bounds import check_position, clipped
 from otel_torchdist.tape.records.operations import Operation, operation_of, renewed
 from otel_torchdist.tape.records.remote_calls import SIDES, RemoteCall, call_of, renewed_call

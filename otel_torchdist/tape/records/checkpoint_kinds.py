@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.layout import ActivityKind
+from otel_torchdist.model.kinds import ActivityKind
 
 
 @dataclass(frozen=True, slots=True)

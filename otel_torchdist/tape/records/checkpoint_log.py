@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS

@@ -25,8 +25,8 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.number_formats import headroom
 from otel_torchdist.tape.records.parameters import WORDS, Parameters
@@ -284,7 +284,7 @@ def with_words(numerics: Numerics, words: Sequence[int]) -> Numerics:
     largest, subnormal_share = _float_and_share(values[NumericsWord.LARGEST])
     mean, saturated_share = _float_and_share(values[NumericsWord.MEAN])
     output = values[NumericsWord.OUTPUT_CHECKSUM]
-    is_unseen = output is not None and output[1] is layout.How.UNTRACKED
+    is_unseen = output is not None and output[1] is How.UNTRACKED
     return msgspec.structs.replace(
         numerics,
         smallest=smallest,
@@ -300,11 +300,11 @@ def with_words(numerics: Numerics, words: Sequence[int]) -> Numerics:
     )
 
 
-def _value(word: tuple[int, layout.How] | None) -> int | None:
+def _value(word: tuple[int, How] | None) -> int | None:
     return None if word is None else word[0]
 
 
-def _float_and_share(word: tuple[int, layout.How] | None) -> tuple[float | None, float | None]:
+def _float_and_share(word: tuple[int, How] | None) -> tuple[float | None, float | None]:
     if word is None:
         return None, None
     content = word[0]

@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.model.ends import COARSE, EXACT
+from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind
 from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.ends import COARSE, EXACT
-from otel_torchdist.tape.layout import Blame, Flag, How, Phase, RecordKind, pack_label, unpack_failure
+from otel_torchdist.tape.layout import pack_label, unpack_failure
 from otel_torchdist.tape.records.bounds import MAX_NUMBER, check_position
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.splits import Splits

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from otel_torchdist.model.kinds import ActivityKind, RecordKind
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import ActivityKind, RecordKind
 
 
 def prepare_activity(kind: ActivityKind, detail: int, thread: int, message_bytes: int = 0) -> bytes:

@@ -17,8 +17,9 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.model.kinds import ActivityKind, CallMode, RecordKind
 from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.layout import ActivityKind, CallMode, RecordKind, Word
+from otel_torchdist.tape.layout import Word
 
 NO_WORKER: Final = -1
 _MAX_STEP: Final = layout.MAX_COUNT

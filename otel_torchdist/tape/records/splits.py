@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 
 MAX_LISTED: Final = 64

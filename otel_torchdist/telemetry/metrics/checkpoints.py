@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.model.kinds import How
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.activities import Activity

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
+from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.naming import run_label
 from otel_torchdist.semconv import OTHER, OTHER_METHOD
-from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.status import TapeStatus
 
 MAX_GROUPS: Final = 256

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.records.parameters import Parameters

@@ -8,9 +8,9 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.naming import activity_span_id
 from otel_torchdist.tape.identity import TapeIdentity
-from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records.activities import Activity

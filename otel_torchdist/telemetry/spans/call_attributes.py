@@ -8,8 +8,8 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.layout import Flag, How, Phase
-from otel_torchdist.tape.names.model import ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
+from otel_torchdist.model.kinds import Flag, How, Phase
+from otel_torchdist.model.names import ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import Operation
 

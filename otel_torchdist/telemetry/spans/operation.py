@@ -7,10 +7,10 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.model.kinds import Flag, How
+from otel_torchdist.model.names import OTHER
 from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.identity import TapeIdentity
-from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.tape.names.model import OTHER
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records.operations import Operation

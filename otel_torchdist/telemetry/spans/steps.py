@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 from opentelemetry.util.types import AttributeValue
 
+from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.naming import (
     lone_run_id,
     operation_span_id,
     trace_id_of_step,
 )
-from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader

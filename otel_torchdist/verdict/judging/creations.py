@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.verdict.launches import is_launch
 from otel_torchdist.verdict.model import Verdict, VerdictKind, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall, Standing

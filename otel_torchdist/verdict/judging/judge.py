@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+from otel_torchdist.model.ends import RAISED
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.ends import RAISED
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation, other_order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_torchdist.job.runs.deaths import CRASHES
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Sharing
 from otel_torchdist.verdict.roll_call import RollCall

@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.kinds import Flag
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.roll_call import RollCall, Standing, members_of, since_of
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.calls import Channel, OperationView

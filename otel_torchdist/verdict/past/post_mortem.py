@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.departures import is_cancelled
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation

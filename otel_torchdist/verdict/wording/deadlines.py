@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.tape.names.model import AtTimeout
+from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.units import passed
 from otel_torchdist.verdict.deadline import Deadline
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
+from otel_torchdist.model.ends import RAISED
+from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.naming import have, name_ranks, readable
-from otel_torchdist.tape.ends import RAISED
-from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.names.model import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.departures import is_about_failure, names_departed

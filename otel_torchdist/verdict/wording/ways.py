@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.wording.frames import at_line, describe_through
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.ways import CallSide, Ways

@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from otel_torchdist.tape.ends import EXACT
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.model.ends import EXACT
+from otel_torchdist.model.kinds import Flag
 from otel_torchdist.tape.records.operations import Operation
 
 LONG_NS: Final = 20_000_000

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.tape.ends import ASSUMED
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.model.ends import ASSUMED
+from otel_torchdist.model.kinds import Flag
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress
 

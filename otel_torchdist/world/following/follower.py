@@ -9,13 +9,13 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import RankSymptoms
+from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
+from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.processes.cpu_time import CpuTime
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
 from otel_torchdist.tape.figures import FigureWord
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
-from otel_torchdist.tape.names.model import CallSiteName, SignatureName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader

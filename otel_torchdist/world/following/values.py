@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.world.calls import Channel, OperationId

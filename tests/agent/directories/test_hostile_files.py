@@ -22,9 +22,10 @@ from otel_torchdist.files import owned as owned_files
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.tapes import MAX_WARNINGS, LocalTapes
+from otel_torchdist.model.kinds import How, RecordKind, RunIdState
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
-from otel_torchdist.tape.layout import IDENTITY_SIZE, How, RecordKind, RunIdState
+from otel_torchdist.tape.layout import IDENTITY_SIZE
 from otel_torchdist.tape.writer import TapeWriter
 from tests.agent.conftest import JOB, give_away
 from tests.agent.training import page_of

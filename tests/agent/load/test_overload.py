@@ -12,9 +12,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist.agent.reading.reader import Reader
+from otel_torchdist.model.kinds import How, RecordKind
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import StallSnapshot

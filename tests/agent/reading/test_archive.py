@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist.archive.reading import runs_in
 from otel_torchdist.history.tapes import history_of
-from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.training import RANKS, WORKERS, Training, environment
 from tests.archive.opened import histories_in, times_archived

@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+from otel_torchdist.model.kinds import RecordKind, RunIdState
+from otel_torchdist.model.names import GroupName, SignatureName
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import RecordKind, RunIdState
-from otel_torchdist.tape.names.model import GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 WORLD = 4_096

@@ -18,8 +18,8 @@ from otel_torchdist.capture.agreement.peer_discovery import PeerDiscovery, RankA
 from otel_torchdist.capture.agreement.run_id import RunIdAgreement
 from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.job.peers import peers_files, read_peers
+from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from tests.capture.agreement.announcements import HOST, QUICK, announced, say_port

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.tape.layout import Blame, Flag
+from otel_torchdist.model.kinds import Blame, Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import Recorded

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
+from otel_torchdist.model.kinds import Flag, RunIdState, TapeState
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.ranks.rank import GATHERS_INTO_TENSOR
 from tests.support.tapes.recorded import Recorded

@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 import otel_torchdist
 from otel_torchdist.capture.c10d.failures import CONNECTION, TIMEOUT, blame_of
-from otel_torchdist.tape.layout import Blame, pack_failure, unpack_failure
-from otel_torchdist.tape.names.model import MAX_NAMES
+from otel_torchdist.model.kinds import Blame
+from otel_torchdist.model.names import MAX_NAMES
+from otel_torchdist.tape.layout import pack_failure, unpack_failure
 
 PACKAGE = Path(otel_torchdist.__file__).parent
 PAIR = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.tape.layout import Phase
+from otel_torchdist.model.kinds import Phase
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import Recorded

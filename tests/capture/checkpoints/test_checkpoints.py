@@ -24,7 +24,7 @@ from otel_torchdist.capture.checkpoints.first_use import Checkpoints
 from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_STAGES
 from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
 from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS

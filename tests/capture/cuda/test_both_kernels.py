@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.model.kinds import Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.native_library import KERNELS, simulated_library
 from tests.support.tapes.recorded import Recorded, RecordedTape

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.cuda.queues import QueuedOperation
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.model.kinds import Flag, How
 from tests.support.devices.device_rank import (
     MAIN_STREAM,
     NCCL_STREAM,

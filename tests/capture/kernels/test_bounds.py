@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.capture.c10d.calls.ragged import RAGGED_AFTER, RAGGED_PEERS_AFTER, RaggedLines
 from otel_torchdist.capture.c10d.native_kernels import CHECKED_EVERY
-from otel_torchdist.tape.layout import Flag, Kernel
+from otel_torchdist.model.kinds import Flag, Kernel
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.ranks.rank import SHOWS_REDUCE_OP
 from tests.support.tapes.recorded import Recorded

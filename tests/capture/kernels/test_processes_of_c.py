@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.capture.c10d.hot_path import OVERHEAD_SAMPLE
-from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.model.kinds import Kernel
 from tests.support.launch.jobs import Jobs
 
 LOWEST = 512

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist.tape.layout import Flag
+from otel_torchdist.model.kinds import Flag
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.native_library import KERNELS
 from tests.support.tapes.recorded import Recorded

@@ -14,7 +14,7 @@ from otel_torchdist.capture.observers.hooks import Hooks
 from otel_torchdist.capture.observers.loading import given_hooks, load_hooks
 from otel_torchdist.capture.observers.observed import ObservedCalls
 from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.names import GroupName
 from tests.support.launch.jobs import Job, Jobs
 
 

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, symmetric_schemas
 from otel_torchdist.capture.one_sided.windows import Windows
 from otel_torchdist.capture.torch_api import Patches, has_foreign_kernel
-from otel_torchdist.tape.names.model import BESIDE
+from otel_torchdist.model.names import BESIDE
 from tests.support.devices.device_rank import DeviceRank, device_rank
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.tapes.recorded import Recorded, read_tape

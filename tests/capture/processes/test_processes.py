@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.model.kinds import RunIdState, TapeState
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.stderr import comparable

@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.requests.abort import HOOK, AbortHooks
 from otel_torchdist.job.requests.abort import GIVEN_UP
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from tests.support.tapes.own_tape import OwnTape
 
 

@@ -15,7 +15,7 @@ from torch.futures import Future
 from otel_torchdist.capture.rpc.caller import CallerSide
 from otel_torchdist.capture.rpc.serving import Serving
 from otel_torchdist.capture.rpc.torch_rpc import TorchRpc
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.records.activities import Activity
 from tests.support.tapes.own_tape import OwnTape
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist.tape.layout import ActivityKind, How
+from otel_torchdist.model.kinds import ActivityKind, How
 from tests.capture.training.rank_here import Rank
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.writer import TapeWriter
 from tests.capture.training.rank_here import Rank
 from tests.support.interrupting import interrupted_behind

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.model.kinds import RunIdState
 from tests.support.ranks.rank import STORE, TIMEOUT, own_tape, rank, say, start_capture, world_size
 from tests.support.waiting import until
 

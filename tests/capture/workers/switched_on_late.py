@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work, distributed_c10d
 from torch.optim import optimizer
 
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.model.kinds import RunIdState
 from tests.support.ranks.rank import join, own_tape, say, start_capture
 from tests.support.waiting import until
 

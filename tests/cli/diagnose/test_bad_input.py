@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import VERSION, TapeState
+from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.tape.layout import VERSION
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import FakeTape
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.names.model import CallSiteName, GroupName
+from otel_torchdist.model.names import CallSiteName, GroupName
 from tests.support.commands.asking import ask, ask_as_people_do
 from tests.support.tapes.fake_tape import SECOND, FakeTape
 

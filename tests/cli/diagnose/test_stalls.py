@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.cli.diagnose import document
-from otel_torchdist.tape.names.model import CallSiteName, GroupName
+from otel_torchdist.model.names import CallSiteName, GroupName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.commands.asking import ask

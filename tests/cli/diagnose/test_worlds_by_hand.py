@@ -10,7 +10,7 @@ import pytest
 
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.job.worlds import WorldsFile
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.names import GroupName
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 

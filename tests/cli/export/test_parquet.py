@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from otel_torchdist.archive.writer import ArchiveWriter
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.records.operations import Operation
 from tests.archive.made import names_beside, operations, segment
 from tests.cli.export.conftest import asked

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from otel_torchdist.cli.output.rank_table import Doing, RankRow, rank_rows
 from otel_torchdist.job.runs.deaths import Death, write_death
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.assembly import worlds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.cli.output.text import fates
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from tests.support.worlds.fake_world import FakeWorld
 
 

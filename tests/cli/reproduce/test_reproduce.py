@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.tape.names.model import CallSiteName, GroupName
+from otel_torchdist.model.names import CallSiteName, GroupName
 from tests.support.commands.asking import Answer, ask, ask_as_people_do
 from tests.support.tapes.fake_tape import RUN, SECOND, FakeTape
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from otel_torchdist.cli.stats.spreadsheet import COLUMNS
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.statistics.traffic import bus_factor, described_bytes
-from otel_torchdist.tape.names.model import SignatureName
 from tests.cli.gloo_jobs import GlooJobs
 from tests.flight.made_dumps import late_rank, write
 from tests.support.commands.asking import ask_as_on_page

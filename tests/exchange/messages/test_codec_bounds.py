@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.exchange.codec import MAX_CHANNELS, MAX_OPEN
-from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.world.calls import Channel, OperationId, Progress
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.messages.test_codec import EVERYBODY, PAIR, sent

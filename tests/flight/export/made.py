@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.kinds import Flag, How, RecordKind
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 

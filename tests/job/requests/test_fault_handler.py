@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.requests.fault_handler import SignalOffer, decode_offer, last_stack, offer_path, parse_stack
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 
 STACK = """\
 Stack (most recent call first):

@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack, stacks_path, write_stacks
 from otel_torchdist.job.requests.stacks_file import read_stacks
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 
 STACKS = [
     ThreadStack(11, "MainThread", (CallSiteName("load", "/home/user/data.py", 7), CallSiteName("<module>", "é.py", 1))),

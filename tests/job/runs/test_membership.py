@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, of_living_runs, sort_into_runs
 from otel_torchdist.job.runs.runs import index_of, member_of
+from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import LiveWord, RunIdState
+from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.assembly import worlds

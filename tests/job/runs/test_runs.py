@@ -12,7 +12,7 @@ import pytest
 from otel_torchdist.job.runs.deaths import Death, write_death
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, index_of, select
-from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.model.kinds import RunIdState, TapeState
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import FakeTape
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, TapeState
+from otel_torchdist.model.kinds import Flag, TapeState
 from tests.jobs.routes.twins import Taken, Twin, Twins, gloo_operations
 from tests.support.tapes.recorded import Recorded
 

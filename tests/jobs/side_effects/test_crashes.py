@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.jobs.side_effects.conftest import Run
 

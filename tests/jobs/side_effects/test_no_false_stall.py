@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from otel_torchdist.tape.layout import Flag, Word
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from tests.jobs.side_effects.conftest import Run
 from tests.support.devices.device_rank import MAIN_STREAM, OTHER_STREAM, device_rank

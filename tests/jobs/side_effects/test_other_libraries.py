@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.tape.layout import Kernel
+from otel_torchdist.model.kinds import Kernel
 from tests.jobs.side_effects.conftest import Run
 from tests.support.launch.jobs import Job
 from tests.support.native.native_library import KERNELS, environ_of

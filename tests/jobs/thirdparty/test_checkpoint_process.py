@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from tests.jobs.thirdparty.twins import TwinRunner, Twins
 from tests.support.commands.running import Running
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from deploy.native.ports import free_port
 from otel_torchdist import semconv
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.stall.events import Event, VerdictGiven
 from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from tests.jobs.thirdparty.issued import REPORTS

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from otel_torchdist.cli.app import app
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.config import CaptureKernel
+from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.native.library import chosen_library, library_name
-from otel_torchdist.tape.layout import Kernel
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.quiet import QUIET
 from tests.support.launch.warm_python import WarmPython

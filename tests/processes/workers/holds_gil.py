@@ -12,7 +12,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.model.kinds import RunIdState
 from tests.processes.workers.forked import run_ranks
 from tests.support.ranks.rank import join, own_tape, rank, start_capture
 from tests.support.waiting import until

@@ -9,8 +9,8 @@ import pytest
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.wire import decode_answer, encode
 from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.stall.findings.idle import IdleFinder
-from otel_torchdist.tape.names.model import CallSiteName
 from otel_torchdist.verdict.idle import Idle
 from otel_torchdist.verdict.wording.idle import describe_idle
 from otel_torchdist.world.model import CallPace, RankView, Stacks, WorldSnapshot

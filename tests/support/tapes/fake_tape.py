@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from otel_torchdist.model.kinds import ActivityKind, Flag, How, RecordKind, RunIdState
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind, RunIdState, Word
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.prepared import prepare_activity
 from otel_torchdist.tape.records.splits import pack_splits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName, SignatureName
+from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.repository import REPOSITORY
 

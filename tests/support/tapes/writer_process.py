@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.job.directory import clean_up
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
+from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.splits import pack_splits
 from tests.support.tapes.tapes import begin, new_writer

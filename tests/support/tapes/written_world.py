@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.model.kinds import How, RecordKind, RunIdState
+from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import How, RecordKind, RunIdState
-from otel_torchdist.tape.names.model import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.fake_tape import RUN_ID
 

@@ -20,21 +20,8 @@ from typing import Final
 
 from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.job.runs.deaths import Death
-from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.identity import TapeIdentity, identify
-from otel_torchdist.tape.layout import (
-    MAIN_CALLER,
-    NO_CALLER,
-    Blame,
-    Flag,
-    How,
-    Phase,
-    RecordKind,
-    TapeState,
-    Word,
-    pack_failure,
-)
-from otel_torchdist.tape.names.model import (
+from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind, TapeState
+from otel_torchdist.model.names import (
     DEFAULT_DESCRIPTION,
     CallerName,
     CallPathName,
@@ -43,6 +30,9 @@ from otel_torchdist.tape.names.model import (
     RaisedName,
     SignatureName,
 )
+from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.identity import TapeIdentity, identify
+from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER, Word, pack_failure
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints

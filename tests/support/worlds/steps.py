@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from otel_torchdist.tape.layout import Blame, Flag, How, RecordKind, TapeState
+from otel_torchdist.model.kinds import Blame, Flag, How, RecordKind, TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence

@@ -6,8 +6,8 @@ import dataclasses
 import random
 import signal
 
-from otel_torchdist.tape.layout import Blame, How, TapeState
-from otel_torchdist.tape.names.model import AtTimeout
+from otel_torchdist.model.kinds import Blame, How, TapeState
+from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.world.calls import GroupView
 from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of
 

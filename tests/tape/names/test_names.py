@@ -13,9 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.naming import readable
-from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
-from otel_torchdist.tape.names.model import (
+from otel_torchdist.model.names import (
     MAX_DIMENSIONS,
     MAX_FRAMES,
     MAX_NAMES,
@@ -35,6 +33,8 @@ from otel_torchdist.tape.names.model import (
     RaisedName,
     SignatureName,
 )
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.layout import MAIN_CALLER, MAX_CALLERS
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
 from otel_torchdist.tape.reading.reader import TapeReader

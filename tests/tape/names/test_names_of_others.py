@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.names.reader import NamesReader
 
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
+from otel_torchdist.model.kinds import Flag, How, RecordKind
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.reading.abandoned import GRACE_NS
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter

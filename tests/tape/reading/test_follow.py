@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from otel_torchdist.model.kinds import Blame, Flag, How, RecordKind, RunIdState
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import REFUGE_SLOTS, Blame, Flag, How, RecordKind, RunIdState, Word, pack_failure
+from otel_torchdist.tape.layout import REFUGE_SLOTS, Word, pack_failure
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER

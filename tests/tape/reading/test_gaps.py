@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.kinds import How
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import begin

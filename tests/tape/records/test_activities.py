@@ -7,8 +7,8 @@ import time
 import pytest
 
 from otel_torchdist.job.runs.lives import waits
+from otel_torchdist.model.kinds import ActivityKind, How, RecordKind
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import ActivityKind, How, RecordKind
 from otel_torchdist.tape.reading.abandoned import GRACE_NS
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.activities import Activity

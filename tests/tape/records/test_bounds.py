@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from otel_torchdist.model.kinds import ActivityKind, Flag, How, RecordKind
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.figures import FigureWord, read_figures
-from otel_torchdist.tape.layout import ActivityKind, Flag, How, LiveWord, RecordKind
+from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.tape import layout, seals
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How, RecordKind
+from otel_torchdist.tape import seals
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.reading.values import MAX_AWAITED
 from otel_torchdist.tape.records.numerics import (
@@ -140,7 +140,7 @@ def test_parameters(writer: TapeWriter, reader: TapeReader) -> None:
 )
 def test_words(value: float, share: float | None, checksum: int, number: int) -> None:
     """Every number, share and checksum fits its word, and comes back, finite ones finite."""
-    fields = (1, 2, 3, 4, 5, 0, 0, 0, -1, 0, 7, layout.RecordKind.NUMERICS, 1, 0, 0)
+    fields = (1, 2, 3, 4, 5, 0, 0, 0, -1, 0, 7, RecordKind.NUMERICS, 1, 0, 0)
     contents = {0: float_word(value, share), 3: float_word(value), 4: checksum_word(checksum)}
     words = [seals.seal(number, contents.get(which, 0), How.CALL) * (which in contents) for which in range(6)]
     found = numerics_of(number, fields, words)

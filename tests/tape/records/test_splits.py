@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.job.runs.lives import waits
+from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.records.splits import MAX_LISTED, PendingSplits, Splits, pack_splits

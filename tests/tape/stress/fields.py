@@ -1,6 +1,6 @@
 """Records whose every field follows from one number, so that a mix of two records is detected."""
 
-from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
+from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records.operations import Operation, StepMark
 from tests.support.tapes.tapes import BEGIN_FIELDS
 

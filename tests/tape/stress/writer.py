@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_torchdist.tape.layout import How, TapeState, Word
+from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import new_writer
 from tests.tape.stress.fields import ended_after, fields_of, returned_after, step_of

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.tape.layout import ActivityKind, ActivityWord, How
+from otel_torchdist.tape.layout import ActivityWord
 from otel_torchdist.telemetry.metrics.checkpoints import INTERVALS, WHOLE, CheckpointCounts, CheckpointMetrics, Saves
 from tests.support.tapes.fake_tape import SECOND, ClockedTape
 

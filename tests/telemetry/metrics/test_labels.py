@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunKey, RunLabels
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.run_status import StallStatus

@@ -14,9 +14,9 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.agent.reading.stall_metrics import show
+from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.stall.findings.events import PathMeasured
 from otel_torchdist.stall.findings.slow import Gain, PathLengths
-from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
 from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, NodeMetrics

@@ -28,8 +28,8 @@ from prometheus_client import CollectorRegistry
 from otel_torchdist import semconv
 from otel_torchdist.job.description import JobDescription, RankDescription, write_description
 from otel_torchdist.machine.model import MachineReading
+from otel_torchdist.model.kinds import Kernel, RunIdState
 from otel_torchdist.tape.figures import FigureWord
-from otel_torchdist.tape.layout import Kernel, RunIdState
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.model import Kind, Unit

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from otel_torchdist import semconv
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.model.kinds import How, Kernel
 from otel_torchdist.naming import readable
 from otel_torchdist.serving.metrics_page import MetricsServer
-from otel_torchdist.tape.layout import How, Kernel
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

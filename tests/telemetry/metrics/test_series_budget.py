@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
-from otel_torchdist.tape.layout import ActivityKind, RunIdState
+from otel_torchdist.model.kinds import ActivityKind, RunIdState
 from otel_torchdist.telemetry.spans.activities import MAX_HELD
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.calls import GroupView

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import How
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.wording.creations import describe_creations
 from otel_torchdist.verdict.wording.sentence import sentence

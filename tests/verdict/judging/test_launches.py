@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 
-from otel_torchdist.tape.layout import Blame, How, RecordKind, TapeState
+from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.past.post_mortem import examine

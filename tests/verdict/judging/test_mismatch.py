@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
-from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId

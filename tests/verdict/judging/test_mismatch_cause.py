@@ -1,7 +1,7 @@
 """Mismatches that ended well do not cause a later stall, unless a rank has been out of step since."""
 
+from otel_torchdist.model.kinds import How
 from otel_torchdist.stall.findings.events import MismatchFound
-from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import FakeWorld

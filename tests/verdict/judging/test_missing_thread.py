@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.support.worlds.fake_world import FakeWorld, group_of

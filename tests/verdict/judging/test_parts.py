@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.verdict.judging.judge import Judge, find_cause
 from otel_torchdist.verdict.model import VerdictKind

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, TapeState
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import Flag, TapeState
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence

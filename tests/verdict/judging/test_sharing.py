@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 
-from otel_torchdist.tape.layout import Flag, Phase
+from otel_torchdist.model.kinds import Flag, Phase
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence

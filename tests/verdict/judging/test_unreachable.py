@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from otel_torchdist.model.kinds import Flag
 from otel_torchdist.stall.events import Occasion
 from otel_torchdist.stall.peer_agents import Leads
-from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import WorldSnapshot

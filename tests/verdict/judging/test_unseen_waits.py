@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.tape.layout import Flag, Phase, RecordKind
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import Flag, Phase, RecordKind
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.occupations import Engagement

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.tape.layout import Flag, How, TapeState
-from otel_torchdist.tape.names.model import RaisedName
+from otel_torchdist.model.kinds import Flag, How, TapeState
+from otel_torchdist.model.names import RaisedName
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.world.calls import GroupView
 from tests.support.worlds.fake_world import group_of

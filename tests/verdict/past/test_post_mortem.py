@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.tape.layout import How, TapeState
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge

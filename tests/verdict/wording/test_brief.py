@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from otel_torchdist.tape.names.model import CallSiteName
+from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.brief import ALONE, MOST, WITH_PLACE, compose

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
+from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
+from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
-from otel_torchdist.tape.names.model import AtTimeout
 from otel_torchdist.verdict.model import Doubt, Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names.model import LabelKind, LabelName
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import LabelKind, LabelName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.calls import GroupView

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.world.following.baselines import MOST_ADDED_NS, MOST_ONCE_NS, Baselines
 

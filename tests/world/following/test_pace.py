@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.world.following.pace import FIRST_CALLS, PaceLog
 from otel_torchdist.world.model import CallPace
 from tests.support.tapes.fake_tape import SECOND, FakeTape

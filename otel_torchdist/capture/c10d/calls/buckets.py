@@ -8,8 +8,8 @@ from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.c10d.calls.message_parameters import MessageParameters, parameters_of_bucket
+from otel_torchdist.model.names import LabelKind, LabelName
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, pack_label
-from otel_torchdist.tape.names.model import LabelKind, LabelName
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

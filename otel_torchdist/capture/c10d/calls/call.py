@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from otel_torchdist.capture.c10d.calls.channels import Channel, GroupChannels
 from otel_torchdist.capture.c10d.calls.ragged import RaggedLines
 from otel_torchdist.capture.c10d.calls.signatures import Signatures
-from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import GroupName
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.buckets import Buckets
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.recorder import Recorder
-    from otel_torchdist.tape.names.model import GroupName
+    from otel_torchdist.model.names import GroupName
 
 SOMETIMES: Final = 1
 ALWAYS: Final = 2

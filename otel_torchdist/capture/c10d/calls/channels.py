@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.c10d.backends import Backends, has_several_backends
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
-from otel_torchdist.tape.names.model import MAX_DIMENSIONS, SPARE_OF_GROUPS, GroupName
+from otel_torchdist.model.names import MAX_DIMENSIONS, SPARE_OF_GROUPS, GroupName
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

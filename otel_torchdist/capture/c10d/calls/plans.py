@@ -10,7 +10,7 @@ from otel_torchdist.capture.c10d.calls.call import SOMETIMES, GroupState, Plan, 
 from otel_torchdist.capture.c10d.calls.ragged import line_of, sized
 from otel_torchdist.capture.c10d.calls.split_sizes import gathers_alike, write_splits
 from otel_torchdist.capture.torch_api import SHOWS_BACKWARD
-from otel_torchdist.tape.layout import Flag, Phase, RecordKind
+from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import torch
 
 from otel_torchdist.capture.c10d.calls.schemas import BARRIERS, Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS, number_of_reduce_op
-from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.names.model import OTHER, SPARE_OF_SHAPES, SignatureName
+from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.names import OTHER, SPARE_OF_SHAPES, SignatureName
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from otel_torchdist.capture.c10d.groups.rendezvous import GroupEvents, Rendezvou
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, world_by_hand
 from otel_torchdist.capture.c10d.timeouts import milliseconds_of, timeout_of
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
-from otel_torchdist.tape.names.model import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP, NEW_GROUP
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP, NEW_GROUP
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches

@@ -12,7 +12,7 @@ from otel_torchdist.capture.c10d.calls.call import GroupState
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, timeout_of
 from otel_torchdist.capture.torch_api import ranks_in_books, text_of_group
-from otel_torchdist.tape.names.model import GroupName
+from otel_torchdist.model.names import GroupName
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.groups.membership import Membership

@@ -18,7 +18,7 @@ from otel_torchdist.capture.c10d.groups.meeting import MeetingPlace, meeting_of
 from otel_torchdist.capture.c10d.groups.rendezvous import NOT_COUNTED, GroupEvents, Rendezvous
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.torch_api import c10d
-from otel_torchdist.tape.names.model import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, INIT_PROCESS_GROUP
 
 
 class Launch:

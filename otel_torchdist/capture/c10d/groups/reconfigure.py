@@ -20,8 +20,8 @@ from otel_torchdist.capture.c10d.calls.call import Call, Plan
 from otel_torchdist.capture.c10d.calls.schemas import Contribution, OperationSchema
 from otel_torchdist.capture.c10d.groups.membership import find_membership
 from otel_torchdist.capture.torch_api import LIST
-from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.names.model import SignatureName
+from otel_torchdist.model.kinds import Flag, How, RecordKind
+from otel_torchdist.model.names import SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.failures import failure_word
 from otel_torchdist.capture.c10d.groups.worlds import DEFAULT_WORLD, PlaceInWorld
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of
-from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names.model import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
+from otel_torchdist.model.kinds import How, RecordKind
+from otel_torchdist.model.names import SPARE_OF_GROUPS, AtTimeout, GroupName, SignatureName
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

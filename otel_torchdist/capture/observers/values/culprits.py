@@ -13,7 +13,7 @@ from otel_torchdist.capture.c10d.calls.message_parameters import MessageParamete
 from otel_torchdist.capture.observers.values.eligible import why_not
 from otel_torchdist.capture.observers.values.statistics import extremes_of
 from otel_torchdist.capture.torch_api import backward_id
-from otel_torchdist.tape.names.model import OTHER, SPARE_OF_SHAPES, ParameterNames
+from otel_torchdist.model.names import OTHER, SPARE_OF_SHAPES, ParameterNames
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import GroupState

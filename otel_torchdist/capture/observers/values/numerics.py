@@ -24,7 +24,7 @@ from otel_torchdist.capture.observers.values.equal_outputs import MUST_BE_EQUAL,
 from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, format_of, moments_of
 from otel_torchdist.capture.torch_api import backward_id
 from otel_torchdist.config import NumericsMode
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from otel_torchdist.tape.records.numerics import (
     NumericsFlag,
     NumericsWord,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist import semconv
+from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_RUN
-from otel_torchdist.tape.layout import Kernel
 from otel_torchdist.telemetry.metrics.definitions.series import BY_RANK, of_rank
 from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot

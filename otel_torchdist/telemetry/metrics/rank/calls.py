@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.ends import BLOCKING, RAISED
+from otel_torchdist.model.ends import BLOCKING, RAISED
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.remote_calls import SIDES, Side

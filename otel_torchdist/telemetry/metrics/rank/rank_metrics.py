@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist import semconv
+from otel_torchdist.model.ends import SUCCEEDED
+from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.naming import run_label
-from otel_torchdist.tape.ends import SUCCEEDED
 from otel_torchdist.tape.figures import NO_FIGURES, read_figures
-from otel_torchdist.tape.layout import Flag, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import clipped

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
+from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import GroupName
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.names.model import GroupName
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.tape.records.operations import Operation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from otel_torchdist.tape.ends import UNMET
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.model.ends import UNMET
+from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.tape.records.operations import Operation
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.kinds import Flag
 from otel_torchdist.stall.findings.silent_mismatch import PASSES_APART_NS, SilentMismatches
-from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from otel_torchdist.capture.c10d.timeouts import at_timeout_of, milliseconds_of
-from otel_torchdist.tape.layout import Blame, How
-from otel_torchdist.tape.names.model import AtTimeout
+from otel_torchdist.model.kinds import Blame, How
+from otel_torchdist.model.names import AtTimeout
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape

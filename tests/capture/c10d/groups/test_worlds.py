@@ -6,7 +6,7 @@ from collections import Counter
 
 from otel_torchdist.capture.torch_api import store_place
 from otel_torchdist.job.worlds import worlds_beside
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape

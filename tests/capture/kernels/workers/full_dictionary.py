@@ -7,7 +7,7 @@ import logging
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.tape.names.model import MAX_NAMES, OTHER, SPARE_OF_SHAPES, SignatureName
+from otel_torchdist.model.names import MAX_NAMES, OTHER, SPARE_OF_SHAPES, SignatureName
 from tests.support.ranks.rank import join, own_tape, say, start_capture
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.model.kinds import RunIdState
 from tests.support.ranks import rank as own
 from tests.support.ranks import rpc_worker
 from tests.support.waiting import until

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.layout import Flag, How, TapeState, Word
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.following.call_history import LENGTH
 from tests.jobs.faults.simulated.simulated_deaths import SimulatedDeaths

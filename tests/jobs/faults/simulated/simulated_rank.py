@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.model.kinds import How, RecordKind, RunIdState
+from otel_torchdist.model.names import CallerName, CallSiteName, GroupName, SignatureName
 from otel_torchdist.naming import name_caller
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import MAIN_CALLER, How, LiveWord, RecordKind, RunIdState
-from otel_torchdist.tape.names.model import CallerName, CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.layout import MAIN_CALLER, LiveWord
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 

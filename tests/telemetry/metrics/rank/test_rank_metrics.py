@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.layout import Flag, How, Kernel, RecordKind, TapeState, Word
-from otel_torchdist.tape.names.model import MAX_NAMES
+from otel_torchdist.model.kinds import Flag, How, Kernel, RecordKind, TapeState
+from otel_torchdist.model.names import MAX_NAMES
+from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.records.number_formats import NumberFormat
 from otel_torchdist.tape.records.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
 from otel_torchdist.tape.records.parameters import Parameters

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.past.last_moment import LastMoment

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.verdict.judging.stuck import TRAIL_NS
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.calls import GroupView

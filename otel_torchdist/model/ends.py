@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from otel_torchdist.tape.layout import How
+from otel_torchdist.model.kinds import How
 
 
 class Known(enum.Enum):
