@@ -7,8 +7,8 @@ from pathlib import Path
 
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.operations import Operation
 
 
 def operations_on_tapes(directory: Path) -> list[int]:

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import CallMode
+from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape.layout import MAX_TIME_NS
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.remote_calls import RemoteCall
 
 FACT_COLUMNS: Final = ("parent", "message_bytes", "files", "storage", "explanation")
 CALL_COLUMNS: Final = (

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.names import Name
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.model.operations import Operation, StepMark
 
 
 @dataclass(frozen=True, slots=True)

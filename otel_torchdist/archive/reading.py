@@ -14,12 +14,12 @@ from otel_torchdist.archive.model import Archived, Origin, Place
 from otel_torchdist.archive.places import SUFFIX, read_segment, segments_in
 from otel_torchdist.archive.segments import Columns, decode
 from otel_torchdist.files.others import read_part, reason
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.names import Name
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import readable, run_label
 from otel_torchdist.tape.names.reader import Names
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.world.resolved import ResolvedNames
 
 MOST_OPERATIONS: Final = 1_000_000

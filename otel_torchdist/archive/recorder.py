@@ -8,11 +8,11 @@ from typing import Final
 from otel_torchdist.archive.model import Segment
 from otel_torchdist.archive.tapes import moment_of, origin_of
 from otel_torchdist.archive.writer import ArchiveWriter
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.status import TapeStatus
 
 ROWS: Final = 16_384

@@ -28,17 +28,17 @@ from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encode_head
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind, Blame, Flag, How, Phase
 from otel_torchdist.model.names import MAX_TEXT, Name
+from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS, unpack_label
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 from otel_torchdist.tape.names.lines import decode_line
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.names.written import encode_line
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import OPERATION_KINDS, Operation, StepMark
-from otel_torchdist.tape.records.splits import Splits
+from otel_torchdist.tape.records.operations import OPERATION_KINDS
 
 _LEVEL: Final = 5
 """Level 6 takes almost twice the time for less than 1 % of the size."""

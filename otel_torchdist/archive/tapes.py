@@ -5,11 +5,11 @@ from __future__ import annotations
 from otel_torchdist.archive.model import Archived, Moment, Origin, Segment
 from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.segments import Columns, decode, encode
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.status import TapeStatus
 
 

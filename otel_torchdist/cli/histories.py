@@ -22,9 +22,9 @@ from otel_torchdist.flight.durations import with_durations
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.history import history_of as history_of_dump
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
 from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.gaps import gaps_in
 from otel_torchdist.profiles.groups import JobGroups as ProfiledGroups

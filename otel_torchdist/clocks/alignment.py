@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from otel_torchdist.clocks.meetings import MeetingTimes, reversed_samples
 from otel_torchdist.clocks.offsets import ClockOffset, OffsetLine, Sample
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import duration
 

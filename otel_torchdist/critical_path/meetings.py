@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from otel_torchdist.critical_path.timelines import Timeline
+from otel_torchdist.model.calls import ANY_RANK, Channel
 from otel_torchdist.statistics.splitting import Waiting, waiting_in
-from otel_torchdist.world.calls import ANY_RANK, Channel
 
 
 class Place(NamedTuple):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_torchdist.clocks.alignment import clock_of
-from otel_torchdist.history.model import RankHistory
-from otel_torchdist.history.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
-from otel_torchdist.history.time_kinds import TimeSpent
+from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind, RecordKind
+from otel_torchdist.model.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.time_kinds import TimeSpent
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Channel
 
 _DEVICE_THREAD: Final = -1
 """What runs on a device is in the order of its stream, whichever thread has enqueued it."""

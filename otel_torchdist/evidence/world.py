@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statement, TimedOut
+from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import user_frame
 

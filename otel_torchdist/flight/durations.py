@@ -12,9 +12,9 @@ import math
 import msgspec
 
 from otel_torchdist.flight.dump import FlightDump
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How
-from otel_torchdist.world.calls import OperationView
 
 
 def with_durations(history: RankHistory, dump: FlightDump) -> RankHistory:

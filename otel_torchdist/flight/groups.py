@@ -13,8 +13,8 @@ from typing import Final
 
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.names import called_name
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import GroupName
-from otel_torchdist.world.calls import GroupView
 
 _DEFAULT: Final = "default_pg"
 _UNDEFINED: Final = "undefined"

@@ -6,7 +6,7 @@ from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.numbering import ends_by_retiring, missing_from, numbered
 from otel_torchdist.flight.operations import group_of, operation_view
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 
 
 def history_of(dump: FlightDump, groups: JobGroups) -> RankHistory:

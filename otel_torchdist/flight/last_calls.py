@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.operations import group_of, operation_view
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 
 
 def last_calls_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> list[RankHistory]:

@@ -10,12 +10,11 @@ from otel_torchdist.flight.dump import FlightDump, FlightEntry
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.names import GLOO, called_name, dtype_name, takes_outputs
 from otel_torchdist.flight.numbering import Lane, NumberedEntry, is_open
+from otel_torchdist.model.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.names import CallSiteName, SignatureName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.tape.records.splits import Splits
+from otel_torchdist.model.operations import Operation, Splits
 from otel_torchdist.units import item_bytes
-from otel_torchdist.world.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.places import user_frame
 
 MAX_TENSORS: Final = 8

@@ -19,8 +19,8 @@ from otel_torchdist.flight.groups import JobGroups, names_by_id
 from otel_torchdist.flight.names import GLOO, called_name
 from otel_torchdist.flight.numbering import NumberedEntry
 from otel_torchdist.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
+from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.model.kinds import RecordKind, TapeState
-from otel_torchdist.world.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 DEFAULT_TIMEOUT_MS: Final = 600_000

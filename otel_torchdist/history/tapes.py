@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.world.resolved import ResolvedNames
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.findings import Findings
 from otel_torchdist.imported.selection import Choice
+from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import imported_run_id
-from otel_torchdist.world.calls import OperationView
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.findings import Findings
-from otel_torchdist.world.calls import OperationView
+from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.history import RankHistory
 
 USUAL_LAST: Final = 200
 """Calls of one rank."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.live.texts import shown, shown_group
+from otel_torchdist.model.calls import Channel, GroupView, Progress
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.world.calls import Channel, GroupView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 MAX_GROUPS: Final = 64

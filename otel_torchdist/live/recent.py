@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.live.model import Bar, Sample
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.telemetry.metrics.snapshots import RankTimes
 from otel_torchdist.world.resolved import ResolvedNames
 

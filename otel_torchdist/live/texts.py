@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Final
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
-from otel_torchdist.world.calls import GroupView
 
 MAX_NAME: Final = 120
 MAX_SENTENCE: Final = 4096

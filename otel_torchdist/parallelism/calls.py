@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import GroupView, OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.parallelism.families import Members
@@ -18,7 +19,6 @@ from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.parallelism.sent_bytes import sent_bytes
 from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.units import item_bytes
-from otel_torchdist.world.calls import GroupView, OperationView
 
 FIRST_STEADY: Final = 2
 """Earlier steps create groups, broadcast weights and warm up."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
-from otel_torchdist.world.calls import OperationView
 
 MAX_COMPARED: Final = 1_024
 """Exchanges of a group that are compared, the newest ones."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.kinds import Phase
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, GroupCalls, KindCount
 from otel_torchdist.parallelism.unshaped import Content, UnshapedCalls
-from otel_torchdist.world.calls import UNREAD
 
 
 class Role(Enum):

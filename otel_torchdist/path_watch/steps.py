@@ -15,10 +15,10 @@ from otel_torchdist.archive.reading import history_in
 from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.archive.tapes import moment_of, origin_of, rest_of
 from otel_torchdist.errors import TapeError
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import Operation, StepMark
 
 _FIRST_TRY: Final = 1_024
 """Records, from the newest on; four times as many are read until the steps are among them."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.flight.groups import numbers_of
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.profiles.profile import CallArguments, ProfiledGroup, RankProfile
-from otel_torchdist.world.calls import GroupView
 
 _DEFAULT: Final = "default_pg"
 _NO_DESCRIPTION: Final = ("undefined", "")

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import UNREAD, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.names import SignatureName
+from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.positions import Positions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
-from otel_torchdist.tape.records.operations import Operation, StepMark
-from otel_torchdist.tape.records.splits import MAX_LISTED, Splits
+from otel_torchdist.tape.records.splits import MAX_LISTED
 from otel_torchdist.units import item_bytes
-from otel_torchdist.world.calls import UNREAD, Channel, GroupView, OperationId, OperationView
 
 MAX_TENSORS: Final = 8
 NO_TAG: Final = -1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from otel_torchdist.model.calls import Channel, OperationView
 from otel_torchdist.statistics.calls import UNKNOWN, RankCalls
 from otel_torchdist.statistics.meetings import SharedChannel, shared_channels
 from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
-from otel_torchdist.world.calls import Channel, OperationView
 
 _NOT_KNOWN: Final = -1
 

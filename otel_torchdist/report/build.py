@@ -10,7 +10,7 @@ from otel_torchdist.advice.advise import advise
 from otel_torchdist.advice.model import Advice
 from otel_torchdist.critical_path.analysis import PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.calls import CallCounter
 from otel_torchdist.parallelism.graph import Graph, graph_of

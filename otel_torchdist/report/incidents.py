@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import OperationId
 from otel_torchdist.report.model.report import Incident
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import UNKNOWN
@@ -15,7 +16,6 @@ from otel_torchdist.statistics.meetings import Meeting, Member, SharedChannel
 from otel_torchdist.statistics.splitting import awaited_arrivals, waiting_at
 from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.verdict.wording.operations import describe_operation
-from otel_torchdist.world.calls import OperationId
 
 MOST: Final = 50
 """Incidents in a report."""

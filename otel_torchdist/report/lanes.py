@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.clocks.alignment import Alignment
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.ends import ASSUMED
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.model.windows import BarKind, Lane
 from otel_torchdist.statistics.traffic import kind_of
-from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.frames import describe_frame
-from otel_torchdist.world.calls import OperationView
 
 MOST_LANES: Final = 8
 """Lanes of one group of one rank; more operations than that at once are left out, and counted."""

@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.operations import StepMark
 from otel_torchdist.report.model.figures import Steps
 from otel_torchdist.statistics.tally import percentile, sorted_ns
-from otel_torchdist.tape.records.operations import StepMark
 
 MOST_ENTRIES: Final = 400
 """Points that a chart of the usual width can show."""

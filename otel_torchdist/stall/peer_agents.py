@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from otel_torchdist.model.calls import Channel
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.tape.rescue import Rescue
-from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import WorldSnapshot
 
 

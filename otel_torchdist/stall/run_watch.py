@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
+from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
@@ -31,7 +32,6 @@ from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, expects, is_expected
 from otel_torchdist.verdict.standing import awaits_ends, is_being_ended, outcome_of, timed_out_ns
 from otel_torchdist.verdict.waits import Wait, waits_of
-from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.model import WorldSnapshot
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000

@@ -6,15 +6,15 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Channel, GroupView, OperationView
 from otel_torchdist.model.ends import EXACT, RAISED, UNMET
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.statistics.intervals import union_ns
 from otel_torchdist.statistics.tally import KindTally
 from otel_torchdist.statistics.traffic import size_of
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Channel, GroupView, OperationView
 
 UNKNOWN: Final = -1
 OPEN: Final = -2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.correlation import Correlator, GroupCorrelation
 from otel_torchdist.statistics.counts import CountDifference, differences

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.world.calls import GroupView
 
 _LONGEST = 24
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.statistics.calls import ChannelCalls, RankCalls
 from otel_torchdist.statistics.grouping import CallKind
-from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView
 
 
 @dataclass(frozen=True, slots=True)

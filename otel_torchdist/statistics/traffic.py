@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.units import item_bytes
-from otel_torchdist.world.calls import OperationView
 
 
 def _both_ways(n: int) -> float:

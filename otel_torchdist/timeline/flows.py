@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
+from otel_torchdist.model.calls import Channel, GroupView
 from otel_torchdist.model.ends import UNMET
 from otel_torchdist.timeline.model import OPEN, Incident, RankTimeline
-from otel_torchdist.world.calls import Channel, GroupView
 
 MAX_ALL: Final = 16
 """Members of a meeting up to which each has a flow; above, only the one that waited longest."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.world.calls import Channel, GroupView, OperationId
 
 OPEN: Final = -1
 """The end of what has not ended."""

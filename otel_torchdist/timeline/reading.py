@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Channel, OperationView
+from otel_torchdist.model.checkpoint_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.model.ends import AWAITED
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.timeline.model import (
     OPEN,
     UNKNOWN,
@@ -24,7 +25,6 @@ from otel_torchdist.timeline.model import (
     Slices,
     Span,
 )
-from otel_torchdist.world.calls import Channel, OperationView
 
 _NO_GROUP: Final = "unknown group"
 

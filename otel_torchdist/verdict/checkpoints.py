@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from otel_torchdist.tape.records.checkpoints import CheckpointView
+from otel_torchdist.model.calls import OperationId, OperationView
+from otel_torchdist.model.checkpoints import CheckpointView
 from otel_torchdist.verdict.roll_call import RollCall
-from otel_torchdist.world.calls import OperationId, OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PATIENCE: Final = 5

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import AtTimeout, GroupName
-from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.model import WorldSnapshot
 
 EARLY_NS: Final = 50_000_000

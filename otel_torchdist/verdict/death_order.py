@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.verdict.ways import (
     Way,
     died_ns,
@@ -26,7 +27,6 @@ from otel_torchdist.verdict.ways import (
     may_have_been_asked,
     way_of,
 )
-from otel_torchdist.world.calls import OperationId, OperationView
 from otel_torchdist.world.model import RankView
 
 OTHER_NODE_NS: Final = 5_000_000

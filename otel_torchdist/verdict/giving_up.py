@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.model.calls import Channel, OperationView, Progress
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.verdict.deadline import backend_of, timeout_passed
-from otel_torchdist.world.calls import Channel, OperationView, Progress
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 SETTLING_NS: Final = 500_000_000

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.model.calls import GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Blame, RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.across import WaitBehind, waits_behind
@@ -16,7 +17,6 @@ from otel_torchdist.verdict.deadline import Deadline, first_deadline
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.launches import address_in_use, file_left_over
 from otel_torchdist.verdict.roll_call import RollCall, Standing
-from otel_torchdist.world.calls import GroupView, OperationId, OperationView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, in_checkpoint, place_of

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import ANY_RANK, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Blame, RecordKind, TapeState
-from otel_torchdist.world.calls import ANY_RANK, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 HOST: Final = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.verdict.ways import has_raised
-from otel_torchdist.world.calls import OperationId, OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 DYING_NS: Final = 500_000_000

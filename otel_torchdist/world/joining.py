@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.naming import MemberRank
-from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView
 from otel_torchdist.world.rank_values import NO_VALUES
 

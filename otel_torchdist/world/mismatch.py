@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.model.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.world.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.world.model import RankView
 from otel_torchdist.world.part_sizes import Misfit, find_message_misfit, find_misfit
 from otel_torchdist.world.ways import Ways, ways_of

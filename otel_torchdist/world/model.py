@@ -12,12 +12,12 @@ from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.membership import Lifetime
 from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
+from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName, RaisedName
 from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
-from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
 from otel_torchdist.world.occupations import Occupation
 from otel_torchdist.world.rank_values import NO_VALUES, RankValues
 from otel_torchdist.world.remote_calls import WorkerView

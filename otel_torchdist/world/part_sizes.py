@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from otel_torchdist.model.calls import PartSizes
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.records.splits import MAX_LISTED
 from otel_torchdist.units import item_bytes
 
@@ -23,20 +24,6 @@ _GATHER: Final = "all_gather"
 _EXCHANGES: Final = frozenset({"all_to_all", "all_to_all_single", _GATHER})
 _OF_ROWS: Final = frozenset({"all_to_all_single", _GATHER})
 """Operations whose tensors are counted in rows, others in elements."""
-
-
-class PartSizes(NamedTuple):
-    """How many bytes one rank exchanges with each member of a group, itself included, in the order of the group.
-
-    Attributes:
-        sent: What it sends to each.
-        expected: What it expects from each.
-        unit: Bytes of a row, or of an element in an exchange of lists; 0 if unknown.
-    """
-
-    sent: tuple[int, ...]
-    expected: tuple[int, ...]
-    unit: int
 
 
 @dataclass(frozen=True, slots=True)

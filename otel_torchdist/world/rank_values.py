@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.world.calls import OperationId
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Final
 
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.remote_calls import SIDES, Side
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.remote_calls import SIDES, Side
 from otel_torchdist.tape.status import TapeStatus
 
 MAX_CALLS: Final = 512

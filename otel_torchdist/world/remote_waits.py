@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.world.calls import Channel, OperationView
+from otel_torchdist.model.calls import Channel, OperationView
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.remote_calls import CallView
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import CallSiteName, LabelName, SignatureName
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.names.reader import Names, shown_path
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 _SEND: Final = "send"
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.ends import BLOCKING, RAISED
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import OperationView
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_GROUPS: Final = 64

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias
 
+from otel_torchdist.model.calls import Arrival
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.world.calls import Arrival
 
 Frames: TypeAlias = tuple[CallSiteName, ...]
 _Way: TypeAlias = tuple[Frames, str]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist import semconv
+from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.world.calls import Channel, OperationId
 from tests.support.tapes.fake_tape import RUN_ID
 
 TEXT = "rank 2 has not entered all_reduce (sequence 7, default_pg) for 12.0 s"

@@ -9,10 +9,9 @@ from pathlib import Path
 from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.model.kinds import Flag, How, Phase, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName
+from otel_torchdist.model.operations import Operation, Splits
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.names.writer import NamesWriter
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.tape.records.splits import Splits
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, TRAIN, WALL_OFFSET_NS, signature
 from tests.support.tapes.made_records import made_operation
 

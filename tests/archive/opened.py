@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from otel_torchdist.archive.reading import ArchivedRun, history_of, runs_in, segments_of
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 
 
 def run_in(archive: Path) -> ArchivedRun:

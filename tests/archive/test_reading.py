@@ -16,9 +16,9 @@ from otel_torchdist.archive.places import segments_in
 from otel_torchdist.archive.reading import ArchivedRank, fresh_rows, history_of, is_archive, runs_in, segments_of
 from otel_torchdist.archive.segments import encode
 from otel_torchdist.archive.writer import ArchiveWriter
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind, How, TapeState
 from otel_torchdist.tape.names.reader import NamesReader
-from otel_torchdist.tape.records.activities import Activity
 from tests.archive.made import names_beside, operations, segment
 from tests.archive.opened import histories_in
 from tests.support.tapes.fake_tape import SECOND

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from otel_torchdist.clocks.alignment import Alignment, ClockAligner
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 from tests.critical_path.simulated import MS, START_NS, Job
 
 HOSTS = ["a", "a", "b", "b"]

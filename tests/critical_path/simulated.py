@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.calls import Channel, GroupView, OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind, Flag, How, RecordKind
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import StepMark
-from otel_torchdist.world.calls import Channel, GroupView, OperationView
+from otel_torchdist.model.operations import StepMark
 from tests.support.tapes.made_records import made_operation, made_view
 
 MS: Final = 1_000_000

@@ -10,9 +10,9 @@ import pytest
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.exchange.wire import decode_answer, encode
+from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.stall.peer_agents import Role
-from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
 from tests.support.waiting import until

@@ -15,7 +15,8 @@ from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.observers.values.numerics import NumericsObserver
 from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of
 from otel_torchdist.config import NumericsMode
-from otel_torchdist.tape.records.numerics import Numerics, checksum_word
+from otel_torchdist.model.numerics import Numerics
+from otel_torchdist.tape.records.numerics import checksum_word
 from tests.gpu.world import DEVICE, World, begin_world, end_world
 
 WARM_UP = 5

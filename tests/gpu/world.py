@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from otel_torchdist.capture.observers.choice import Observing
 from otel_torchdist.capture.session import Capture
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.native.library import Library
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.operations import Operation
 
 DEVICE = torch.device("cuda", 0)
 DEADLINE_S = 30.0

@@ -12,10 +12,10 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.imported.trace import Traces, traces_of
+from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.naming import run_label
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.world.calls import UNREAD
 from tests.imported.recordings import Found, RecordedWorld, stalled
 from tests.support.receivers.memory_sink import MemorySink
 from tests.support.worlds.fake_world import SECOND, START_NS, WALL_OFFSET_NS, group_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.parallelism.calls import calls_of

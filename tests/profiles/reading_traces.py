@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
 from otel_torchdist.profiles.groups import JobGroups

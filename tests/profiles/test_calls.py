@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.profiles.gaps import gaps_in
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.statistics.compute import statistics_of
-from otel_torchdist.world.calls import OperationView
 from tests.profiles.made import Format, MadeGroup, MadeTrace
 from tests.profiles.reading_traces import graph_in, histories, read
 

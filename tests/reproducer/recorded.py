@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.world.calls import Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.world.model import RankView
 from tests.support.tapes.made_records import made_operation, made_view
 from tests.support.worlds.fake_world import START_NS

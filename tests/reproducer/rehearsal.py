@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call, Create, CreateExtra, End, Ending, Script, Step, Wait
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeRank, FakeWorld, group_of
 
 MUCH_LATER_S: Final = 100.0

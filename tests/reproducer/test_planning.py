@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import GroupView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.reproducer.model import Call, Create, End, Script, Wait
 from otel_torchdist.reproducer.planning.facts import Origin
@@ -12,7 +13,6 @@ from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.calls import GroupView
 from tests.reproducer.rehearsal import verdict_on
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.recorded_rank import RecordedRank

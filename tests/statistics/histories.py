@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import history_of
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.statistics.model import Row, Statistics

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Channel, OperationView
 from otel_torchdist.model.ends import EXACT
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
 from otel_torchdist.statistics.model import BandwidthOver, Row, Statistics
-from otel_torchdist.world.calls import Channel, OperationView
 from tests.support.tapes.made_records import made_operation, made_view
 from tests.support.worlds.fake_world import group_of
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
 
 from otel_torchdist.clocks.alignment import ClockAligner
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.operations import StepMark
 from otel_torchdist.protobuf import number, varint
-from otel_torchdist.tape.records.operations import StepMark
 from otel_torchdist.timeline.model import Selection
 from otel_torchdist.timeline.reading import aligned, timeline_of
 from otel_torchdist.timeline.trace import TraceWriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.world.calls import GroupView
+from otel_torchdist.model.calls import GroupView
 from tests.support.worlds.fake_world import FakeWorld, group_of
 
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_torchdist.model.calls import PartSizes
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.tape.records.splits import MAX_LISTED, Splits
-from otel_torchdist.world.part_sizes import Misfit, PartSizes, find_misfit, part_sizes
+from otel_torchdist.model.operations import Operation, Splits
+from otel_torchdist.tape.records.splits import MAX_LISTED
+from otel_torchdist.world.part_sizes import Misfit, find_misfit, part_sizes
 from tests.support.worlds.fake_world import FakeRank, group_of
 
 Matrix = list[list[int]]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.layout import LiveWord, Word
@@ -18,7 +19,6 @@ from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.assembly import worlds
-from otel_torchdist.world.calls import Channel
 from otel_torchdist.world.following.channel_progress import MAX_CHANNELS
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.repository import REPOSITORY
@@ -28,7 +28,7 @@ LEAVE_A_TAPE = """
 import os, sys
 from pathlib import Path
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.tape.writer import TapeWriter
 tape = TapeWriter(Path(sys.argv[1]), identify(1, 1, 2, 64))
 if int(sys.argv[2]):

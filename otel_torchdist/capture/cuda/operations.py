@@ -33,9 +33,9 @@ from otel_torchdist.capture.cuda.native_operations import NativeInbox
 from otel_torchdist.capture.cuda.poller import DevicePoller, Wake
 from otel_torchdist.capture.cuda.queues import QueuedOperation, Wait
 from otel_torchdist.capture.cuda.readings import SLOTS, Reading, Readings, Slots
+from otel_torchdist.model.numerics import Unseen
 from otel_torchdist.native.devices import NativeDevices, NativeWake
 from otel_torchdist.native.library import NativeError
-from otel_torchdist.tape.records.numerics import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

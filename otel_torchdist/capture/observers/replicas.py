@@ -26,9 +26,10 @@ from otel_torchdist.capture.observers.values.statistics import checksum_of
 from otel_torchdist.capture.torch_api import Patches, hook_before_optimizers, skip_in_dynamo
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import MAX_PARAMETERS, SPARE_OF_SHAPES, ParameterNames
-from otel_torchdist.tape.records.numerics import NumericsWord, Unseen, pack_parameters
+from otel_torchdist.model.numerics import Parameters, Unseen
+from otel_torchdist.tape.records.numerics import NumericsWord, pack_parameters
 from otel_torchdist.tape.records.parameters import MAX_PARAMETERS as MAX_COMPARED
-from otel_torchdist.tape.records.parameters import Parameters, mixed, summed
+from otel_torchdist.tape.records.parameters import mixed, summed
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import GroupState

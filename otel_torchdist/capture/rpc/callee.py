@@ -18,7 +18,7 @@ from otel_torchdist.capture.rpc.request import Caller, caller_in
 from otel_torchdist.capture.rpc.serving import ServedCall, Serving
 from otel_torchdist.capture.tracebacks import hide_frame
 from otel_torchdist.model.kinds import ActivityKind, How
-from otel_torchdist.tape.records.remote_calls import NO_WORKER
+from otel_torchdist.model.remote_calls import NO_WORKER
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

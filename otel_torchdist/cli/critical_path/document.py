@@ -29,7 +29,7 @@ from otel_torchdist.cli.histories import Source
 from otel_torchdist.critical_path.model import CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.critical_path.wording import left_out, sentence
-from otel_torchdist.history.time_kinds import TimeKind
+from otel_torchdist.model.time_kinds import TimeKind
 
 SCHEMA: Final = 1
 

@@ -16,6 +16,7 @@ from otel_torchdist.job.kept_findings import read_kept_findings
 from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.semconv import IDLE, MISMATCHED, VERDICT, VERDICT_RANKS
@@ -32,7 +33,6 @@ from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import as_finished, left_alone
-from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined

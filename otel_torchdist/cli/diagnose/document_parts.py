@@ -7,11 +7,11 @@ from typing import Any
 from otel_torchdist.cli.diagnose.operation_lines import Timeline
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import iso_time
+from otel_torchdist.model.calls import GroupView, OperationView
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.deadline import Deadline
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Link, Sharing, Verdict
-from otel_torchdist.world.calls import GroupView, OperationView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.remote_calls import WorkerView
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from otel_torchdist.cli.output.text import length
+from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.names import AtTimeout, GroupName
 from otel_torchdist.verdict.deadline import backend_of, known_timeout
 from otel_torchdist.verdict.departures import is_about_failure
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.frames import describe_frame
-from otel_torchdist.world.calls import OperationView
 from otel_torchdist.world.following.baselines import LONG_NS
 
 

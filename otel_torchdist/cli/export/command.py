@@ -24,9 +24,9 @@ from otel_torchdist.config import Config
 from otel_torchdist.flight.export.choice import Choice
 from otel_torchdist.flight.export.dumps import dumps_of
 from otel_torchdist.flight.export.pickles import pickled
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import readable
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 

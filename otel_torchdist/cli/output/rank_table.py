@@ -16,9 +16,9 @@ from otel_torchdist.cli.output.text import shown_callers
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.lives import RankLife, recorded_life_of
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.names.reader import Names, shown_path
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Verdict, VerdictKind

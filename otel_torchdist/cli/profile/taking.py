@@ -11,9 +11,9 @@ from typing import Final
 
 from otel_torchdist.job.requests.profile_file import NOT_RUNNING, Profile, ProfileError, read_profile
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.operations import Operation
 
 ANSWER_S: Final = 5.0
 """A rank looks for requests once a second; on a loaded machine this takes longer."""

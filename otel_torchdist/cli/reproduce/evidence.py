@@ -16,9 +16,9 @@ from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.last_calls import last_calls_of
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import TapeHistory
 from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules

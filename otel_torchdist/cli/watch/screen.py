@@ -9,10 +9,10 @@ from typing import Final, Protocol
 from otel_torchdist.cli.output.alarm import Alarm
 from otel_torchdist.cli.output.rank_table import Doing, RankRow, longest_wait, rank_rows
 from otel_torchdist.cli.watch.passive import Observation, Rates
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.calls import GroupView
 
 LATE: Final = 0.05
 """Share of their time that the others must lose to a rank for it to be shown."""

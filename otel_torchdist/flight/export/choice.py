@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from otel_torchdist.history.model import RankHistory
-from otel_torchdist.world.calls import OperationView
+from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.history import RankHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from otel_torchdist.flight.export.positions import Positions, in_order
 from otel_torchdist.flight.export.sizes import NOTHING, Sides, exchanged, sides_of
 from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
 from otel_torchdist.flight.names import recorded_dtype
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.ends import RAISED, UNMET
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.units import item_bytes
-from otel_torchdist.world.calls import Channel, OperationId, OperationView
 
 VERSION: Final = (2, 10)
 """That of torch 2.13 to 2.15."""

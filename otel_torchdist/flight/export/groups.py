@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from otel_torchdist.flight.dump import FlightGroup
-from otel_torchdist.world.calls import Channel, GroupView, OperationView
+from otel_torchdist.model.calls import Channel, GroupView, OperationView
 
 _UNDEFINED = "undefined"
 """What torch writes for a group without a description."""

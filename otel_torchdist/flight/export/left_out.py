@@ -6,7 +6,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterator
 
-from otel_torchdist.world.calls import OperationView
+from otel_torchdist.model.calls import OperationView
 
 
 class Reason(enum.Enum):

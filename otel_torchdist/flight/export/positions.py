@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from otel_torchdist.flight.export.choice import Choice
 from otel_torchdist.flight.export.left_out import LeftOut, Reason
 from otel_torchdist.flight.export.vocabulary import recorded_operation
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Channel, OperationId, OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.world.calls import Channel, OperationId, OperationView
 
 _ByRank = dict[int, OperationView]
 

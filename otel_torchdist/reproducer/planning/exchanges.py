@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.reproducer.planning.cast import Cast
 from otel_torchdist.reproducer.planning.substitutes import bytes_of
 from otel_torchdist.reproducer.planning.tails import Event
-from otel_torchdist.world.calls import OperationId, OperationView
 
 Shape = tuple[int, ...]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptGroup
 from otel_torchdist.reproducer.planning.cast import Cast
-from otel_torchdist.world.calls import GroupView
 
 MOST_DIGITS: Final = 9
 _DEFAULT_DESCRIPTION: Final = "default_pg"

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning.tails import is_stuck
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.calls import Channel, OperationId
 
 _TAKES_PART: Final = (Standing.WAITING, Standing.FAILED, Standing.OUT, Standing.RAISED)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.model.calls import UNREAD, OperationView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.reproducer.calls import OPERATIONS
 from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
@@ -17,7 +18,6 @@ from otel_torchdist.reproducer.planning.groups import number_of
 from otel_torchdist.reproducer.planning.sizes import PARTED, Sizes, sizes_for
 from otel_torchdist.reproducer.planning.tails import Event
 from otel_torchdist.verdict.wording.frames import describe_frame
-from otel_torchdist.world.calls import UNREAD, OperationView
 
 MOST_TENSORS: Final = 4_096
 MOST_EXTRA: Final = 4_096

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Arrival, Channel, OperationId, OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.world.calls import Arrival, Channel, OperationId, OperationView
 from otel_torchdist.world.mismatch import compare
 
 GOOD_CALLS: Final = 2

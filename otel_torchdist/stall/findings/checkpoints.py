@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.records.checkpoints import FailedCheckpoint
+from otel_torchdist.model.checkpoints import FailedCheckpoint
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 SETTLED_NS: Final = 2_000_000_000

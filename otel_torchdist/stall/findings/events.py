@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.remote_calls import TroubledCalls
 from otel_torchdist.stall.findings.shared_groups import GroupShared
@@ -13,7 +14,6 @@ from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.verdict.idle import Idle
-from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import WorldSnapshot
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.verdict.judging.sharing import swapped_callers
 from otel_torchdist.verdict.model import Sharing
-from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.shared_groups import CERTAIN, SharedGroup
 

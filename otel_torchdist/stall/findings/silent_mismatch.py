@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS, GroupOrder
-from otel_torchdist.world.calls import Arrival, Channel, OperationId, Progress, Window
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
 from otel_torchdist.world.model import RankView, WorldSnapshot
 

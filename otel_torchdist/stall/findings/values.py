@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.tape.records.parameters import Places, differing_places
-from otel_torchdist.world.calls import GroupView, OperationId
+from otel_torchdist.model.numerics import Places
+from otel_torchdist.tape.records.parameters import differing_places
 from otel_torchdist.world.following.values import CALM_STEPS, PARAMETERS
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.rank_values import NonFiniteInput, OutputChecksum, ParameterRange

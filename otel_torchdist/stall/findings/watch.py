@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.stall.findings.checkpoints import FailedSaves, SaveFailed
 from otel_torchdist.stall.findings.events import (
     ArrivalsCompared,
@@ -22,7 +23,6 @@ from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinde
 from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.verdict.judging.judge import ended_well
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.model.kinds import Flag, How, RecordKind
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 
 GRACE_NS: Final = 1_000_000_000
 """A backend written in Python may issue operations of its own inside a call, which ends after they do."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from otel_torchdist.tape.records.activities import Activity, Interval
-from otel_torchdist.tape.records.numerics import Numerics
-from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.model.activities import Activity, Interval
+from otel_torchdist.model.numerics import Numerics
+from otel_torchdist.model.operations import Operation, StepMark
 
 
 @dataclass(slots=True)

@@ -7,14 +7,15 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.model.activities import Interval
 from otel_torchdist.model.kinds import How
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.layout import Word, unpack_failure
 from otel_torchdist.tape.mapped import MappedTape, words_of
 from otel_torchdist.tape.reading.abandoned import AbandonedCalls
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records.activities import Interval, renewed_interval
+from otel_torchdist.tape.records.activities import renewed_interval
 from otel_torchdist.tape.records.bounds import check_position
-from otel_torchdist.tape.records.operations import Operation
 
 _COMPLETED: Final = int(Word.COMPLETED)
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of, words_of
@@ -17,8 +19,8 @@ from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.reading.open_intervals import OpenIntervals
 from otel_torchdist.tape.reading.scans import NewestWhole, unfinished
 from otel_torchdist.tape.reading.values import Values
-from otel_torchdist.tape.records.activities import Activity, decoded, interval_of
-from otel_torchdist.tape.records.operations import Operation, operation_of, step_of
+from otel_torchdist.tape.records.activities import decoded, interval_of
+from otel_torchdist.tape.records.operations import operation_of, step_of
 from otel_torchdist.tape.records.splits import PendingSplits
 
 UNCOMMITTED_BOUND_S: Final = 1.0

@@ -7,11 +7,12 @@ from typing import Final
 
 import msgspec
 
+from otel_torchdist.model.numerics import Numerics, NumericsFlag
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.records.bounds import check_position
-from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag, numerics_of, with_words
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.tape.records.numerics import numerics_of, with_words
 
 MAX_AWAITED: Final = 512
 """Records whose words are awaited; those of operations that are never waited for must not accumulate."""

@@ -8,17 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
+from otel_torchdist.model.checkpoints import MEETINGS, NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.names.reader import Names
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
-from otel_torchdist.tape.records.checkpoints import (
-    MEETINGS,
-    NO_CHECKPOINTS,
-    CheckpointView,
-    FailedCheckpoint,
-    RankCheckpoints,
-)
 
 MAX_KNOWN: Final = 1_024
 MAX_HABITS: Final = 64

@@ -19,17 +19,16 @@ show which of them differ: see `parameters`.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from otel_torchdist.model.kinds import How, RecordKind
+from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters, Unseen
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.records.bounds import clipped
-from otel_torchdist.tape.records.number_formats import headroom
-from otel_torchdist.tape.records.parameters import WORDS, Parameters
+from otel_torchdist.tape.records.parameters import WORDS
 
 SHARE_STEPS: Final = 0xFFFE
 _NO_SHARE: Final = 0xFFFF
@@ -48,146 +47,13 @@ class NumericsWord(enum.IntEnum):
     OUTPUT_CHECKSUM = 5
 
 
-class NumericsFlag(enum.IntFlag):
-    """Facts about such a record."""
-
-    SAMPLED = 1
-    """All members take the statistics of this operation, for they choose by its sequence."""
-    NON_FINITE = 2
-    """An input is infinite or not a number."""
-    COMPARABLE = 4
-    """The outputs must be equal on all members."""
-    PARAMETERS = 8
-    """It belongs to no operation: its last word is the checksum of parameters that must be equal on all members."""
-    PENDING = 16
-    """What the inputs are like is known later: a device finds it out."""
-    UNSEEN = 32
-    """Not all inputs that may be infinite or not a number were looked at; `Numerics.unseen` says why."""
-
-
 _ALL_FLAGS: Final = 63
 
 
-class Unseen(enum.IntEnum):
-    """Why tensors were not looked at."""
-
-    TYPE = 1
-    """A type without statistics that may hold such values: float8, quantised, complex with lazy conjugation, or a
-    subclass of Tensor."""
-    LAYOUT = 2
-    """Sparse, or on a device and not dense."""
-    DEVICE = 3
-    """On a device that is none of CUDA's, or of which nothing is known any more."""
-    GRAPH = 4
-    """Issued while a graph was captured."""
-    FULL = 5
-    """More results were on their way from the device than there is room for."""
-    FAILED = 6
-    """Looking at them failed, for which there is an error in the log."""
-
-    @property
-    def label(self) -> str:
-        """Its name in metrics."""
-        return self.name.lower()
-
-
-_NON_FINITE: Final = int(NumericsFlag.NON_FINITE)
-_PENDING: Final = int(NumericsFlag.PENDING)
-_UNSEEN_FLAG: Final = int(NumericsFlag.UNSEEN)
 _UNSEEN: Final = {int(one): one for one in Unseen}
 
 
 _PARAMETERS: Final = int(NumericsFlag.PARAMETERS)
-
-
-class Numerics(msgspec.Struct, frozen=True, gc=False):
-    """The values in one operation's tensors, of one rank.
-
-    Attributes:
-        number: Number of its own record.
-        taken_ns: When the statistics were taken.
-        step: The rank's step then.
-        sequence: The operation's sequence.
-        group: Name id of its group.
-        peer: Global rank of the peer or root; -1 when there is none.
-        tag: Its tag.
-        thread: Native id of the calling thread.
-        elements: How many floating numbers the inputs have.
-        flags: See `NumericsFlag`.
-        smallest: The smallest input; NaN if one is not a number; None if it is not known, as for all below.
-        largest: The largest.
-        mean: Their mean.
-        norm: Their L2 norm.
-        zero_share: Share of zeros, in a sample.
-        subnormal_share: Share of subnormal numbers, in a sample.
-        input_checksum: Checksum of the inputs' bits.
-        output_checksum: Checksum of the outputs' bits.
-        parameters: What else is known of parameters; None if it is the record of an operation.
-        number_format: The type of the inputs; see `NumberFormat`.
-        saturated_share: Share of numbers that are the largest of their type, in a sample; only of float8.
-        unseen: Why inputs were not looked at; None if all were.
-        unseen_output: Why the outputs have no checksum; None if they have one, or not yet.
-        culprits: Name id of the parameter that has brought a value that is not finite, or of the first and the last
-            that may have; 0 if they are not known.
-        held: How many parameters the message holds; 0 if that is not known.
-    """
-
-    number: int
-    taken_ns: int
-    step: int
-    sequence: int
-    group: int
-    peer: int
-    tag: int
-    thread: int
-    elements: int
-    flags: NumericsFlag
-    smallest: float | None = None
-    largest: float | None = None
-    mean: float | None = None
-    norm: float | None = None
-    zero_share: float | None = None
-    subnormal_share: float | None = None
-    input_checksum: int | None = None
-    output_checksum: int | None = None
-    parameters: Parameters | None = None
-    number_format: int = 0
-    saturated_share: float | None = None
-    unseen: Unseen | None = None
-    unseen_output: Unseen | None = None
-    culprits: int = 0
-    held: int = 0
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a device has not reported yet what the inputs are like."""
-        return bool(int(self.flags) & _PENDING) and (self.smallest is None or self.largest is None)
-
-    @property
-    def is_finite(self) -> bool | None:
-        """Whether all inputs are finite; None if that is not known, or not yet."""
-        flags = int(self.flags)
-        if flags & _NON_FINITE:
-            return False
-        if flags & _PENDING:
-            if self.smallest is None or self.largest is None:
-                return None
-            if not (math.isfinite(self.smallest) and math.isfinite(self.largest)):
-                return False
-        return None if flags & _UNSEEN_FLAG else True
-
-    @property
-    def absmax(self) -> float | None:
-        """The largest magnitude; NaN if an input is not a number."""
-        if self.smallest is None or self.largest is None:
-            return None
-        return math.nan if math.isnan(self.smallest) else max(abs(self.smallest), abs(self.largest))
-
-    @property
-    def headroom(self) -> float | None:
-        """How often the largest magnitude could be doubled before it overflowed its type; None if it is not known."""
-        absmax = self.absmax
-        return None if absmax is None else headroom(self.number_format, absmax)
 
 
 def pack_numerics(

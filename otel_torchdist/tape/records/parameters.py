@@ -9,10 +9,9 @@ has to be asked for more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-import msgspec
+from otel_torchdist.model.numerics import Places
 
 WORDS: Final = 5
 """Words of a record that hold the sums."""
@@ -25,43 +24,6 @@ SUM_MASK: Final = (1 << _WORD_BITS) - 1
 """The bits of the sum of all."""
 FACTORS: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Those of `mixed`."""
-
-
-class Parameters(msgspec.Struct, frozen=True, gc=False):
-    """What a record says about parameters besides their checksum.
-
-    Attributes:
-        count: How many there are.
-        names: Name id of their names; 0 if they are not known.
-        left_out: Models and optimizers of this rank whose parameters are not compared, because there are too many.
-        sums: Sums by the bits of places, as words.
-    """
-
-    count: int
-    names: int
-    left_out: int
-    sums: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where parameters differ.
-
-    Attributes:
-        first: The first place at which one may.
-        last: The last such place.
-        are_exact: Whether it is known that only the parameter at `first`, which is `last`, differs.
-    """
-
-    first: int
-    last: int
-    are_exact: bool
-
-    def joined(self, other: Places) -> Places:
-        """These and others."""
-        if self == other:
-            return self
-        return Places(min(self.first, other.first), max(self.last, other.last), are_exact=False)
 
 
 def mixed(checksum: int, salt: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.operations import Splits
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 
@@ -27,26 +28,6 @@ _UNKNOWN, _EVEN, _LISTED = range(3)
 """How a record tells what is expected of each member: not at all, as equal parts, or listed after what is sent."""
 _KIND: Final = int(RecordKind.SPLITS)
 _pack: Final = layout.SPLITS.pack
-
-
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """How an `all_to_all` of one rank is split, in bytes.
-
-    Attributes:
-        sent: What it sends to each member of the group, itself included, in the order of their ranks; empty if the
-            group has more than `MAX_LISTED` members.
-        largest: The largest of these parts; 0 if it is not known, as from dumps of a flight recorder.
-        received: What it receives from all members together.
-        expected: What it expects from each member, in the same order; empty if that is not known.
-        unit: Bytes of a row of the tensor, in which a program counts; 1 if that is not known.
-    """
-
-    sent: tuple[int, ...]
-    largest: int
-    received: int
-    expected: tuple[int, ...] = ()
-    unit: int = 1
 
 
 def pack_splits(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
+from otel_torchdist.model.checkpoints import STAGES
 from otel_torchdist.model.kinds import How
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.names.reader import Names
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records.activities import Activity
 from otel_torchdist.tape.records.bounds import clipped
-from otel_torchdist.tape.records.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
 from otel_torchdist.tape.records.checkpoint_log import CheckpointParts, inner_first
-from otel_torchdist.tape.records.checkpoints import STAGES
 
 WHOLE: Final = "whole"
 """The stage under which a whole checkpoint is counted."""

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.machine.model import MachineReading, RankFigures
 from otel_torchdist.model.kinds import Kernel
+from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.tape.figures import NO_FIGURES, StepFigures
-from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.telemetry.metrics.checkpoints import CheckpointCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.totals import RankTotals

@@ -10,9 +10,8 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from otel_torchdist.model.kinds import How
-from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag
-from otel_torchdist.tape.records.operations import Operation, StepMark
-from otel_torchdist.tape.records.parameters import Parameters
+from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters
+from otel_torchdist.model.operations import Operation, StepMark
 
 _SAMPLED = int(NumericsFlag.SAMPLED)
 

@@ -10,8 +10,8 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.model.names import ROOT_UNIT, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
-from otel_torchdist.tape.records.numerics import Numerics
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.numerics import Numerics
+from otel_torchdist.model.operations import Operation
 
 
 def _resolution_s(how: How) -> float | None:

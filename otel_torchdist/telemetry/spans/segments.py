@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.records.activities import Activity, Interval
-from otel_torchdist.tape.records.operations import Operation, StepMark
+from otel_torchdist.model.activities import Activity, Interval
+from otel_torchdist.model.operations import Operation, StepMark
 
 SEGMENT_NS: Final = 30_000_000_000
 MAX_OPERATIONS: Final = 2_000

@@ -14,7 +14,9 @@ from typing import Final
 import msgspec
 from opentelemetry.util.types import AttributeValue
 
+from otel_torchdist.model.activities import Activity, Interval
 from otel_torchdist.model.kinds import RunIdState, TapeState
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import (
     lone_run_id,
     operation_span_id,
@@ -23,8 +25,6 @@ from otel_torchdist.naming import (
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.activities import Activity, Interval
-from otel_torchdist.tape.records.operations import Operation, StepMark
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.spans.activities import ActivitySpans, Families
 from otel_torchdist.telemetry.spans.anchors import AnchorSpans

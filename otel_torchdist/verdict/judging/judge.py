@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+from otel_torchdist.model.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
 from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.processes.state import Stopped
@@ -30,7 +31,6 @@ from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, VerdictKind, u
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
-from otel_torchdist.world.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
 from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.model import RankView, WorldSnapshot

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_torchdist.job.runs.deaths import CRASHES
+from otel_torchdist.model.calls import Arrival, Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Sharing
 from otel_torchdist.verdict.roll_call import RollCall
-from otel_torchdist.world.calls import Arrival, Channel
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.shared_groups import SharedGroup, blocked_pairs, shared_by

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from otel_torchdist.model.calls import Channel, OperationId, OperationView, Progress
 from otel_torchdist.verdict.judging.circles import Hop
-from otel_torchdist.world.calls import Channel, OperationId, OperationView, Progress
 from otel_torchdist.world.model import WorldSnapshot
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.world.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 
 def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId, label: str = "") -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
@@ -54,7 +55,6 @@ from otel_torchdist.verdict.wording.ways import (
     describe_values,
     describe_ways,
 )
-from otel_torchdist.world.calls import GroupView
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
 from otel_torchdist.world.shared_groups import SharedGroup

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from otel_torchdist.model.ends import EXACT
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 
 LONG_NS: Final = 20_000_000
 """Shorter operations are not remembered: five times as long is still below any threshold."""

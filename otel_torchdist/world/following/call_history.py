@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.model.calls import Arrival, Channel, TimedWindow, Window
 from otel_torchdist.model.kinds import Flag, How
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Arrival, Channel, TimedWindow, Window
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.world.mismatch import comparable
 
 MAX_CHANNELS: Final = 64

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.model.calls import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress
 from otel_torchdist.model.ends import ASSUMED
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import MAX_RECENT, MAX_THREADS, Arrival, Channel, Progress
+from otel_torchdist.model.operations import Operation
 
 MAX_CHANNELS: Final = 65_536
 """Tags create channels without bound; beyond this the oldest quarter is forgotten."""

@@ -9,8 +9,10 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
 from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import RankSymptoms
+from otel_torchdist.model.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, SignatureName
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.processes.cpu_time import CpuTime
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
@@ -21,8 +23,6 @@ from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import clipped
 from otel_torchdist.tape.records.checkpoint_log import CheckpointLog
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
 from otel_torchdist.world.following.baselines import Baselines
 from otel_torchdist.world.following.call_history import RankLogs
 from otel_torchdist.world.following.channel_progress import ChannelProgress

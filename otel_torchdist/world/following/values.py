@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.tape.records.numerics import Numerics, NumericsFlag
-from otel_torchdist.tape.records.operations import Operation, StepMark
-from otel_torchdist.world.calls import Channel, OperationId
+from otel_torchdist.model.numerics import Numerics, NumericsFlag
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.world.rank_values import (
     ComparedParameters,
     NonFiniteInput,

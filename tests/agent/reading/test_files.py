@@ -22,10 +22,9 @@ from otel_torchdist.agent.reading.followed_rank import RankState
 from otel_torchdist.job.directory import LOCK_NAME
 from otel_torchdist.job.leftovers import CHECKPOINT_NAME
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
+from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.reading.batch import TapeCursor
-from otel_torchdist.tape.records.operations import Operation, StepMark
-from otel_torchdist.tape.records.splits import Splits
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.rank.state import GroupState, MetricsState, SeriesState

@@ -15,8 +15,8 @@ from torch.futures import Future
 from otel_torchdist.capture.rpc.caller import CallerSide
 from otel_torchdist.capture.rpc.serving import Serving
 from otel_torchdist.capture.rpc.torch_rpc import TorchRpc
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import How
-from otel_torchdist.tape.records.activities import Activity
 from tests.support.tapes.own_tape import OwnTape
 
 SYNC, ASYNC = RPCExecMode.SYNC, RPCExecMode.ASYNC

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from otel_torchdist.capture.training.step_parts import StepParts
 from otel_torchdist.capture.training.steps import Steps
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.tape.figures import StepFigures, read_figures
-from otel_torchdist.tape.records.activities import Activity
 from tests.support.tapes.own_tape import OwnTape
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.capture.training.optimizer_steps import MAX_IN_STEP
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind, How
-from otel_torchdist.tape.records.activities import Activity
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.tapes.recorded import RecordedTape

@@ -17,6 +17,7 @@ import pytest
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.job.agents_verdict import remove_agents_verdict
 from otel_torchdist.job.runs.deaths import Death, write_death
+from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import How, RecordKind, TapeState
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.stall.incident_id import Incident
@@ -24,7 +25,6 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.calls import Channel, OperationId
 from tests.support.commands.asking import ask
 from tests.support.commands.running import Running
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, WORLD, FakeTape

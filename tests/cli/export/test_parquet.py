@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.model.kinds import How
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 from tests.archive.made import names_beside, operations, segment
 from tests.cli.export.conftest import asked
 from tests.support.commands.asking import Answer, ask

@@ -14,8 +14,8 @@ from otel_torchdist.cli.diagnose.diagnosis import Diagnosis
 from otel_torchdist.cli.reproduce.evidence import diagnosis_and_calls
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs.runs import index_of
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.reproducer.model import Script
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan

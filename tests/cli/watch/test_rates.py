@@ -7,8 +7,8 @@ import pytest
 from otel_torchdist.cli.output.text import iso_time, length
 from otel_torchdist.cli.watch.passive import RateMeter, Rates
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.tape.records.operations import Operation, StepMark
 from tests.support.tapes.made_records import made_operation
 
 SECOND = 1_000_000_000

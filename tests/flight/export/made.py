@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.operations import Operation
 
 SECOND: Final = 1_000_000_000
 WALL_NS: Final = 1_700_000_000 * SECOND

@@ -17,9 +17,9 @@ from otel_torchdist.flight.export.dumps import Exported, dumps_of
 from otel_torchdist.flight.export.left_out import Reason
 from otel_torchdist.flight.export.pickles import is_marked, pickled
 from otel_torchdist.flight.reading.decoding import decode
+from otel_torchdist.model.calls import ANY_RANK, OperationView
 from otel_torchdist.model.kinds import Flag, How, RecordKind
-from otel_torchdist.tape.records.splits import Splits
-from otel_torchdist.world.calls import ANY_RANK, OperationView
+from otel_torchdist.model.operations import Splits
 from tests.flight.export.made import SECOND, SITE, WALL_NS, WORLD, call, group, history, message
 
 ALL = Choice()

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist.model.calls import Arrival
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.wording import describe_finding
-from otel_torchdist.world.calls import Arrival
 from otel_torchdist.world.following.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import SECOND, FakeWorld

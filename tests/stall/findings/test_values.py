@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.stall.findings.wording import describe_values
 from otel_torchdist.tape.records.parameters import mixed, summed
-from otel_torchdist.world.calls import Channel, OperationId
 from otel_torchdist.world.following.values import PARAMETERS
 from otel_torchdist.world.model import WorldSnapshot
 from otel_torchdist.world.rank_values import (

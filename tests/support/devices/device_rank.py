@@ -26,8 +26,8 @@ from otel_torchdist.capture.thread_labels import ThreadLabels
 from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.capture.training.steps import Steps
 from otel_torchdist.model.kinds import RunIdState
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records.operations import Operation
 from tests.support.devices.simulated_device import Item, SimulatedDevice
 from tests.support.waiting import until
 

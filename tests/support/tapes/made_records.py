@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import CallSiteName, SignatureName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.calls import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.operations import Operation
 
 
 def made_operation(number: int, entered_ns: int, sequence: int = 1, **fields: Any) -> Operation:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from otel_torchdist.world.calls import GroupView
+from otel_torchdist.model.calls import GroupView
 from tests.support.worlds.fake_world import FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")

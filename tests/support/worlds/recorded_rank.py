@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from otel_torchdist.model.calls import GroupView, OperationView
 from otel_torchdist.model.kinds import Blame, How
-from otel_torchdist.world.calls import GroupView, OperationView
 from tests.support.worlds.fake_world import FakeRank
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from otel_torchdist.world.calls import GroupView
+from otel_torchdist.model.calls import GroupView
 from tests.support.worlds.fake_world import FakeWorld
 
 

@@ -6,9 +6,9 @@ import dataclasses
 import random
 import signal
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Blame, How, TapeState
 from otel_torchdist.model.names import AtTimeout
-from otel_torchdist.world.calls import GroupView
 from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of
 
 STALLS_S = 2.0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.layout import ActivityWord
 from otel_torchdist.tape.records.checkpoint_log import MAX_FAILED, CheckpointLog
-from otel_torchdist.tape.records.checkpoints import NO_CHECKPOINTS, CheckpointView, FailedCheckpoint, RankCheckpoints
 from tests.support.tapes.fake_tape import SECOND, ClockedTape
 
 SAVE, STAGE = ActivityKind.CHECKPOINT_SAVE, ActivityKind.CHECKPOINT_STAGE

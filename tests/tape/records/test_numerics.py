@@ -10,21 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.model.kinds import How, RecordKind
+from otel_torchdist.model.numerics import Numerics, NumericsFlag, Parameters, Unseen
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.reading.values import MAX_AWAITED
 from otel_torchdist.tape.records.numerics import (
-    Numerics,
-    NumericsFlag,
     NumericsWord,
-    Unseen,
     checksum_word,
     float_word,
     numerics_of,
     pack_numerics,
     pack_parameters,
 )
-from otel_torchdist.tape.records.parameters import Parameters, mixed, summed
+from otel_torchdist.tape.records.parameters import mixed, summed
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes.tapes import new_writer
 

@@ -149,7 +149,7 @@ def test_newer_tape_of_the_same_rank_stands(node: Node) -> None:
 WRITE_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.model.kinds import TapeState
 from tests.support.tapes.fake_tape import FakeTape
 rank = FakeTape(Path(sys.argv[1]), rank=1)
 rank.begin(at=time.monotonic_ns())

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.model.names import RaisedName
 from otel_torchdist.verdict.model import Doubt, VerdictKind
-from otel_torchdist.world.calls import GroupView
 from tests.support.worlds.fake_world import group_of
 from tests.support.worlds.steps import (
     Judged,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.calls import GroupView
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 NOW_S = 30.0

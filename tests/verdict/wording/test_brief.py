@@ -5,12 +5,12 @@ import re
 
 import pytest
 
+from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.brief import ALONE, MOST, WITH_PLACE, compose
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.calls import OperationId
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
 from otel_torchdist.world.shared_groups import SharedGroup

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.tape.records.checkpoints import CheckpointView, RankCheckpoints
+from otel_torchdist.model.checkpoints import CheckpointView, RankCheckpoints
 from otel_torchdist.verdict.checkpoints import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
 from otel_torchdist.verdict.model import VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence

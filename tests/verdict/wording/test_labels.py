@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import LabelKind, LabelName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.calls import GroupView
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.sentences import EVERYBODY, spoken, the_verdict
 

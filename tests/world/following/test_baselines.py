@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from otel_torchdist.model.kinds import Flag, How, RecordKind
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.world.following.baselines import MOST_ADDED_NS, MOST_ONCE_NS, Baselines
 
 SECOND = 1_000_000_000

@@ -14,7 +14,7 @@ from otel_torchdist.capture.observers.values.device_statistics import (
     row_of_outputs,
     row_of_parameters,
 )
-from otel_torchdist.tape.records.numerics import Unseen
+from otel_torchdist.model.numerics import Unseen
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.devices import DeviceOperations

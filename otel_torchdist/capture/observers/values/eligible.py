@@ -10,7 +10,7 @@ import torch
 
 from otel_torchdist.capture.observers.values.float8 import FLOAT8
 from otel_torchdist.capture.observers.values.statistics import FLOATING, is_dense
-from otel_torchdist.tape.records.numerics import Unseen
+from otel_torchdist.model.numerics import Unseen
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 """Subclasses may run code of their own for each function of torch."""

@@ -25,14 +25,8 @@ from otel_torchdist.capture.observers.values.statistics import checksum_of, extr
 from otel_torchdist.capture.torch_api import backward_id
 from otel_torchdist.config import NumericsMode
 from otel_torchdist.model.kinds import How
-from otel_torchdist.tape.records.numerics import (
-    NumericsFlag,
-    NumericsWord,
-    Unseen,
-    checksum_word,
-    float_word,
-    pack_numerics,
-)
+from otel_torchdist.model.numerics import NumericsFlag, Unseen
+from otel_torchdist.tape.records.numerics import NumericsWord, checksum_word, float_word, pack_numerics
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Channel, GroupState

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from otel_torchdist.capture.observers.values.float8 import FLOAT8, extremes_of_float8, histogram_of
-from otel_torchdist.tape.records.number_formats import NumberFormat
+from otel_torchdist.model.number_formats import NumberFormat
 
 FLOATING: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """Types that `aminmax` takes and that can be infinite or not a number; but for these and `FLOAT8`, nothing is known."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist import semconv
+from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.semconv import LABEL_RANK, LABEL_RUN
-from otel_torchdist.tape.records.numerics import Numerics
 from otel_torchdist.telemetry.metrics.definitions.series import BY_OPERATION, BY_RANK, of_rank
 from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
+from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.ends import BLOCKING, RAISED
+from otel_torchdist.model.remote_calls import SIDES, Side
 from otel_torchdist.tape.names.reader import NamesReader
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.remote_calls import SIDES, Side
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels
 from otel_torchdist.telemetry.metrics.snapshots import Duration

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
+from otel_torchdist.model.calls import with_dimensions
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.numerics import Numerics
+from otel_torchdist.model.operations import Operation
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.names.reader import NamesReader
-from otel_torchdist.tape.records.numerics import Numerics
-from otel_torchdist.tape.records.operations import Operation
 from otel_torchdist.telemetry.metrics.durations import TimedMessages
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.state import GroupState, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 from otel_torchdist.units import size_class
-from otel_torchdist.world.calls import with_dimensions
 
 MAX_CACHED_TARGETS: Final = 16_384
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from otel_torchdist.model.ends import UNMET
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 
 
 class BusyTime:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.model.kinds import Flag
-from otel_torchdist.tape.records.splits import Splits
+from otel_torchdist.model.operations import Splits
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 

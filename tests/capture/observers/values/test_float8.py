@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otel_torchdist.capture.observers.values.eligible import sort
 from otel_torchdist.capture.observers.values.float8 import FLOAT8, extremes_of_float8, histogram_of
 from otel_torchdist.capture.observers.values.statistics import extremes_of, format_of, moments_of
-from otel_torchdist.tape.records.number_formats import LARGEST, NumberFormat
+from otel_torchdist.model.number_formats import LARGEST, NumberFormat
 from tests.support.launch.jobs import Jobs
 
 DTYPES = sorted(FLOAT8, key=str)

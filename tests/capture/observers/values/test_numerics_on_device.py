@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.tape.records.numerics import Unseen
+from otel_torchdist.model.numerics import Unseen
 from tests.support.launch.jobs import Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.native.native_library import simulated_library

@@ -8,10 +8,10 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How, Kernel, RecordKind, TapeState
 from otel_torchdist.model.names import MAX_NAMES
+from otel_torchdist.model.number_formats import NumberFormat
+from otel_torchdist.model.numerics import Parameters
 from otel_torchdist.tape.layout import Word
-from otel_torchdist.tape.records.number_formats import NumberFormat
 from otel_torchdist.tape.records.numerics import NumericsWord, float_word, pack_numerics, pack_parameters
-from otel_torchdist.tape.records.parameters import Parameters
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
 from tests.support.tapes.fake_tape import RUN, SECOND, WORLD, FakeTape, signature

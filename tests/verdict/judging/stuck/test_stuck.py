@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.verdict.judging.judge import Judge
@@ -14,7 +15,6 @@ from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import judge, roots_of, stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.calls import Channel, GroupView, OperationId
 from tests.support.worlds.fake_world import SECOND, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.steps import EVERYBODY, Judged, Step, calls, has, leaves, lost
 

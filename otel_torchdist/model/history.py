@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_torchdist.tape.records.activities import Activity
-from otel_torchdist.tape.records.operations import StepMark
-from otel_torchdist.world.calls import GroupView, OperationView
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.calls import GroupView, OperationView
+from otel_torchdist.model.operations import StepMark
 
 
 @dataclass(frozen=True, slots=True)

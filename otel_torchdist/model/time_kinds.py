@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from otel_torchdist.history.model import RankHistory
+from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind, CallMode
-from otel_torchdist.tape.records.activities import Activity
 
 
 class TimeKind(enum.Enum):

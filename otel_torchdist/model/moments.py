@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_torchdist.model.ends import BLOCKING, EXACT
 from otel_torchdist.model.kinds import Flag, Phase
-from otel_torchdist.tape.records.operations import Operation
+from otel_torchdist.model.operations import Operation
 
 _ASYNC: Final = int(Flag.ASYNC)
 _COALESCED: Final = int(Flag.COALESCED)

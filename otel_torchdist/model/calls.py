@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.records.operations import Operation
-from otel_torchdist.world.part_sizes import PartSizes
+from otel_torchdist.model.operations import Operation
 
 ANY_RANK = -1
 """Source of a receive that accepts from any rank."""
@@ -197,3 +196,17 @@ class OperationView:
     path: tuple[str, ...] = ()
     longest_ns: int = 0
     caller: str = ""
+
+
+class PartSizes(NamedTuple):
+    """How many bytes one rank exchanges with each member of a group, itself included, in the order of the group.
+
+    Attributes:
+        sent: What it sends to each.
+        expected: What it expects from each.
+        unit: Bytes of a row, or of an element in an exchange of lists; 0 if unknown.
+    """
+
+    sent: tuple[int, ...]
+    expected: tuple[int, ...]
+    unit: int
