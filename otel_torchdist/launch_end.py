@@ -103,7 +103,8 @@ def _tapes_of(codes: Codes, since_ns: int, config: Config) -> dict[Path, TapeIde
 
 def _record_ends(tapes: Mapping[Path, TapeIdentity], codes: Codes, since_ns: int) -> None:
     """Record how ranks ended that no agent has watched; in which order is not known."""
-    from otel_torchdist.job.runs.deaths import Death, read_death, write_death
+    from otel_torchdist.job.runs.deaths import read_death, write_death
+    from otel_torchdist.model.lives import Death
 
     now_ns = time.monotonic_ns()
     for tape, identity in tapes.items():

@@ -16,9 +16,9 @@ from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue
+from otel_torchdist.model.rescue import NO_RESCUE, RescueState
 from otel_torchdist.stall.events import OngoingStall
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.rescue import NO_RESCUE, RescueState
 from otel_torchdist.verdict.wording.rescued import describe_rescue
 
 CHECK_S: Final = 0.2

@@ -30,6 +30,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.live.site import live_feed, live_site, page_address
 from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import MemberRank, readable
 from otel_torchdist.path_watch.child import NodeCalls
 from otel_torchdist.path_watch.steps import StepRange
@@ -43,7 +44,6 @@ from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import RankView
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -10,7 +10,8 @@ from typing import Final
 from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.deaths import read_death
-from otel_torchdist.job.runs.lives import RankLife, is_helper, run_of
+from otel_torchdist.job.runs.lives import is_helper, run_of
+from otel_torchdist.model.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -22,13 +22,13 @@ from otel_torchdist.job.announced import is_announced, note_announced
 from otel_torchdist.job.description_file import read_description
 from otel_torchdist.job.left_notices import leave_notice, take_notice
 from otel_torchdist.job.standard_error import StandardError
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.processes.reopened_stderr import NoticeDelivery, write_to
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.reporting.notice import notice_lines
 from otel_torchdist.tape.identity import shares_pids
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.this_process.stderr_logging import NOTICE, logged_as
-from otel_torchdist.world.model import RankView
 
 FIRST_TRY_S: Final = 0.3
 """How long the reader waits for the first attempt."""

@@ -22,8 +22,8 @@ from otel_torchdist.evidence.model import (
 )
 from otel_torchdist.evidence.texts.fingerprints import TITLE
 from otel_torchdist.evidence.together import put_together
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.world.places import thread_to_show, user_frame
 
 _ADDRESS: Final = re.compile(r" \[?[\w.:%]+\]?:\d+")

@@ -18,7 +18,7 @@ from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId,
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.world.places import user_frame
 
 NOW_NS: Final = 1 << 60

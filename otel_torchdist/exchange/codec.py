@@ -9,14 +9,14 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationView, Progress, Window
 from otel_torchdist.model.checkpoints import RankCheckpoints
+from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import AtTimeout, GroupName
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.rank_values import OutputChecksum, RankValues
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank
-from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.rank_values import OutputChecksum, RankValues
 
 MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""

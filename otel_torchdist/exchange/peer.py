@@ -15,9 +15,9 @@ from otel_torchdist.exchange.pace import PACE, ExchangePace
 from otel_torchdist.exchange.wire import Question, WireError, WireRuling, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.tape.rescue import Rescue
-from otel_torchdist.world.model import RankView
 
 STATE_PATH: Final = "/v1/state"
 WAKE_PATH: Final = "/v1/wake"

@@ -16,10 +16,10 @@ from otel_torchdist.exchange.run_exchange import AnswerSteps, RunExchange, no_st
 from otel_torchdist.files.owned import remove, replace_at_once
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Leads, Role
-from otel_torchdist.world.model import WorldSnapshot
 
 SEARCH_S: Final = 0.5
 UNSEEN_S: Final = 120.0

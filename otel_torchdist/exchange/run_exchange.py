@@ -26,11 +26,11 @@ from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_que
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
 from otel_torchdist.job.runs.membership import of_this_attempt
 from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, JudgingAgent, Leads, Role, Undecided
 from otel_torchdist.stall.watch import CHECK_S
-from otel_torchdist.tape.rescue import Rescue
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
 ROUND_S_PER_AGENT: Final = 0.002

@@ -11,23 +11,21 @@ from typing import Final, TypeVar
 import msgspec
 
 from otel_torchdist.errors import TorchDistError
-from otel_torchdist.job.runs.deaths import Death
-from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.model.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName
+from otel_torchdist.model.occupations import NO_PACE, CallPace, ChildWait, Occupation, SharedGroup
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.rank_values import NO_VALUES, RankValues
+from otel_torchdist.model.remote_calls import WorkerView
+from otel_torchdist.model.rescue import NO_RESCUE, Rescue
+from otel_torchdist.model.stacks import Stacks
+from otel_torchdist.model.symptoms import Symptom
 from otel_torchdist.naming import plain_rank
-from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.incident_id import Incident
-from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
-from otel_torchdist.world.model import NO_PACE, CallPace, ChildWait, Stacks
-from otel_torchdist.world.occupations import Occupation
-from otel_torchdist.world.rank_values import NO_VALUES, RankValues
-from otel_torchdist.world.remote_calls import WorkerView
-from otel_torchdist.world.shared_groups import SharedGroup
 
 
 class WireError(TorchDistError):

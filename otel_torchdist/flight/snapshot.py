@@ -21,7 +21,7 @@ from otel_torchdist.flight.numbering import NumberedEntry
 from otel_torchdist.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
 from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.model.kinds import RecordKind, TapeState
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 DEFAULT_TIMEOUT_MS: Final = 600_000
 """NCCL's, where an entry has none."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.imported.findings import Findings, Judgement
 from otel_torchdist.model.calls import UNREAD
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import imported_nonce
 from otel_torchdist.stall.events import MarkerDue, Occasion, Ruling, VerdictGiven
 from otel_torchdist.stall.findings.watch import incident_name
@@ -25,7 +26,6 @@ from otel_torchdist.stall.reporting.spans import incident_spans, marker_span
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import WorldSnapshot
 
 EPOCH: Final = 1
 """An import reports each stall once."""

@@ -10,12 +10,12 @@ from otel_torchdist import semconv
 from otel_torchdist.config import TRACE_ID_PLACE
 from otel_torchdist.live.texts import MAX_SENTENCE, shown, shown_group, shown_line, shown_stack
 from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import compress_ranks, listed_ranks, readable
 from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, Source, place_of
 
 MAX_STACKS: Final = 4

@@ -9,8 +9,8 @@ from typing import Final
 from otel_torchdist.live.texts import shown, shown_group
 from otel_torchdist.model.calls import Channel, GroupView, Progress
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 MAX_GROUPS: Final = 64
 MAX_RANKS_TEXT: Final = 60

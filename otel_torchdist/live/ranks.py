@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.live.blame import KnownStall
 from otel_torchdist.live.model import Sample
 from otel_torchdist.live.texts import shown, shown_group, shown_line
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.verdict.model import VerdictKind
-from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 WAITS_NS: Final = 1_000_000_000
 """An operation that is open for less is not a wait; its rank runs."""

@@ -9,8 +9,9 @@ from typing import Final
 
 from otel_torchdist.machine.model import Gpu
 from otel_torchdist.machine.nvml import GpuReading
-from otel_torchdist.machine.symptoms import Symptom, SymptomKind, SymptomLog
+from otel_torchdist.machine.symptoms import SymptomLog
 from otel_torchdist.machine.totals import Totals
+from otel_torchdist.model.symptoms import Symptom, SymptomKind
 
 MAX_XIDS: Final = 256
 """Pairs of GPU and Xid that are counted."""

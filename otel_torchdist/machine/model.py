@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.model.symptoms import Symptom
 
 
 class Resource(enum.Enum):

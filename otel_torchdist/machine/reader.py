@@ -22,8 +22,9 @@ from otel_torchdist.machine.model import (
 )
 from otel_torchdist.machine.pressure import read_pressure
 from otel_torchdist.machine.ranks import RankFiles
-from otel_torchdist.machine.symptoms import MEMORY_IS_SHORT, STORAGE_IS_SLOW, Symptom, SymptomKind, SymptomLog
+from otel_torchdist.machine.symptoms import MEMORY_IS_SHORT, STORAGE_IS_SLOW, SymptomLog
 from otel_torchdist.machine.totals import Totals
+from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.tape.identity import TapeIdentity
 
 SPEEDS_NS: Final = 60_000_000_000

@@ -16,7 +16,7 @@ from otel_torchdist.machine.gpu_log import GpuLog
 from otel_torchdist.machine.gpus import GpuProcess
 from otel_torchdist.machine.model import MachineReading
 from otel_torchdist.machine.reader import MachineReader, WatchedRank
-from otel_torchdist.machine.symptoms import Symptom
+from otel_torchdist.model.symptoms import Symptom
 
 READ_S: Final = 5.0
 STOP_S: Final = 1.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from otel_torchdist.model.kinds import ActivityKind, CallMode
+from otel_torchdist.model.names import CallSiteName
 
 NO_WORKER: Final = -1
 
@@ -71,3 +73,82 @@ class RemoteCall(msgspec.Struct, frozen=True, gc=False):
     caller_step: int = 0
     returned_ns: int | None = None
     is_waited_for: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """One side of an open call.
+
+    Attributes:
+        is_served: Whether this rank runs the function; else it has made the call.
+        function: Name of the function.
+        peer: Name of the worker on the other side; '' if it is not known.
+        since_ns: Since when.
+        thread: Native id of the thread.
+        holds_thread: Whether the thread can do nothing else: it runs the function, or waits for the result.
+        call_site: The line that made the call.
+        nonce: Nonce of the tape of its caller; 0 if that is not recorded.
+        number: Number of the caller's record there, the same on both sides.
+    """
+
+    is_served: bool
+    function: str
+    peer: str
+    since_ns: int
+    thread: int
+    holds_thread: bool
+    call_site: CallSiteName | None = None
+    nonce: int = 0
+    number: int = 0
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Identifies the call on both sides."""
+        return self.nonce, self.number
+
+    @property
+    def text(self) -> str:
+        """What the rank does: `train → worker1` calls it there, `train ← worker0` runs it for that worker."""
+        return f"{self.function} {'←' if self.is_served else '→'} {self.peer or 'another worker'}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A rank as a worker of RPC.
+
+    Attributes:
+        name: Its name.
+        threads: How many threads serve the calls of others; 0 if that is not known.
+        calls: Its open calls: first those that it has made, then those that it serves, the oldest first.
+        joins_since_ns: Since when it waits in `init_rpc` for the others; None if it does not.
+        leaves_since_ns: Since when it waits in `rpc.shutdown` for the others; None if it does not.
+    """
+
+    name: str
+    threads: int
+    calls: tuple[CallView, ...] = ()
+    joins_since_ns: int | None = None
+    leaves_since_ns: int | None = None
+
+    @property
+    def made(self) -> tuple[CallView, ...]:
+        """The calls that it has made."""
+        return tuple(call for call in self.calls if not call.is_served)
+
+    @property
+    def served(self) -> tuple[CallView, ...]:
+        """The calls that it serves."""
+        return tuple(call for call in self.calls if call.is_served)
+
+    def moved(self, offset_ns: int) -> WorkerView:
+        """The same on another node's clock, which is ahead by so much."""
+        return replace(
+            self,
+            calls=tuple(replace(call, since_ns=call.since_ns + offset_ns) for call in self.calls),
+            joins_since_ns=_later(self.joins_since_ns, offset_ns),
+            leaves_since_ns=_later(self.leaves_since_ns, offset_ns),
+        )
+
+
+def _later(time_ns: int | None, by_ns: int) -> int | None:
+    return None if time_ns is None else time_ns + by_ns

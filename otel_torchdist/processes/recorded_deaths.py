@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from otel_torchdist.job.runs.deaths import Death, read_death
-from otel_torchdist.processes.state import Stopped
+from otel_torchdist.job.runs.deaths import read_death
+from otel_torchdist.model.lives import Death, Stopped
 
 
 class Deaths(Protocol):

@@ -10,16 +10,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from otel_torchdist.job.runs.deaths import Death, read_death
-from otel_torchdist.job.runs.lives import (
-    RankLife,
-    has_ended_with_parent,
-    has_left,
-    is_helper,
-    life_after_exit,
-    life_of,
-    waits,
-)
+from otel_torchdist.job.runs.deaths import read_death
+from otel_torchdist.job.runs.lives import has_ended_with_parent, has_left, is_helper, life_after_exit, life_of, waits
+from otel_torchdist.model.lives import Death, RankLife
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.tape.reading.reader import TapeReader
 

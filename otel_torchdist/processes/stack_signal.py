@@ -17,7 +17,7 @@ from typing import Final
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import open_regular, read_part
 from otel_torchdist.job.requests.fault_handler import SignalOffer, decode_offer, offer_path, parse_stack
-from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.processes.users import can_signal

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.model.lives import Stopped
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import TapeIdentity, process_state, shares_pids, stat_fields
 
@@ -113,19 +113,6 @@ def name_of(pid: int) -> str:
         return readable(Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n"))
     except OSError:
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """A process that the kernel does not let run.
-
-    Attributes:
-        state: State letter in `/proc/<pid>/stat`: T (stopped), t (held by a debugger) or D (uninterruptible sleep).
-        since_ns: Since when it has been seen in that state without interruption.
-    """
-
-    state: str
-    since_ns: int
 
 
 HEARTBEAT_LATE_NS: Final = 3_000_000_000

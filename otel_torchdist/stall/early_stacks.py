@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.events import Event, StacksWanted
 from otel_torchdist.verdict.compiling import CompileExcuses, last_call_ns
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 LEAST_PAUSE_NS: Final = 1_500_000_000
 """Ranks check for requests once a second, and a new request replaces one that is not answered yet."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.tape.rescue import Rescue
-from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

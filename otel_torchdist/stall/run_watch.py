@@ -9,6 +9,8 @@ from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.rescue import Rescue
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
 from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck, IdleFound, IdleOver
@@ -23,7 +25,6 @@ from otel_torchdist.stall.incidents.pending import Sight
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
-from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.past.hung import find_hung
@@ -32,7 +33,6 @@ from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, expects, is_expected
 from otel_torchdist.verdict.standing import awaits_ends, is_being_ended, outcome_of, timed_out_ns
 from otel_torchdist.verdict.waits import Wait, waits_of
-from otel_torchdist.world.model import WorldSnapshot
 
 SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that these are known when it comes."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

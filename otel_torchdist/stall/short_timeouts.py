@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.names import AtTimeout
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.events import TimeoutShort
 from otel_torchdist.verdict.deadline import backend_of
-from otel_torchdist.world.model import WorldSnapshot
 
 _HARMLESS = (AtTimeout.UNKNOWN, AtTimeout.NOTHING)
 

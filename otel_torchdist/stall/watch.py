@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from otel_torchdist.machine.symptoms import RankSymptoms
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, PeerAgents, Undecided
@@ -19,7 +20,6 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.model import WorldSnapshot
 
 
 class StallWatch:

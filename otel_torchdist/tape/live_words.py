@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.kinds import RunIdState, TapeState
+from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import clock_pair
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.names.writer import NamesWriter
-from otel_torchdist.tape.rescue import Rescue
 
 _MASK_64: Final = (1 << 64) - 1
 

@@ -14,6 +14,7 @@ from otel_torchdist.files import others as others_files
 from otel_torchdist.files.kept import move_up
 from otel_torchdist.files.locks import holder_of, is_locked_elsewhere
 from otel_torchdist.model.kinds import RunIdState, TapeState
+from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import LiveWord
@@ -21,7 +22,6 @@ from otel_torchdist.tape.live_words import ProfileRequest, asked_at_ns
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER, clipped
-from otel_torchdist.tape.rescue import Rescue
 from otel_torchdist.tape.status import TapeStatus
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.tape.rescue import NO_RESCUE, Rescue
+from otel_torchdist.model.rescue import NO_RESCUE, Rescue
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Final
 
 from otel_torchdist.model.calls import GroupView, OperationId, OperationView
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import MemberRank
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation
-from otel_torchdist.world.model import WorldSnapshot
 
 MAX_BEHIND: Final = 3
 """Operations that are described."""

@@ -10,8 +10,8 @@ from typing import Final
 
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.checkpoints import CheckpointView
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.roll_call import RollCall
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PATIENCE: Final = 5
 """A stage may take this many times as long as it usually does."""

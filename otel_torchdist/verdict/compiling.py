@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.code_owner import FrameOwner, owner_of
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 COMPILE_NS: Final = 600_000_000_000
 """How long others may wait for a rank that is compiling."""

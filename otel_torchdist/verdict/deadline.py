@@ -14,7 +14,7 @@ from typing import Final
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import AtTimeout, GroupName
-from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.model.snapshot import WorldSnapshot
 
 EARLY_NS: Final = 50_000_000
 """A backend may count from a moment before the call was recorded."""

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Final
 
 from otel_torchdist.model.calls import OperationId, OperationView
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.verdict.ways import (
     Way,
     died_ns,
@@ -27,7 +28,6 @@ from otel_torchdist.verdict.ways import (
     may_have_been_asked,
     way_of,
 )
-from otel_torchdist.world.model import RankView
 
 OTHER_NODE_NS: Final = 5_000_000
 """How precisely the clocks of two nodes are compared at best."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import signal
 from typing import Final
 
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.first_death import failed_by_exception
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import Death
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.verdict.death_order import Ends, is_exact
 from otel_torchdist.verdict.giving_up import explains_ends
 from otel_torchdist.verdict.ways import (
@@ -25,7 +26,6 @@ from otel_torchdist.verdict.ways import (
     interrupted_operation,
     may_have_been_asked,
 )
-from otel_torchdist.world.model import RankView
 
 __all__ = ["FirstDeath", "failed_by_exception", "first_death", "has_raised", "interrupted_operation"]
 

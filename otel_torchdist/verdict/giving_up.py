@@ -15,9 +15,9 @@ import msgspec
 
 from otel_torchdist.model.calls import Channel, OperationView, Progress
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
-from otel_torchdist.processes.state import Stopped
+from otel_torchdist.model.lives import Stopped
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.deadline import backend_of, timeout_passed
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 SETTLING_NS: Final = 500_000_000
 """How long before a rank gave up others may have failed for the same reason: their waits began at other moments."""

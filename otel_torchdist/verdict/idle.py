@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.verdict.compiling import is_compiling
 from otel_torchdist.verdict.rules import expects
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import FrameOwner, owner_of, user_frame
 
 WORKS: Final = 0.05

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Blame, How, RecordKind
+from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.names import INIT_PROCESS_GROUP
+from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.verdict.roll_call import HOST, RollCall, Standing, since_of
-from otel_torchdist.world.model import RankView, life_in
 
 
 def is_launch(roll: RollCall) -> bool:

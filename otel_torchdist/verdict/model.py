@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.model.calls import GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Blame, RecordKind
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.symptoms import Symptom
 from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline
@@ -18,10 +20,8 @@ from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.launches import address_in_use, file_left_over
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, in_checkpoint, place_of
 from otel_torchdist.world.remote_waits import RemoteWait, remote_wait
-from otel_torchdist.world.shared_groups import SharedGroup
 from otel_torchdist.world.threads import missing_thread
 
 MAX_THREADS_CHOSEN: Final = 16

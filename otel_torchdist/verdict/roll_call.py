@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.model.calls import ANY_RANK, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Blame, RecordKind, TapeState
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 HOST: Final = 0
 """The rank that hosts the store, unless the launcher does."""

@@ -20,10 +20,10 @@ from typing import Final
 
 from otel_torchdist.config import ActionKind, Config
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.checkpoints import checkpoint_of, takes_its_usual_time
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 _CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.ways import has_raised
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 DYING_NS: Final = 500_000_000
 """How long a process may still be seen alive while the kernel closes its files, one after the other."""

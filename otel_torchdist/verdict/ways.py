@@ -9,9 +9,9 @@ from typing import Final
 
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Flag, How, TapeState
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.verdict.deadline import timeout_passed
 from otel_torchdist.verdict.giving_up import timed_out, went_on_after
-from otel_torchdist.world.model import RankView
 
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """What launchers, schedulers, terminals and people send first."""

@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, is_peer, sort_into_runs
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank, run_id_of_claim
 from otel_torchdist.tape.identity import TapeIdentity, process_began_ns
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
 
 

@@ -14,9 +14,9 @@ from typing import Final
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import DEFAULT_DESCRIPTION, NEW_GROUP, CallSiteName, GroupName
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.world.mismatch import Field, Mismatch
-from otel_torchdist.world.model import RankView
 from otel_torchdist.world.ways import CallSide, Ways
 
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.rank_values import NO_VALUES
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import MemberRank
-from otel_torchdist.world.model import RankView
-from otel_torchdist.world.rank_values import NO_VALUES
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

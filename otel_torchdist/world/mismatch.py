@@ -15,7 +15,7 @@ from typing import Final
 
 from otel_torchdist.model.calls import UNREAD, Arrival, Channel, OperationId
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.world.model import RankView
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.world.part_sizes import Misfit, find_message_misfit, find_misfit
 from otel_torchdist.world.ways import Ways, ways_of
 

@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-import enum
-from typing import NamedTuple
-
 from otel_torchdist.model.kinds import ActivityKind
+from otel_torchdist.model.occupations import Engagement, Occupation
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
-
-
-class Engagement(enum.Enum):
-    """What a thread is in."""
-
-    BACKWARD = "backward"
-    OPTIMIZER_STEP = "optimizer step"
-    FUTURE = "future"
-    """`Future.wait`, as of what `Work.get_future` returns."""
-
-
-class Occupation(NamedTuple):
-    """What a thread is in.
-
-    Attributes:
-        engagement: What that is.
-        thread: Native id of the thread.
-        since_ns: Since when.
-    """
-
-    engagement: Engagement
-    thread: int
-    since_ns: int
 
 
 def occupations_of(tape: TapeReader, status: TapeStatus) -> tuple[Occupation, ...]:

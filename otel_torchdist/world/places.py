@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.code_owner import FrameOwner, innermost, owner_of, package_of
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.checkpoints import CheckpointView
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import ChildWait
+from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
-from otel_torchdist.world.model import ChildWait, RankView, Stacks
 from otel_torchdist.world.remote_waits import RemoteWait
 
 _MAIN_THREAD: Final = "MainThread"

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.job.requests.fault_handler import last_stack, offer_path
-from otel_torchdist.job.requests.stacks import ThreadStack, stacks_path
+from otel_torchdist.job.requests.stacks import stacks_path
 from otel_torchdist.job.requests.stacks_file import read_stacks
-from otel_torchdist.world.model import RankView, Stacks
+from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 
 _OF_ANY_REQUEST: Final = 0
 

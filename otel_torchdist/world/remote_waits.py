@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import Channel, OperationView
-from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.remote_calls import CallView
+from otel_torchdist.model.remote_calls import CallView
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 MAX_DEPTH: Final = 16
 """Calls within calls that are followed."""

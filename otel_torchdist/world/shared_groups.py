@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.ends import BLOCKING, RAISED
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.world.resolved import ResolvedNames
 
@@ -28,27 +28,6 @@ _GLOO: Final = "gloo"
 _NO_BLOCKING_COLLECTIVE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 _BLOCKED: Final = (*BLOCKING, *RAISED)
 _OF_BACKENDS: Final = re.compile("[,:]")
-
-
-@dataclass(frozen=True, slots=True)
-class SharedGroup:
-    """A group that two threads use at the same time.
-
-    Attributes:
-        group: Its key.
-        operations: The two operations that met last.
-        call_sites: Where they were called.
-        step: The rank's step.
-        callers: What the two threads run, see `CallerName`; '' where that is not known.
-        times: How often it was seen.
-    """
-
-    group: str
-    operations: tuple[str, str]
-    call_sites: tuple[CallSiteName | None, CallSiteName | None]
-    step: int
-    callers: tuple[str, str] = ("", "")
-    times: int = 1
 
 
 class SharedGroups:

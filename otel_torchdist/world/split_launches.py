@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from otel_torchdist.model.kinds import How, RecordKind
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
-from otel_torchdist.world.model import RankView
+from otel_torchdist.model.snapshot import RankView
 
 K = TypeVar("K", bound=Hashable)
 

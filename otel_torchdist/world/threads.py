@@ -11,15 +11,15 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.calls import OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, Phase
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import Engagement, Occupation
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import name_caller
 from otel_torchdist.tape.names.reader import MAIN_THREAD
-from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.occupations import Engagement, Occupation
 from otel_torchdist.world.places import FrameOwner, owner_of
 
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)

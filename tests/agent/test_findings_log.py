@@ -18,10 +18,10 @@ from otel_torchdist.job.kept_findings import (
     write_kept_findings,
 )
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.events import SlowFound, SlowGone
 from otel_torchdist.stall.findings.slow import SlowKind, SlowPart
 from otel_torchdist.stall.incident_id import Incident
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape
 from tests.support.worlds.fake_world import FakeWorld

@@ -11,12 +11,12 @@ from otel_torchdist.imported.selection import Selection, choose
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
 from tests.support.worlds.recorded_rank import RecordedRank
 

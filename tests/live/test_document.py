@@ -7,15 +7,15 @@ import signal
 
 import pytest
 
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.live.document import Document, RunPart, chosen_lanes, document_of
 from otel_torchdist.live.model import Bar, LiveSnapshot
 from otel_torchdist.live.ranks import MAX_RANKS
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts, FindingSnapshot, RunFindings
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.worlds.fake_world import SECOND
 from tests.support.worlds.live_pages import FACTS, seen_in, snapshot_of, stalled_world, with_stack
 

@@ -16,8 +16,8 @@ from otel_torchdist.machine.gpus import GpuProcess
 from otel_torchdist.machine.model import Gpu, MachineReading
 from otel_torchdist.machine.nvml import GpuReading, Xid
 from otel_torchdist.machine.reader import MachineReader
-from otel_torchdist.machine.symptoms import SymptomKind
 from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.model.symptoms import SymptomKind
 from tests.machine.fake_nvml.pynvml import UUIDS
 from tests.support.waiting import until
 

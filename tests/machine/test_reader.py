@@ -14,8 +14,9 @@ from otel_torchdist.machine.links import MAX_INTERFACES, read_interfaces, speed_
 from otel_torchdist.machine.model import Memory, Pressure, Resource
 from otel_torchdist.machine.pressure import parse_pressure
 from otel_torchdist.machine.reader import MachineReader, WatchedRank
-from otel_torchdist.machine.symptoms import KEPT_NS, Symptom, SymptomKind
+from otel_torchdist.machine.symptoms import KEPT_NS
 from otel_torchdist.machine.totals import Totals
+from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.tape.identity import TapeIdentity, identify
 from tests.machine.trees import NET_DEV, PSI, Tree
 

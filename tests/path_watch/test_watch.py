@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.path_watch.child import Child, NodeCalls
 from otel_torchdist.path_watch.steps import StepRange, histories_in
 from otel_torchdist.path_watch.watch import (
@@ -24,7 +25,6 @@ from otel_torchdist.path_watch.watch import (
 )
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.findings.events import PathMeasured, SlowFound, SlowGone
-from otel_torchdist.world.model import WorldSnapshot
 from tests.path_watch.written import write
 from tests.support.tapes.written_world import WrittenWorld
 from tests.support.waiting import until

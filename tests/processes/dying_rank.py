@@ -9,8 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from otel_torchdist.job.requests.abort import GIVEN_UP
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import GIVEN_UP
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.watch.passive import PassiveWatch
-from otel_torchdist.job.runs.deaths import Death, write_death
+from otel_torchdist.job.runs.deaths import write_death
 from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.processes.silent_ends import SilentEnds

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.model import Stacks
 from tests.processes.conftest import RankProcess, needs_signals_for_threads
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.leftovers import find_leftovers
-from otel_torchdist.job.requests.stacks import ThreadStack
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.mapped import MappedTape

@@ -8,7 +8,7 @@ from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId,
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.world.model import RankView
+from otel_torchdist.model.snapshot import RankView
 from tests.support.tapes.made_records import made_operation, made_view
 from tests.support.worlds.fake_world import START_NS
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.model.lives import Death
 from otel_torchdist.reproducer.endings import end_of, is_assumed, statements_of
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Verdict, VerdictKind

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Collection
 
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.detector_with_peers import Accompanied
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY

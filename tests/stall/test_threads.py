@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.stall.events import Occasion, StacksWanted
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.model import VerdictKind

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.launch.jobs import Job
 
 

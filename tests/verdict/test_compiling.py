@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.verdict.compiling import is_compiling
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching

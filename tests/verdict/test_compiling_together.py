@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.world.model import Stacks
+from otel_torchdist.model.stacks import Stacks
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 from tests.support.worlds.watched_world import EVERYBODY, STACK, THRESHOLD_S, Watching
 from tests.verdict.test_compiling import COMPILING, let_go, wait

@@ -8,11 +8,11 @@ import signal
 import pytest
 
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.watched_world import Watching, stalled
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from otel_torchdist.model.calls import GroupView
+from otel_torchdist.model.remote_calls import CallView, WorkerView
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import WorldSnapshot
-from otel_torchdist.world.remote_calls import CallView, WorkerView
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 from tests.support.worlds.judging import named, verdicts
 from tests.support.worlds.sentences import the_verdict

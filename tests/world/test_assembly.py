@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import run_id_of_claim
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import of_newest_launch, worlds
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.model import RankView
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FollowedTape
 from tests.support.worlds.fake_world import START_NS, FakeWorld
 

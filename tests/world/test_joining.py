@@ -9,13 +9,13 @@ from pathlib import Path
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank, name_ranks
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import left_alone, worlds
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.tapes.fake_tape import SECOND, FakeTape
 from tests.support.worlds.fake_world import RUN, START_NS, THRESHOLD_NS, FakeRank, group_of
 from tests.support.worlds.judging import the_verdict

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.runs.lives import RankLife, is_helper
+from otel_torchdist.job.runs.lives import is_helper
 from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.snapshot import life_in
 from otel_torchdist.world.assembly import settled
-from otel_torchdist.world.model import life_in
 from tests.support.tapes.fake_tape import RUN_ID, FakeTape
 from tests.support.worlds.watched_world import stalled
 

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.world.model import Stacks
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.world.places import place_of, stack_text, thread_to_show, user_frame
 from tests.support.worlds.fake_world import FakeWorld, group_of
 

@@ -10,9 +10,10 @@ import pytest
 
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.shared_groups import CERTAIN, SharedGroup
+from otel_torchdist.world.shared_groups import CERTAIN
 from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 
 NCCL = GroupName("0", "default_pg", (0, 1), 0, "nccl", True)

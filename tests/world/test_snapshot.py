@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.stacks import write_stacks
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.judging.judge import Judge

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from otel_torchdist.model.kinds import How, RecordKind
-from otel_torchdist.world.model import RankView
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
 from tests.support.worlds.fake_world import FakeWorld, group_of
 

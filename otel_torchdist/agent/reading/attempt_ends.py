@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_torchdist import semconv
-from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.snapshot import WorldSnapshot, life_in
 from otel_torchdist.naming import listed_ranks
 from otel_torchdist.stall.events import Event, IncidentResolved, Ruling, VerdictGiven
 from otel_torchdist.stall.incidents.incident import run_of
@@ -19,7 +20,6 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.run_status import EndStatus
 from otel_torchdist.verdict.model import Outcome, Verdict
-from otel_torchdist.world.model import WorldSnapshot, life_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from otel_torchdist.agent.reading.stall_metrics import show
 from otel_torchdist.archive.recorder import TapeArchive
 from otel_torchdist.archive.writer import ArchiveWriter
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall, VerdictGiven

@@ -24,7 +24,8 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.requests.stacks import current_stacks
-from otel_torchdist.job.requests.abort import EXIT_CODE, FAILURE, GIVEN_UP, abort_reason
+from otel_torchdist.job.requests.abort import EXIT_CODE, FAILURE, abort_reason
+from otel_torchdist.model.lives import GIVEN_UP
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

@@ -22,7 +22,7 @@ from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.training.optimizer_steps import is_within_step
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
 from otel_torchdist.job.requests.rescue import RescueRequest, requested_rescue
-from otel_torchdist.tape.rescue import Rescue, RescueState
+from otel_torchdist.model.rescue import Rescue, RescueState
 from otel_torchdist.this_process.abandoned_calls import BACKGROUND_CALLS
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from otel_torchdist.capture.call_sites import site_of
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.files.kept import high_descriptor, identity_of, refers_to
 from otel_torchdist.job.requests.fault_handler import SignalOffer, offer_path
-from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.stacks import write_stacks
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.this_process.locks import waits_for_lock
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import read_agents_verdict
 from otel_torchdist.job.kept_findings import read_kept_findings
 from otel_torchdist.job.runs.deaths import read_death
-from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.semconv import IDLE, MISMATCHED, VERDICT, VERDICT_RANKS
@@ -36,7 +37,6 @@ from otel_torchdist.world.assembly import as_finished, left_alone
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
-from otel_torchdist.world.model import RankView, life_in
 from otel_torchdist.world.places import Place, Source, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks
 from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes

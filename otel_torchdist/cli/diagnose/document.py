@@ -79,9 +79,9 @@ from otel_torchdist.cli.diagnose.document_parts import (
 )
 from otel_torchdist.cli.output.text import alike_in_capture, iso_time
 from otel_torchdist.job.agents_verdict import AgentsVerdict
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.kinds import Kernel
+from otel_torchdist.model.lives import Death
 from otel_torchdist.verdict.wording.fates import describe_together
 
 SCHEMA: Final = 1

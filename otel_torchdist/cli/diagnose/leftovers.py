@@ -14,12 +14,12 @@ from otel_torchdist.evidence.model import Evidence
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import RankView
 
 BOUNDS: Final = {
     MomentKind.FIRST_TIMEOUT: "up to",

@@ -19,8 +19,8 @@ from otel_torchdist.cli.output.text import day_and_time, iso_time
 from otel_torchdist.flight.names import called_name
 from otel_torchdist.flight.snapshot import MomentKind
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.world.model import RankView
 
 SHOWN_EACH: Final = 8
 """A report on at most this many ranks shows each of them separately."""

@@ -16,17 +16,17 @@ from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.diagnose.operation_lines import call_lines, operation_lines, when
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import captured, day_and_time, fates, length, time_of_day
-from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.remote_calls import WorkerView
+from otel_torchdist.model.rescue import RescueState
 from otel_torchdist.naming import MemberRank, have, name_ranks
-from otel_torchdist.tape.rescue import RescueState
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
 from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.verdict.wording.rescued import describe_rescue
 from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_link
-from otel_torchdist.world.remote_calls import WorkerView
 
 _STYLES: Final = {
     RankLife.RUNNING: "green",

@@ -14,13 +14,14 @@ from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_co
 from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.world import snapshot_of
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import Stacks, WorldSnapshot
 
 MAX_SHOWN: Final = 200
 """Findings that a report shows."""

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from otel_torchdist.cli.output.text import shown_callers
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.lives import RankLife, recorded_life_of
+from otel_torchdist.job.runs.lives import recorded_life_of
+from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.names.reader import Names, shown_path

@@ -19,10 +19,10 @@ from otel_torchdist.flight.last_calls import last_calls_of
 from otel_torchdist.history.tapes import TapeHistory
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Final
 from otel_torchdist.job.runs.membership import Kin, helped_runs
 from otel_torchdist.job.tapes import LocalTapes
 from otel_torchdist.model.kinds import Flag, RecordKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
@@ -27,7 +28,6 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.recorded_stacks import RecordedStacks
 
 

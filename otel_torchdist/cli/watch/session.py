@@ -14,7 +14,8 @@ from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
-from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.findings.events import Finding
@@ -23,7 +24,6 @@ from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.standing import verdict_of_all_nodes
-from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 TURN_S: Final = 0.25
 LAST_VERDICT_S: Final = 2.0

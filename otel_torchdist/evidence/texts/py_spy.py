@@ -14,8 +14,8 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from otel_torchdist.evidence.model import MAX_TEXT, Kind, SeenStacks, Source, Statement
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 

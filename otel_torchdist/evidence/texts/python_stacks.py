@@ -13,8 +13,8 @@ from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
 from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Kind, Raised, SeenStacks, Statement
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (b"(most recent call", b"Fatal Python error", b"terminate called", b"of the failed collective: ")

@@ -15,8 +15,6 @@ EXIT_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: a retry may succeed."""
 FAILURE: Final = "StallAborted"
 """The failure recorded on the tape of a rank that ended itself on request."""
-GIVEN_UP: Final = "BackendGaveUp"
-"""The failure recorded by a rank whose backend has given up waiting for the others, and may end the process."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from otel_torchdist.files.owned import replace_at_once
-from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.tape.names.written import site_document
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadStack:
-    """The stack of one thread.
-
-    Attributes:
-        thread: Native thread id, the same as `Operation.thread`.
-        name: The thread's name.
-        frames: Innermost frame first.
-        is_locked: Whether it waits for a lock, without a limit, as the kernel shows it; None if that is not known. No
-            frame shows that where the innermost line calls C.
-    """
-
-    thread: int
-    name: str
-    frames: tuple[CallSiteName, ...]
-    is_locked: bool | None = None
 
 
 def stacks_path(tape: Path) -> Path:

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from otel_torchdist.files.others import is_gone, read_regular, reason
-from otel_torchdist.job.requests.stacks import ThreadStack, stacks_path
+from otel_torchdist.job.requests.stacks import stacks_path
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import CallSiteRead, DecodingError, decode_json, shown_site
 

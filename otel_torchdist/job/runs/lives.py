@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs.deaths import Death, read_death
+from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.membership import has_outlived_parent, is_peer
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import Death, RankLife
 from otel_torchdist.tape.reading.reader import TapeReader
-
-
-class RankLife(enum.Enum):
-    """What became of a rank."""
-
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    """It reported the exception that ended it, or its script ended with an error code."""
-    DEAD = "dead"
-    """It disappeared without reporting why."""
 
 
 def life_of(tape: TapeReader) -> RankLife:

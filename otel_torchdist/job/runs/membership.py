@@ -14,33 +14,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from otel_torchdist.model.lives import Lifetime
 from otel_torchdist.tape.identity import TapeIdentity
 
 T = TypeVar("T", bound=Hashable)
-
-
-class Lifetime(NamedTuple):
-    """From when to when a rank lived, as far as that is known.
-
-    Attributes:
-        began_ns: When its tape was created.
-        seen_ns: The latest time at which it is known to have lived.
-        alive: Whether it lives.
-        id_is_sure: False while the id of its run may still be the one of an earlier attempt.
-    """
-
-    began_ns: int
-    seen_ns: int
-    alive: bool
-    id_is_sure: bool = True
-
-    def overlaps(self, other: Lifetime) -> bool:
-        """Whether both are known to have lived at the same time."""
-        return self.reaches(other.began_ns) and other.reaches(self.began_ns)
-
-    def reaches(self, moment_ns: int) -> bool:
-        """Whether it is known not to have ended before a moment."""
-        return self.alive or self.seen_ns >= moment_ns
 
 
 class Member(NamedTuple):

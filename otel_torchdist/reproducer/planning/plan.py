@@ -9,6 +9,7 @@ from typing import Final
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.reproducer.endings import end_of
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
@@ -28,7 +29,6 @@ from otel_torchdist.reproducer.planning.steps import StepWriter
 from otel_torchdist.reproducer.planning.tails import Event, tails_of
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import WorldSnapshot
 
 MOST_RANKS: Final = 1_024
 """More processes than this on one machine are of no use to anybody."""

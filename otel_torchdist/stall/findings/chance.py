@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from otel_torchdist.world.model import RankView
+from otel_torchdist.model.snapshot import RankView
 
 LARGEST: Final = 4
 """How many of each rank's largest latenesses are left out when determining what is usual."""

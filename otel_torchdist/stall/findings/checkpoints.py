@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.checkpoints import FailedCheckpoint
-from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 
 SETTLED_NS: Final = 2_000_000_000
 """How long the other ranks' ends of the same save are waited for."""

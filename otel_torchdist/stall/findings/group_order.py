@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import WorldSnapshot
 
 REPORTED_AFTER_NS: Final = 12_000_000_000
 """With the usual threshold, a stall with this cause has been reported by then."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.idle import Idle, IdlePlace, idle_of, last_called_ns, stand_of
-from otel_torchdist.world.model import WorldSnapshot
 
 LONGEST_PASS_NS: Final = 1_500_000_000
 """As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""

@@ -8,10 +8,11 @@ from typing import Final
 
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.judging.sharing import swapped_callers
 from otel_torchdist.verdict.model import Sharing
-from otel_torchdist.world.model import WorldSnapshot
-from otel_torchdist.world.shared_groups import CERTAIN, SharedGroup
+from otel_torchdist.world.shared_groups import CERTAIN
 
 SETTLED_NS: Final = 2_000_000_000
 """How long it is waited for other ranks of which the same is seen."""

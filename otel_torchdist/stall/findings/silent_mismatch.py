@@ -11,9 +11,9 @@ from typing import Final
 
 from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS, GroupOrder
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PASSES_APART_NS: Final = 1_000_000_000
 MAX_REPORTED: Final = 64

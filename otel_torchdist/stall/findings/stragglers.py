@@ -17,9 +17,9 @@ from typing import Final
 
 from otel_torchdist.model.calls import Channel, GroupView, TimedWindow
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.findings.chance import Latenesses, exchanging, is_pipeline, sent_between
 from otel_torchdist.verdict.rules import expects
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 PASSES_APART_NS: Final = 1_000_000_000
 LEAST_SPAN_NS: Final = 5_000_000_000

@@ -14,10 +14,10 @@ from typing import Final
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.numerics import Places
+from otel_torchdist.model.rank_values import NonFiniteInput, OutputChecksum, ParameterRange
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.tape.records.parameters import differing_places
 from otel_torchdist.world.following.values import CALM_STEPS, PARAMETERS
-from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.rank_values import NonFiniteInput, OutputChecksum, ParameterRange
 
 PASSES_APART_NS: Final = 1_000_000_000
 SETTLED_NS: Final = 5_000_000_000

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.findings.checkpoints import FailedSaves, SaveFailed
 from otel_torchdist.stall.findings.events import (
     ArrivalsCompared,
@@ -24,7 +25,6 @@ from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.verdict.judging.judge import ended_well
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 CONCLUDED_AFTER_NS: Final = 4_000_000_000
 """How long after the end of its ranks an agent waits for comparisons with those of other nodes."""

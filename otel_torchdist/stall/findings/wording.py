@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from otel_torchdist.model.rank_values import ParameterRange
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.events import (
@@ -22,8 +24,6 @@ from otel_torchdist.verdict.wording.idle import describe_idle
 from otel_torchdist.verdict.wording.machine import describe_slow
 from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_sharing
-from otel_torchdist.world.model import WorldSnapshot
-from otel_torchdist.world.rank_values import ParameterRange
 
 
 def describe_finding(event: Finding) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.rules import StallRules, Standstill
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import WorldSnapshot
 
 ENDLESS_NS: Final = 1 << 62
 

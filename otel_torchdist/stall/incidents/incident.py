@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.stall.events import (
     Event,
@@ -38,7 +39,6 @@ from otel_torchdist.verdict.departures import names_departed
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.standing import outcome_of
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import WorldSnapshot
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.events import Occasion
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.following.follower import DYING_NS
-from otel_torchdist.world.model import RankView, WorldSnapshot
 
 STACKS_DUE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""

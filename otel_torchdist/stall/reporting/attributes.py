@@ -7,6 +7,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import GroupView, OperationId, OperationView
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall.events import IncidentResolved, Ruling
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
@@ -31,7 +32,6 @@ from otel_torchdist.verdict.wording.machine import telling
 from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.verdict.wording.sentence import describe_link, sentence
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import RankView
 from otel_torchdist.world.places import Place, Source
 
 Attributes = dict[str, AttributeValue]

@@ -13,6 +13,7 @@ import msgspec
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, VerdictGiven
 from otel_torchdist.stall.findings.events import Finding
@@ -26,7 +27,6 @@ from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.verdict.wording.sentence import describe_place, sentence
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, Source
 
 MAX_BARS: Final = 64

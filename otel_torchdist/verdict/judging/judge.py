@@ -19,7 +19,8 @@ from typing import Final
 from otel_torchdist.model.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
 from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.processes.state import Stopped
+from otel_torchdist.model.lives import Stopped
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation, other_order
@@ -33,7 +34,6 @@ from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.remote_waits import remote_wait
 from otel_torchdist.world.threads import ThreadStand, Tie, stand_of, tie_of
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from otel_torchdist.job.runs.deaths import CRASHES
 from otel_torchdist.model.calls import Arrival, Channel
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.lives import CRASHES
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Sharing
 from otel_torchdist.verdict.roll_call import RollCall
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import RankView, WorldSnapshot
-from otel_torchdist.world.shared_groups import SharedGroup, blocked_pairs, shared_by
+from otel_torchdist.world.shared_groups import blocked_pairs, shared_by
 from otel_torchdist.world.threads import ThreadStand, stand_of
 
 

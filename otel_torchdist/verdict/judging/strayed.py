@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from otel_torchdist.model.calls import Channel, OperationId, OperationView, Progress
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.judging.circles import Hop
-from otel_torchdist.world.model import WorldSnapshot
 
 
 def strayed(

@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 
 from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.giving_up import GivenUp, all_given_up, before_giving_up
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate, urgency
 from otel_torchdist.verdict.waits import waits_of
-from otel_torchdist.world.model import WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.verdict.first_death import interrupted_operation
-from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 from otel_torchdist.world.recorded_stacks import last_record_ns
 
 TOGETHER_NS: Final = 1_500_000_000

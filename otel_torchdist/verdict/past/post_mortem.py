@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from otel_torchdist.job.agents_verdict import AgentsVerdict
-from otel_torchdist.job.runs.lives import RankLife
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.processes.state import Stopped
+from otel_torchdist.model.lives import RankLife, Stopped
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.departures import is_cancelled
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
@@ -29,7 +29,6 @@ from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
 from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.verdict.waits import DYING_NS, left_behind, waits_of
-from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Final
 
+from otel_torchdist.model.occupations import ChildWait
 from otel_torchdist.units import seconds
-from otel_torchdist.world.model import ChildWait
 
 _PLURALS: Final = {
     "DataLoader worker": "DataLoader workers",

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from otel_torchdist.model.kinds import How
+from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.verdict.giving_up import all_given_up
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.fates import describe_way
-from otel_torchdist.world.model import RankView
 
 MAX_WAYS: Final = 3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.job.runs.deaths import BY_CGROUP, Death, name_signal
+from otel_torchdist.model.lives import BY_CGROUP, Death, name_signal
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath

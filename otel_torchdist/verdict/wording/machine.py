@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from otel_torchdist.machine.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.naming import readable
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Verdict, VerdictKind

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
+from otel_torchdist.model.rescue import Rescue, RescueState
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.tape.rescue import Rescue, RescueState
 
 _WHY: Final = {
     RescueState.NONE: "did not answer",

@@ -10,6 +10,7 @@ from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
+from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.units import seconds
@@ -57,7 +58,6 @@ from otel_torchdist.verdict.wording.ways import (
 )
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
-from otel_torchdist.world.shared_groups import SharedGroup
 
 MAX_PLACES: Final = 3
 """Ranks whose place is stated; those of the others are in the incident's trace."""

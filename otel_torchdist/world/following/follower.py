@@ -7,12 +7,15 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.model.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
+from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName, SignatureName
+from otel_torchdist.model.occupations import CallPace
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.processes.cpu_time import CpuTime
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
@@ -29,7 +32,6 @@ from otel_torchdist.world.following.channel_progress import ChannelProgress
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.pace import PaceLog
 from otel_torchdist.world.following.values import ValueLog
-from otel_torchdist.world.model import CallPace, RankView, Stacks
 from otel_torchdist.world.occupations import occupations_of
 from otel_torchdist.world.part_sizes import part_sizes
 from otel_torchdist.world.remote_calls import worker_of

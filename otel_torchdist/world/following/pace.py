@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_torchdist.model.occupations import CallPace
 from otel_torchdist.tape.reading.batch import Batch
-from otel_torchdist.world.model import CallPace
 
 NOTABLE_NS: Final = 1_000_000_000
 """Within a batch that spans less, gaps are not looked for: they would be no measure of what is unusually long."""

@@ -12,7 +12,7 @@ from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.numerics import Numerics, NumericsFlag
 from otel_torchdist.model.operations import Operation, StepMark
-from otel_torchdist.world.rank_values import (
+from otel_torchdist.model.rank_values import (
     ComparedParameters,
     NonFiniteInput,
     OutputChecksum,

@@ -14,13 +14,13 @@ from otel_torchdist.agent.reading.attempt_ends import AttemptEnds
 from otel_torchdist.agent.reading.conclusions import Conclusions
 from otel_torchdist.job.concluded import concluded_ns
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.events import Event, IncidentResolved, Ruling, VerdictGiven
 from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.verdict.model import Outcome
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.tapes.fake_tape import FakeTape
 from tests.support.tapes.metrics_node import METRICS
 from tests.support.worlds.fake_world import RUN, FakeWorld

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.capture.requests.preemption import PreemptionWatch
-from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.model.lives import Death
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.fates import describe_way
 from tests.support.launch.quiet import QUIET

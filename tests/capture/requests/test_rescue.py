@@ -15,7 +15,7 @@ import torch
 from otel_torchdist.capture.requests import rescue
 from otel_torchdist.capture.requests.rescue import RescuePlan, Rescuer, StalledRank
 from otel_torchdist.job.requests.rescue import RescueRequest, request_rescue, rescue_path
-from otel_torchdist.tape.rescue import Rescue, RescueState
+from otel_torchdist.model.rescue import Rescue, RescueState
 from tests.support.tapes.own_tape import OwnTape
 from tests.support.waiting import until
 

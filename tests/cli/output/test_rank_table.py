@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_torchdist.cli.output.rank_table import Doing, RankRow, rank_rows
-from otel_torchdist.job.runs.deaths import Death, write_death
+from otel_torchdist.job.runs.deaths import write_death
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.lives import Death
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.assembly import worlds

@@ -15,18 +15,18 @@ from otel_torchdist.exchange.wire import (
     decode_answer,
     encode,
 )
-from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.machine.symptoms import Symptom, SymptomKind
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress, Window
 from otel_torchdist.model.checkpoints import CheckpointView, FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName
+from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.rank_values import ComparedParameters, OutputChecksum, RankValues
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.stacks import Stacks, ThreadStack
+from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.naming import MemberRank
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
-from otel_torchdist.world.rank_values import ComparedParameters, OutputChecksum, RankValues
-from otel_torchdist.world.shared_groups import SharedGroup
 from tests.support.worlds.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 

@@ -9,7 +9,7 @@ import pytest
 from otel_torchdist.exchange.codec import MAX_CHANNELS, MAX_OPEN
 from otel_torchdist.model.calls import Channel, OperationId, Progress
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.model.snapshot import WorldSnapshot
 from tests.exchange.messages.test_codec import EVERYBODY, PAIR, sent
 from tests.support.worlds.fake_world import RUN, FakeWorld
 

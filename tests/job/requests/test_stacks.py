@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests.stacks import ThreadStack, stacks_path, write_stacks
+from otel_torchdist.job.requests.stacks import stacks_path, write_stacks
 from otel_torchdist.job.requests.stacks_file import read_stacks
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 
 STACKS = [
     ThreadStack(11, "MainThread", (CallSiteName("load", "/home/user/data.py", 7), CallSiteName("<module>", "é.py", 1))),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from otel_torchdist.job.directory import clean_up
-from otel_torchdist.job.runs.deaths import Death, death_path, read_death, write_death
+from otel_torchdist.job.runs.deaths import death_path, read_death, write_death
+from otel_torchdist.model.lives import Death
 
 NONCE = "00000000deadbeef"
 DEATH = Death(123, 0, 9, "cgroup", "T", 100)

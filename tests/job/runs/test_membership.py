@@ -10,9 +10,10 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.job.runs.membership import Kin, Lifetime, Member, helped_runs, of_living_runs, sort_into_runs
+from otel_torchdist.job.runs.membership import Kin, Member, helped_runs, of_living_runs, sort_into_runs
 from otel_torchdist.job.runs.runs import index_of, member_of
 from otel_torchdist.model.kinds import RunIdState
+from otel_torchdist.model.lives import Lifetime
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import LiveWord

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.runs.deaths import Death, write_death
-from otel_torchdist.job.runs.lives import RankLife
+from otel_torchdist.job.runs.deaths import write_death
 from otel_torchdist.job.runs.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from otel_torchdist.model.kinds import RunIdState, TapeState
+from otel_torchdist.model.lives import Death, RankLife
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import FakeTape
 

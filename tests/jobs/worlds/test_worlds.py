@@ -13,9 +13,9 @@ import pytest
 
 from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs.runs import Run, index_of
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.side_by_side import selected
 from tests.support.launch.warm_python import WarmPython

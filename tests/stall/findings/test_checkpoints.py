@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_torchdist.model.checkpoints import FailedCheckpoint, RankCheckpoints
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.checkpoints import MAX_REPORTED, SETTLED_NS, FailedSaves, SaveFailed
 from otel_torchdist.stall.findings.wording import describe_problem
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 
 SETTLED_S = SETTLED_NS / SECOND

@@ -8,12 +8,13 @@ import pytest
 
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.wire import decode_answer, encode
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import CallPace
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.verdict.idle import Idle
 from otel_torchdist.verdict.wording.idle import describe_idle
-from otel_torchdist.world.model import CallPace, RankView, Stacks, WorldSnapshot
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld, group_of
 
 LEAST_NS = 60 * SECOND

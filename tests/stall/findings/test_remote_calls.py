@@ -9,9 +9,9 @@ import pytest
 
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.wire import decode_answer, encode
+from otel_torchdist.model.remote_calls import CallView, WorkerView
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.remote_calls import CallTrouble, TroubleFinder, troubled_calls
-from otel_torchdist.world.model import WorldSnapshot
-from otel_torchdist.world.remote_calls import CallView, WorkerView
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 BEGUN_NS = START_NS + SECOND

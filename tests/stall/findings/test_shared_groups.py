@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.shared_groups import SharedGroupFinder
 from otel_torchdist.stall.findings.wording import describe_problem
 from otel_torchdist.tape.names.reader import MAIN_THREAD
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import FakeWorld, group_of
 
 PAIR = group_of(0, 1, description="default_pg")

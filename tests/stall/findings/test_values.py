@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.stall.findings.wording import describe_values
-from otel_torchdist.tape.records.parameters import mixed, summed
-from otel_torchdist.world.following.values import PARAMETERS
-from otel_torchdist.world.model import WorldSnapshot
-from otel_torchdist.world.rank_values import (
+from otel_torchdist.model.rank_values import (
     ComparedParameters,
     NonFiniteInput,
     OutputChecksum,
@@ -21,6 +16,11 @@ from otel_torchdist.world.rank_values import (
     RankValues,
     UnknownInput,
 )
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
+from otel_torchdist.stall.findings.wording import describe_values
+from otel_torchdist.tape.records.parameters import mixed, summed
+from otel_torchdist.world.following.values import PARAMETERS
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 GROUP = group_of(0, 1, 2, 3, description="default_pg")

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from otel_torchdist.job.ancestry import parent_tape
 from otel_torchdist.job.requests.abort import abort_path
-from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.stacks import write_stacks
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.model.calls import Channel, GroupView, OperationView, Progress
 from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind, TapeState
+from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.model.names import (
     DEFAULT_DESCRIPTION,
     CallerName,
@@ -32,8 +31,10 @@ from otel_torchdist.model.names import (
     RaisedName,
     SignatureName,
 )
+from otel_torchdist.model.occupations import Engagement, Occupation, SharedGroup
 from otel_torchdist.model.operations import Splits
-from otel_torchdist.processes.state import Stopped
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.tape.identity import TapeIdentity, identify
 from otel_torchdist.tape.layout import MAIN_CALLER, NO_CALLER, Word, pack_failure
 from otel_torchdist.tape.names.reader import MAIN_THREAD
@@ -41,9 +42,6 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.splits import pack_splits
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.following.follower import TapeFollower
-from otel_torchdist.world.model import RankView, Stacks, WorldSnapshot
-from otel_torchdist.world.occupations import Engagement, Occupation
-from otel_torchdist.world.shared_groups import SharedGroup
 
 RUN = 0xFEED
 SECOND = 1_000_000_000

@@ -1,9 +1,9 @@
 """The verdict on a simulated world, with places and in words."""
 
 from otel_torchdist.model.calls import OperationId
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds import judging
 from tests.support.worlds.fake_world import FakeWorld, group_of
 

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, StacksWanted, VerdictGiven
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.support.worlds.fake_world import FIRST_NONCE, SECOND, START_NS, FakeWorld, group_of
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.model.kinds import Flag, How, TapeState
+from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import AtTimeout
-from otel_torchdist.world.model import RankView
+from otel_torchdist.model.snapshot import RankView
 from tests.support.worlds.fake_world import NO_FLAGS, SECOND, START_NS, FakeRank, group_of
 from tests.verdict.deaths.launched import TIMEOUT_S, Backend, Doing, End, Fault, Launch, Launcher
 

@@ -7,12 +7,12 @@ import signal
 
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.tapes.fake_tape import SECOND
 from tests.support.worlds.fake_world import RUN, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import verdicts

@@ -8,10 +8,10 @@ import pytest
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import SignatureName
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field, Mismatch, compare
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.verdict.model import Verdict, locate
-from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import Engagement
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.occupations import Engagement
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import named
 from tests.support.worlds.sentences import the_verdict

@@ -9,11 +9,11 @@ import pytest
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import Stacks
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 from tests.support.worlds.watched_world import STACK
 

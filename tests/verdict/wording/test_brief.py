@@ -7,13 +7,13 @@ import pytest
 
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.brief import ALONE, MOST, WITH_PLACE, compose
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.places import Place, Source
-from otel_torchdist.world.shared_groups import SharedGroup
 from otel_torchdist.world.ways import CallSide, Ways
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict

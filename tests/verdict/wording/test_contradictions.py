@@ -13,6 +13,7 @@ from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import fates
 from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.model.snapshot import life_in
 from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
 from otel_torchdist.stall.findings.events import FINDINGS
 from otel_torchdist.stall.findings.watch import FindingWatch
@@ -20,7 +21,6 @@ from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import life_in
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS
 from tests.support.worlds.stories import Story
 from tests.support.worlds.watched_world import RULES, Watching

@@ -10,11 +10,11 @@ from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import AtTimeout
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.verdict.model import Doubt, Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.sentences import spoken, the_verdict
 

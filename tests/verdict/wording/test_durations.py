@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import otel_torchdist
 from otel_torchdist.cli.output.text import length
-from otel_torchdist.job.runs.deaths import Death
 from otel_torchdist.model.kinds import How, TapeState
+from otel_torchdist.model.lives import Death
 from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.units import duration, passed, seconds
 from otel_torchdist.verdict.first_death import FirstDeath

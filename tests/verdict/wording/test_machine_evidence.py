@@ -8,13 +8,13 @@ import signal
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.machine.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.stall.reporting.attributes import of_verdict
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.machine import describe_machine, describe_slow
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import WorldSnapshot
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
 from tests.support.worlds.sentences import EVERYBODY, the_verdict
 from tests.support.worlds.watched_world import stalled

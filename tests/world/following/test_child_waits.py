@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.requests.stacks import ThreadStack
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.processes.children import Command, children_of, command_of, look_at
 from otel_torchdist.processes.state import process_state
 from otel_torchdist.tape.identity import TapeIdentity, identify
 from otel_torchdist.verdict.wording.children import describe_child
 from otel_torchdist.world.following.child_waits import PAUSE_NS, ChildWaits
-from otel_torchdist.world.model import Stacks
 from tests.support.waiting import until
 
 IN_LOADER = CallSiteName("_try_get_data", "/site-packages/torch/utils/data/dataloader.py", 1_000)

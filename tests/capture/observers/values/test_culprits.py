@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.world.rank_values import NonFiniteInput
+from otel_torchdist.model.rank_values import NonFiniteInput
 from tests.support.launch.jobs import Jobs
 from tests.support.value_findings import world_of_job
 

@@ -6,9 +6,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.job.runs.deaths import Death
+from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.identity import TapeIdentity
 
 

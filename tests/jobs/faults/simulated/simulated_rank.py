@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from otel_torchdist.job.requests.stacks import ThreadStack, write_stacks
+from otel_torchdist.job.requests.stacks import write_stacks
 from otel_torchdist.model.kinds import How, RecordKind, RunIdState
 from otel_torchdist.model.names import CallerName, CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import name_caller
 from otel_torchdist.tape import seals
 from otel_torchdist.tape.identity import identify

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
+from otel_torchdist.model.lives import Stopped
 from otel_torchdist.model.names import GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.processes.state import Stopped
+from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.events import Event, StacksWanted, VerdictGiven
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import RankView, WorldSnapshot
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0

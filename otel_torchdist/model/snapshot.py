@@ -4,102 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-from otel_torchdist.job.requests.abort import GIVEN_UP
-from otel_torchdist.job.requests.stacks import ThreadStack
-from otel_torchdist.job.runs.deaths import Death
-from otel_torchdist.job.runs.lives import RankLife
-from otel_torchdist.job.runs.membership import Lifetime
-from otel_torchdist.machine.symptoms import Symptom
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView, Progress, TimedWindow, Window
 from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.names import CallSiteName, RaisedName
-from otel_torchdist.processes.state import Stopped
-from otel_torchdist.tape.rescue import NO_RESCUE, Rescue, RescueState
-from otel_torchdist.world.occupations import Occupation
-from otel_torchdist.world.rank_values import NO_VALUES, RankValues
-from otel_torchdist.world.remote_calls import WorkerView
-from otel_torchdist.world.shared_groups import SharedGroup
-
-
-@dataclass(frozen=True, slots=True)
-class Stacks:
-    """The newest request for a rank's stacks.
-
-    Attributes:
-        asked_ns: When the rank was asked.
-        threads: Its answer; None while there is none.
-        by_signal: Whether a signal took the stack while the GIL was held; then it is that of one thread.
-        earlier: Its answer to the request before, as long as there is none to this one.
-        earlier_ns: When it was asked for that.
-    """
-
-    asked_ns: int
-    threads: tuple[ThreadStack, ...] | None
-    by_signal: bool = False
-    earlier: tuple[ThreadStack, ...] = ()
-    earlier_ns: int = 0
-
-    @property
-    def newest(self) -> tuple[tuple[ThreadStack, ...], int]:
-        """Its newest answer, and when it was asked for that; empty if there is none."""
-        return (self.earlier, self.earlier_ns) if self.threads is None else (self.threads, self.asked_ns)
-
-    def moved(self, offset_ns: int) -> Stacks:
-        """The same on a clock that is ahead by `offset_ns`."""
-        earlier_ns = self.earlier_ns + offset_ns if self.earlier else 0
-        return replace(self, asked_ns=self.asked_ns + offset_ns, earlier_ns=earlier_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class ChildWait:
-    """A child process that a rank waits for.
-
-    Attributes:
-        pid: Its process id.
-        name: What it is: `DataLoader worker 1`, `child process`.
-        doing: What it is doing: `in read() of /data/shard-7 (nfs4 at /data)`.
-        since_ns: Since when.
-        others: Process ids of other children that do the same.
-        is_locked: Whether they wait for locks of their own, which nothing can release any more.
-        is_forked: Whether they were forked from the rank, and so inherited its locks.
-        holder: Where the only other thread of the rank that runs the user's code is, which may have held the lock; None
-            if there is none, or there are several.
-    """
-
-    pid: int
-    name: str
-    doing: str
-    since_ns: int
-    others: tuple[int, ...] = ()
-    is_locked: bool = False
-    is_forked: bool = False
-    holder: CallSiteName | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CallPace:
-    """How often a rank calls operations, and whether it works meanwhile.
-
-    Attributes:
-        called_ns: When it last entered or left an operation, ended a step or began or ended an activity; 0 for never.
-        longest_gap_ns: The longest time between two calls so far, outside of operations; 0 if all were short.
-        busy: The share of a core that it and the processes that it has started used lately, outside of operations;
-            None if that is not known.
-    """
-
-    called_ns: int = 0
-    longest_gap_ns: int = 0
-    busy: float | None = None
-
-    def moved(self, offset_ns: int) -> CallPace:
-        """The same on a clock that is ahead by this much."""
-        return replace(self, called_ns=self.called_ns + offset_ns) if self.called_ns else self
-
-
-NO_PACE: Final = CallPace()
+from otel_torchdist.model.lives import GIVEN_UP, Death, Lifetime, RankLife, Stopped
+from otel_torchdist.model.names import RaisedName
+from otel_torchdist.model.occupations import NO_PACE, CallPace, ChildWait, Occupation, SharedGroup
+from otel_torchdist.model.rank_values import NO_VALUES, RankValues
+from otel_torchdist.model.remote_calls import WorkerView
+from otel_torchdist.model.rescue import NO_RESCUE, Rescue, RescueState
+from otel_torchdist.model.stacks import Stacks
+from otel_torchdist.model.symptoms import Symptom
 
 
 @dataclass(frozen=True, slots=True)
