@@ -110,6 +110,11 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
         return self.completed_ns is None
 
     @property
+    def label_word(self) -> int:
+        """Label and piece in one word, as tapes and archives have them."""
+        return pack_label(self.label, self.piece)
+
+    @property
     def is_queued(self) -> bool:
         """Whether the operation is enqueued on a device that has not reached it yet."""
         return self.completed_ns is None and self.started_ns is None and bool(int(self.flags) & _ON_DEVICE)
@@ -183,3 +188,23 @@ class StepMark:
     sequence: int
     skipped: bool = False
     scale: float | None = None
+
+
+_LABEL_BITS: Final = 16
+_LABEL_MASK: Final = (1 << _LABEL_BITS) - 1
+MAX_PIECE: Final = (1 << 16) - 1
+
+
+def pack_label(identity: int, piece: int) -> int:
+    """The word of a label: its name id, and which of its pieces (microbatches, buckets) a call is for, from 1.
+
+    Args:
+        identity: The name id, of 16 bits.
+        piece: 0 for none; more than fit are none.
+    """
+    return identity | (piece << _LABEL_BITS if 0 <= piece <= MAX_PIECE else 0)
+
+
+def unpack_label(word: int) -> tuple[int, int]:
+    """Name id and piece of a label's word."""
+    return word & _LABEL_MASK, word >> _LABEL_BITS

@@ -74,9 +74,6 @@ NO_CALLER: Final = 0
 MAIN_CALLER: Final = 1
 """The main thread."""
 MAX_CALLERS: Final = 255
-_LABEL_BITS: Final = 16
-_LABEL_MASK: Final = (1 << _LABEL_BITS) - 1
-MAX_PIECE: Final = (1 << 16) - 1
 MAX_RANKS: Final = 1 << 20
 """Upper bound of ranks and world sizes: readers list the ranks of a job that are not there."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
@@ -179,21 +176,6 @@ _FAILURE_BITS: Final = 24
 _FAILURE_MASK: Final = (1 << _FAILURE_BITS) - 1
 BLAME_SHIFT: Final = _FAILURE_BITS
 _BLAMES: Final = {int(blame): blame for blame in Blame}
-
-
-def pack_label(identity: int, piece: int) -> int:
-    """The word of a label: its name id, and which of its pieces (microbatches, buckets) a call is for, from 1.
-
-    Args:
-        identity: The name id, of 16 bits.
-        piece: 0 for none; more than fit are none.
-    """
-    return identity | (piece << _LABEL_BITS if 0 <= piece <= MAX_PIECE else 0)
-
-
-def unpack_label(word: int) -> tuple[int, int]:
-    """Name id and piece of a label's word."""
-    return word & _LABEL_MASK, word >> _LABEL_BITS
 
 
 def pack_failure(identity: int, blame: Blame) -> int:

@@ -25,7 +25,7 @@ from otel_torchdist.model.kinds import Blame, Flag, How, Kernel, RecordKind, Run
 from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.identity import TapeIdentity, decode_identity, encode_identity, identify
-from otel_torchdist.tape.layout import Word, pack_failure, pack_label
+from otel_torchdist.tape.layout import Word, pack_failure
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
 from otel_torchdist.tape.writer import TapeWriter
@@ -83,8 +83,7 @@ def test_what_just_fits(writer: TapeWriter, reader: TapeReader, name: str) -> No
     for value in (0, MAX_NUMBER) if name in UNSIGNED_64 or name == "step" else limits(name):
         writer.begin(**FITTING | {name: value})
         (operation,) = reader.poll().entered
-        read = {field: getattr(operation, field) for field in FITTING}
-        read["label"] = pack_label(operation.label, operation.piece)
+        read = {field: getattr(operation, "label_word" if field == "label" else field) for field in FITTING}
         assert read == FITTING | {name: value}
 
 

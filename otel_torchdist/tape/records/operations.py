@@ -31,7 +31,7 @@ OPERATION_KINDS: Final = {int(kind): kind for kind in RecordKind if _is_operatio
 _PHASES: Final = {int(phase): phase for phase in Phase}
 _LABEL: Final = 0xFFFF
 _PIECE: Final = 16
-"""As in `layout.unpack_label`, for which each operation would pay a call."""
+"""As in `unpack_label`, for which each operation would pay a call."""
 _FLAGS_FIELD: Final = 12
 """Position in a payload."""
 _FLAGS: Final = [Flag(flags) for flags in range(256)]

@@ -9,28 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import pack_label
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.repository import REPOSITORY
 
 BEGIN_FIELDS: Final = (
-    *("entered_ns", "step", "sequence", "message_bytes", "group", "signature", "call_site", "label", "peer"),
+    *("entered_ns", "step", "sequence", "message_bytes", "group", "signature", "call_site", "label_word", "peer"),
     *("tag", "thread", "kind", "flags", "phase"),
 )
-"""The arguments of `TapeWriter.begin`."""
-
+"""The arguments of `TapeWriter.begin`, as they are called in an operation that has been read."""
 PROGRAM: Final = Path(__file__).with_name("writer_process.py")
-
-
-def begin_arguments(operation: Operation) -> tuple[Any, ...]:
-    """The arguments of `TapeWriter.begin` that write an operation which has been read."""
-    known = {name: getattr(operation, name) for name in BEGIN_FIELDS}
-    return tuple((known | {"label": pack_label(operation.label, operation.piece)}).values())
 
 
 def new_writer(directory: Path, capacity: int = 8, rank: int = 3) -> TapeWriter:

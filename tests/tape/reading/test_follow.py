@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from otel_torchdist.model.kinds import Blame, Flag, How, RecordKind, RunIdState
-from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import REFUGE_SLOTS, Word, pack_failure
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
-from tests.support.tapes.tapes import begin_arguments, new_writer
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from tests.support.tapes.tapes import BEGIN_FIELDS, new_writer
 
 _TIMES = {
     Word.RETURNED: "returned_ns",
@@ -206,7 +206,7 @@ class Following(RuleBasedStateMachine):
     def _begin(self, operation: Operation) -> int:
         # Each on a thread of its own: when a thread goes on, its earlier calls are taken as over.
         operation = msgspec.structs.replace(operation, thread=operation.thread ^ next(self._threads))
-        number = self._writer.begin(*begin_arguments(operation))
+        number = self._writer.begin(*(getattr(operation, name) for name in BEGIN_FIELDS))
         assert number == self._world.record()
         self._world.operations[number] = Truth(msgspec.structs.replace(operation, number=number))
         self._world.open.append(number)

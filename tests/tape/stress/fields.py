@@ -1,8 +1,8 @@
 """Records whose every field follows from one number, so that a mix of two records is detected."""
 
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
-from otel_torchdist.model.operations import Operation, StepMark
-from tests.support.tapes.tapes import begin_arguments
+from otel_torchdist.tape.records.operations import Operation, StepMark
+from tests.support.tapes.tapes import BEGIN_FIELDS
 
 _LOW_32 = 2**32 - 1
 
@@ -36,7 +36,7 @@ def is_whole(operation: Operation) -> bool:
     """Whether all fields of an operation belong together."""
     seed, entered = operation.sequence, operation.entered_ns
     return (
-        begin_arguments(operation) == fields_of(seed)
+        tuple(getattr(operation, name) for name in BEGIN_FIELDS) == fields_of(seed)
         and isinstance(operation.flags, Flag)
         and operation.returned_ns in (None, entered + returned_after(seed))
         and operation.completed_ns in (None, entered + ended_after(seed))

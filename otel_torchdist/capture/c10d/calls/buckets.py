@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.c10d.calls.message_parameters import MessageParameters, parameters_of_bucket
 from otel_torchdist.model.names import LabelKind, LabelName
-from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, pack_label
+from otel_torchdist.model.operations import pack_label
+from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
