@@ -123,7 +123,8 @@ def on_processor_ns(pid: int, now_ns: int, thread: int = 0) -> int | None:
         thread: The thread; 0 for the main thread.
     """
     theirs, ours = _exec_start_ns(f"/proc/{pid}/task/{thread or pid}/sched"), _exec_start_ns("/proc/thread-self/sched")
-    return None if theirs is None or ours is None else now_ns - max(ours - theirs, 0)
+    read_ns = time.monotonic_ns()  # later than `now_ns` by any time that this process has waited for a core
+    return None if theirs is None or ours is None else min(now_ns, read_ns - max(ours - theirs, 0))
 
 
 def _exec_start_ns(file: str) -> int | None:
