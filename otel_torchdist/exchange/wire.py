@@ -13,6 +13,7 @@ import msgspec
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.calls import Channel, OperationId, Progress, Window
 from otel_torchdist.model.checkpoints import NO_CHECKPOINTS, RankCheckpoints
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import Death, Stopped
 from otel_torchdist.model.names import CallSiteName, GroupName, RaisedName, SignatureName
@@ -25,7 +26,6 @@ from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.model.symptoms import Symptom
 from otel_torchdist.naming import plain_rank
 from otel_torchdist.stall.events import Ruling
-from otel_torchdist.stall.incident_id import Incident
 
 
 class WireError(TorchDistError):

@@ -16,14 +16,13 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.imported.findings import Findings, Judgement
 from otel_torchdist.model.calls import UNREAD
+from otel_torchdist.model.incident import Incident, LinkTarget, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import imported_nonce
 from otel_torchdist.stall.events import MarkerDue, Occasion, Ruling, VerdictGiven
-from otel_torchdist.stall.findings.watch import incident_name
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.reporting.attributes import ruling_of
 from otel_torchdist.stall.reporting.spans import incident_spans, marker_span
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import Wait
 

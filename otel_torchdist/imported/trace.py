@@ -16,6 +16,7 @@ from otel_torchdist import semconv
 from otel_torchdist.imported.recording import RecordedRank, Recording
 from otel_torchdist.imported.stalls import Stalls, name_of, recorded, stalls_of
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import How
 from otel_torchdist.naming import (
     anchor_span_id,
@@ -28,7 +29,7 @@ from otel_torchdist.naming import (
 )
 from otel_torchdist.telemetry.spans.anchors import MAX_GROUPS
 from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
 
 CLOCK: Final = "each host's own"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.path_watch.child import MOST_CALLS, Child, ChildError, Measured, NodeCalls
@@ -23,7 +24,6 @@ from otel_torchdist.path_watch.findings import HELD_S, SlowParts
 from otel_torchdist.path_watch.steps import StepRange
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.findings.events import PathMeasured, SlowFound, SlowGone
-from otel_torchdist.stall.incident_id import Incident
 
 MOST_STEPS: Final = 16
 LEAST_STEPS: Final = 8

@@ -10,11 +10,10 @@ from typing import TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.model.calls import GroupView, OperationId
+from otel_torchdist.model.incident import Incident, LinkTarget
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.events import FindingEvent
-from otel_torchdist.stall.incident_id import Incident
-from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
 

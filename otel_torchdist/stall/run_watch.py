@@ -8,6 +8,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
@@ -17,7 +18,6 @@ from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck, IdleFoun
 from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.stall.findings.watch import FindingWatch
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.incidents.ages import WaitAges
 from otel_torchdist.stall.incidents.incident import RunIncident, run_of
 from otel_torchdist.stall.incidents.numbering import MarkerClock

@@ -17,11 +17,11 @@ from otel_torchdist.job.kept_findings import (
     read_kept_findings,
     write_kept_findings,
 )
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.events import SlowFound, SlowGone
 from otel_torchdist.stall.findings.slow import SlowKind, SlowPart
-from otel_torchdist.stall.incident_id import Incident
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape
 from tests.support.worlds.fake_world import FakeWorld

@@ -11,13 +11,14 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 
 from otel_torchdist import semconv
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import anchor_span_id, operation_span_id, run_label, trace_id_of_step
 from otel_torchdist.stall.events import TimeoutShort
 from otel_torchdist.stall.reporting.reporter import StallReporter
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.receivers.memory_sink import MemorySink
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled

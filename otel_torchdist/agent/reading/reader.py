@@ -28,6 +28,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
@@ -44,7 +45,6 @@ from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.export.prompt_push import PromptPush
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
-from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 

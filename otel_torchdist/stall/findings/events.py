@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from otel_torchdist.model.calls import GroupView
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.checkpoints import SaveFailed
 from otel_torchdist.stall.findings.remote_calls import TroubledCalls
@@ -13,7 +14,6 @@ from otel_torchdist.stall.findings.shared_groups import GroupShared
 from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.verdict.idle import Idle
 from otel_torchdist.world.mismatch import Mismatch
 

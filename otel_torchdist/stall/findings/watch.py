@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.incident import Incident, incident_name
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.stall.findings.checkpoints import FailedSaves, SaveFailed
 from otel_torchdist.stall.findings.events import (
@@ -21,7 +22,6 @@ from otel_torchdist.stall.findings.shared_groups import GroupShared, SharedGroup
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.verdict.judging.judge import ended_well
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.world.mismatch import Mismatch
@@ -180,14 +180,3 @@ def _name_of(problem: SaveFailed | GroupShared, world: WorldSnapshot) -> str:
     if isinstance(problem, GroupShared):
         return f"group {problem.group.key} shared {world.taken_ns}"
     return f"checkpoint {problem.operation} {problem.checkpoint} {world.taken_ns}"
-
-
-def incident_name(operation_id: OperationId) -> str:
-    """A name for an operation, the same in every agent."""
-    channel = operation_id.channel
-    meeting = (
-        f"{channel.source}>{channel.destination} tag {channel.tag}"
-        if channel.is_point_to_point
-        else channel.kind.name.lower()
-    )
-    return f"{channel.group} {meeting} {operation_id.sequence}"

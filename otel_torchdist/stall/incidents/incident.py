@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.incident import Incident, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.stall.events import (
@@ -21,8 +22,6 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.findings.watch import incident_name
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.incidents.numbering import Numbering, next_doubling
 from otel_torchdist.stall.incidents.pending import (
     CHANGE_SETTLES_NS,

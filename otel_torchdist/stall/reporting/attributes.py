@@ -6,6 +6,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import GroupView, OperationId, OperationView
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.naming import compress_ranks, run_label
@@ -22,7 +23,6 @@ from otel_torchdist.stall.findings.events import (
     ValuesFound,
 )
 from otel_torchdist.stall.findings.values import Diverged, NonFinite
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind

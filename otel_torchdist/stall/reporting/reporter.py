@@ -14,15 +14,15 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE,
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
 )
+from otel_torchdist.model.incident import Incident, LinkTarget
 from otel_torchdist.naming import run_label
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, Occasion, TimeoutShort, VerdictGiven
 from otel_torchdist.stall.findings.events import FINDINGS, CallsStuck, Finding, MismatchFound, ProblemFound, ValuesFound
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.reporting import attributes
 from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.stall.reporting.notice import Announcer
 from otel_torchdist.stall.reporting.spans import finding_span, incident_spans, marker_span, resolution_spans
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
+from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.this_process.stderr_logging import ANNOUNCED, goes_to_stderr_only, logged_as
 from otel_torchdist.verdict.model import Outcome
 from otel_torchdist.verdict.wording.deadlines import span_of_time

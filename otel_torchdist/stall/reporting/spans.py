@@ -13,15 +13,15 @@ import msgspec
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.incident import Incident, LinkTarget
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, VerdictGiven
 from otel_torchdist.stall.findings.events import Finding
 from otel_torchdist.stall.findings.wording import describe_finding
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.reporting import attributes
 from otel_torchdist.stall.reporting.attributes import resolution_of
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing

@@ -30,11 +30,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.job.description import JobDescription
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point
 from otel_torchdist.telemetry.export.job_attributes import attributes_of_job
 from otel_torchdist.telemetry.export.sinks import FanOutSink
-from otel_torchdist.telemetry.spans.model import LinkTarget, SpanSink
+from otel_torchdist.telemetry.spans.model import SpanSink
 
 TRACEPARENT: Final = "TRACEPARENT"
 

@@ -36,9 +36,10 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import guard
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.protobuf import varint
 from otel_torchdist.telemetry.export.exporters import readable_span
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 MAX_KEPT: Final = 4_096
 LONGEST_KEPT: Final = 256

@@ -15,6 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.job.description import JobDescription
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,
@@ -26,7 +27,7 @@ from otel_torchdist.telemetry.export.providers import (
     build_logger_provider_from_environment,
     build_meter_provider_from_environment,
 )
-from otel_torchdist.telemetry.spans.model import LinkTarget, SpanSink
+from otel_torchdist.telemetry.spans.model import SpanSink
 from otel_torchdist.this_process.end import starts_threads
 
 

@@ -8,12 +8,13 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.naming import anchor_span_id, compress_ranks, run_label, trace_id_of_step
 from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS
 from otel_torchdist.telemetry.spans.segments import Segment
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-
-@dataclass(frozen=True, slots=True)
-class LinkTarget:
-    """A span of any trace, exported or still to come."""
-
-    trace_id: int
-    span_id: int
+from otel_torchdist.model.incident import LinkTarget
 
 
 class FinishedSpan(msgspec.Struct, frozen=True, gc=False):

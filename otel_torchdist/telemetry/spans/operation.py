@@ -7,6 +7,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.names import OTHER
 from otel_torchdist.model.operations import Operation
@@ -15,7 +16,7 @@ from otel_torchdist.tape.identity import TapeIdentity
 from otel_torchdist.tape.names.reader import NamesReader, shown_path
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.telemetry.spans.call_attributes import of_label, of_names, of_piece, of_record
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 MIN_DURATION_NS: Final = 1_000
 """Viewers show microseconds, and none of them shows a bar without length."""

@@ -15,6 +15,7 @@ import msgspec
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.model.activities import Activity, Interval
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import RunIdState, TapeState
 from otel_torchdist.model.operations import Operation, StepMark
 from otel_torchdist.naming import (
@@ -28,7 +29,7 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.telemetry.spans.activities import ActivitySpans, Families
 from otel_torchdist.telemetry.spans.anchors import AnchorSpans
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
+from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.telemetry.spans.operation import OperationSpans
 from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
 from otel_torchdist.telemetry.spans.segments import CutterState, Segment, SegmentCutter, SegmentEnd

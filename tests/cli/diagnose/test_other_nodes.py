@@ -18,10 +18,10 @@ from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.job.agents_verdict import remove_agents_verdict
 from otel_torchdist.job.runs.deaths import write_death
 from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import How, RecordKind, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.stall.events import OngoingStall, Ruling
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.post_mortem import examine

@@ -18,9 +18,9 @@ from otel_torchdist.exchange.wire import (
     wire_ruling,
 )
 from otel_torchdist.model.calls import Channel, OperationId
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.stall.events import Ruling
-from otel_torchdist.stall.incident_id import Incident
 from tests.exchange.messages.test_codec import EVERYBODY, eventful_world, snapshot
 from tests.support.worlds.fake_world import RUN
 

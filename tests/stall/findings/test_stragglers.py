@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.events import StragglerFound
 from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
 from otel_torchdist.stall.findings.wording import describe_finding
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.world.following.call_history import LENGTH, ArrivalLog
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.incident_id import Incident
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.stall.watch import Detector
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeWorld

@@ -19,9 +19,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_torchdist import semconv
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.queued_sink import MAX_ATTEMPTS
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 from tests.support.waiting import core_waits_s, until, waited_for_a_core_s
 

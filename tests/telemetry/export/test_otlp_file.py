@@ -15,11 +15,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.telemetry.export.environment import environment_sink
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.export.otlp_file import file_exporter
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 RESOURCE = Resource({"service.name": "test"})
 ANCHOR = FinishedSpan("step (rank 0)", 0xA1, 0xB2, None, 10**18, 10**18 + 1, {}, links=(LinkTarget(0xC3, 0xD4),))

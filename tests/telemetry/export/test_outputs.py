@@ -14,6 +14,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, ParentBasedTraceIdRatio, Sampler, TraceIdRatioBased
 
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,
@@ -22,7 +23,7 @@ from otel_torchdist.telemetry.export.environment import (
 )
 from otel_torchdist.telemetry.export.exporters import with_hint
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.receivers.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 SPAN = FinishedSpan("step (rank 0)", 1, 2, None, 100, 200, {})

@@ -22,8 +22,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, TraceIdRatioBased
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.telemetry.export.provider_sink import ProviderSink, provider_sampler
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 from tests.support.waiting import until
 
 TRACE = 0x11111111111111112222222222222222

@@ -9,11 +9,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
 from otel_torchdist.telemetry.spans.limits import environment_limits, limiter
-from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 SPAN = FinishedSpan(
     "stall: all_reduce (absent)",

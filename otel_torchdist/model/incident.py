@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from otel_torchdist.model.calls import OperationId
 from otel_torchdist.naming import stall_span_id, stall_trace_id
-from otel_torchdist.telemetry.spans.model import LinkTarget
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTarget:
+    """A span of any trace, exported or still to come."""
+
+    trace_id: int
+    span_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +43,14 @@ class Incident:
     def bar(self, epoch: int, bar: str) -> int:
         """The span id of one bar of an epoch."""
         return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.agent_id}" if self.agent_id else bar)
+
+
+def incident_name(operation_id: OperationId) -> str:
+    """A name for an operation, the same in every agent."""
+    channel = operation_id.channel
+    meeting = (
+        f"{channel.source}>{channel.destination} tag {channel.tag}"
+        if channel.is_point_to_point
+        else channel.kind.name.lower()
+    )
+    return f"{channel.group} {meeting} {operation_id.sequence}"
