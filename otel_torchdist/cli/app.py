@@ -60,8 +60,7 @@ _COMMANDS: Final = {
         _Command("critical-path", "critical_path.command", "critical_path", _PRINTED),
         _Command("advice", "advice.command", "advice", _PRINTED),
         _Command("report", "report.command", "report", _WRITTEN),
-        _Command("import", "import_dumps", "import_dumps", (*_PRINTED, ExitCode.NOT_WRITTEN, ExitCode.NOT_SENT)),
-        _Command("export", "export.command", "export", (*_WRITTEN, ExitCode.UNAVAILABLE)),
+        _Command("export", "export.command", "export", (*_WRITTEN, ExitCode.UNAVAILABLE, ExitCode.NOT_SENT)),
         _Command(
             "reproduce",
             "reproduce.command",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -52,3 +53,21 @@ WorldSize: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+
+
+def check_options(context: typer.Context, fits: Mapping[str, Collection[str]], chosen: str) -> None:
+    """Refuse options on the command line that are for another output than the chosen one.
+
+    Args:
+        context: Of the command.
+        fits: By parameter, the outputs that take it; a parameter that is not in it fits all.
+        chosen: The output, such as `--perfetto`.
+
+    Raises:
+        typer.BadParameter: An option does not fit.
+    """
+    for parameter in context.command.params:
+        outputs = fits.get(parameter.name or "")
+        source = context.get_parameter_source(parameter.name or "")
+        if outputs is not None and chosen not in outputs and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"it is for {' and '.join(outputs)}", param_hint=parameter.opts[0])

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_commands_are_known() -> None:
     """Besides those below, the page has the loop that sends a file, which runs against a Jaeger in another test."""
     others = [command for command in COMMANDS if command not in DIAGNOSES]
-    assert [command.split()[:2] for command in others] == [["otel-torchdist", "import"], ["while", "read"]]
+    assert [command.split()[:2] for command in others] == [["otel-torchdist", "export"], ["while", "read"]]
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(DIAGNOSES))
@@ -58,9 +58,9 @@ def test_report_on_the_page(memory: Path) -> None:
     assert answer.out.startswith(block_after(PAGE, "held the GIL in native code:"))
 
 
-def test_import(memory: Path) -> None:
+def test_spans(memory: Path) -> None:
     """It sends the spans of the same dumps, and prints what the page shows."""
-    [command] = [command for command in COMMANDS if command.startswith("otel-torchdist import ")]
+    [command] = [command for command in COMMANDS if command.startswith("otel-torchdist export --otlp ")]
     shown = block_after(PAGE, f"{command}\n```")
     with OtlpReceiver() as receiver:
         answer = ask_as_on_page(memory, command.replace(ENDPOINT, receiver.endpoint), threshold_s=10.0)

@@ -33,6 +33,20 @@ def choice_of(kinds: str, last: str) -> Choice:
     return Choice(names, within_ns=int(found[1]) * _UNITS_NS[found[2]])
 
 
+def newest_of(last: str) -> int | None:
+    """Return how many of the newest calls `--last` chooses; None for the usual number.
+
+    Raises:
+        typer.BadParameter: It is no number above 0.
+    """
+    if not last:
+        return None
+    found = _LAST.fullmatch(last.strip())
+    if found is None or found[2] is not None or not int(found[1]):
+        raise typer.BadParameter(f"{last!r}: expected a number of calls, such as 2000", param_hint="--last")
+    return int(found[1])
+
+
 def time_of(text: str) -> int | None:
     """Return the time in nanoseconds that `--around` names; None for all.
 

@@ -1,4 +1,4 @@
-"""`otel-torchdist import`: what it sends, what it reports, and how it ends if that fails."""
+"""`export --otlp`: what it sends, what it reports, and how it ends if that fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trace_ids(answer: Answer) -> list[int]:
 
 def test_calls_and_verdict_are_sent(base: Path, dumps: Path, receiver: OtlpReceiver) -> None:
     """Both traces that it names arrive, complete; the verdict is on the screen too."""
-    answer = ask(base, dumps, "--otlp-endpoint", receiver.endpoint, command="import")
+    answer = ask(base, "--otlp", dumps, "--otlp-endpoint", receiver.endpoint, command="export")
     assert (answer.code, answer.err) == (0, "")
     stall, calls = trace_ids(answer)
     spans = {trace: [span for span in receiver.spans() if span.trace_id == trace] for trace in (stall, calls)}
@@ -56,7 +56,9 @@ def test_a_second_import_has_the_same_ids(base: Path, dumps: Path, receiver: Otl
     """Whatever the order of the files: each span that comes again equals the one before."""
     answers: list[Answer] = []
     for paths in (sorted(dumps.iterdir()), sorted(dumps.iterdir(), reverse=True)):
-        answers.append(ask(base, *paths, "--otlp-endpoint", receiver.endpoint, "--last", "7", command="import"))
+        answers.append(
+            ask(base, "--otlp", *paths, "--otlp-endpoint", receiver.endpoint, "--last", "7", command="export")
+        )
     assert trace_ids(answers[0]) == trace_ids(answers[1])
     sent = [span for span in receiver.spans() if span.trace_id in trace_ids(answers[0])]
     half = len(sent) // 2
@@ -65,7 +67,7 @@ def test_a_second_import_has_the_same_ids(base: Path, dumps: Path, receiver: Otl
 
 def test_what_is_left_out_is_reported(base: Path, dumps: Path) -> None:
     """Older calls and other ranks, each with the option that includes them."""
-    answer = ask(base, dumps, "--dry-run", "--last", "5", "--ranks", "0-1", command="import")
+    answer = ask(base, "--otlp", dumps, "--dry-run", "--last", "5", "--ranks", "0-1", command="export")
     assert answer.code == 0
     assert answer.has(r"left out: \d+ older calls; the newest 5 of each rank are shown, --last \d+ shows all.*")
     assert answer.has(r"left out: ranks 2-3; --ranks chooses them")
@@ -75,19 +77,19 @@ def test_what_is_left_out_is_reported(base: Path, dumps: Path) -> None:
 def test_a_file(base: Path, dumps: Path, tmp_path: Path) -> None:
     """It has the spans that would be sent; a file that exists, perhaps a dump, is never overwritten."""
     path = tmp_path / "spans.jsonl"
-    answer = ask(base, dumps, "--output", path, command="import")
+    answer = ask(base, "--otlp", dumps, "--output", path, command="export")
     assert answer.code == 0
     [line] = path.read_text().splitlines()
     [scope] = json.loads(line)["resourceSpans"][0]["scopeSpans"]
     assert answer.has(rf"sent {len(scope['spans'])} spans \({path}\)")
-    again = ask(base, dumps, "--output", path, command="import")
+    again = ask(base, "--otlp", dumps, "--output", path, command="export")
     assert (again.code, again.err) == (74, f"otel-torchdist: {path}: exists already; nothing was written\n")
     assert path.read_text().splitlines() == [line]
 
 
 def test_a_file_that_cannot_be_written(base: Path, dumps: Path) -> None:
     """One line with the reason."""
-    answer = ask(base, dumps, "--output", "/proc/none/spans.jsonl", command="import")
+    answer = ask(base, "--otlp", dumps, "--output", "/proc/none/spans.jsonl", command="export")
     assert answer.code == 74
     assert answer.err == "otel-torchdist: /proc/none/spans.jsonl: No such file or directory; nothing was written\n"
 
@@ -95,7 +97,7 @@ def test_a_file_that_cannot_be_written(base: Path, dumps: Path) -> None:
 def test_nobody_listens(base: Path, dumps: Path) -> None:
     """One line with endpoint, setting and reason; nothing is retried for long."""
     endpoint = "http://127.0.0.1:9"
-    answer = ask(base, dumps, "--otlp-endpoint", endpoint, command="import", OTEL_EXPORTER_OTLP_TIMEOUT="1")
+    answer = ask(base, "--otlp", dumps, "--otlp-endpoint", endpoint, command="export", OTEL_EXPORTER_OTLP_TIMEOUT="1")
     assert answer.code == 75
     assert re.fullmatch(
         r"otel-torchdist: 0 of \d+ spans were sent \(--otlp-endpoint http://127.0.0.1:9\): .*"
@@ -109,7 +111,7 @@ def test_rejected_spans(base: Path, dumps: Path, caplog: pytest.LogCaptureFixtur
     with OtlpReceiver(HTTP) as receiver:
         receiver.refused, receiver.message = 2, "quota"
         options = ("--otlp-endpoint", receiver.endpoint)
-        answer = ask(base, dumps, *options, command="import", OTEL_EXPORTER_OTLP_PROTOCOL=HTTP)
+        answer = ask(base, "--otlp", dumps, *options, command="export", OTEL_EXPORTER_OTLP_PROTOCOL=HTTP)
     assert answer.code == 75
     assert re.fullmatch(r"otel-torchdist: 2 of \d+ spans were rejected \(--otlp-endpoint .*\)\n", answer.err)
     assert "quota" in caplog.text
@@ -117,7 +119,7 @@ def test_rejected_spans(base: Path, dumps: Path, caplog: pytest.LogCaptureFixtur
 
 def test_ranks_without_a_file(base: Path, dumps: Path) -> None:
     """The ranks that have files are named."""
-    answer = ask(base, dumps, "--ranks", "9", command="import")
+    answer = ask(base, "--otlp", dumps, "--ranks", "9", command="export")
     assert answer.code == 2
     assert answer.err == "otel-torchdist: --ranks 9: no file of these; there are files of ranks 0-3\n"
 
@@ -125,7 +127,7 @@ def test_ranks_without_a_file(base: Path, dumps: Path) -> None:
 def test_interrupted(start: Callable[..., Running], dumps: Path) -> None:
     """Ctrl-C ends it while a receiver is slow, with one line on what has arrived."""
     with OtlpReceiver(delay_s=2.0) as receiver:
-        running = start("import", dumps, "--otlp-endpoint", receiver.endpoint)
+        running = start("export", "--otlp", dumps, "--otlp-endpoint", receiver.endpoint)
         until(lambda: receiver.requests)
         running.process.send_signal(signal.SIGINT)
         assert running.end() == 130
@@ -137,7 +139,7 @@ def test_no_dump(base: Path, tmp_path: Path, content: bytes | None) -> None:
     """Where there is no dump, nothing is sent, and the last line says so."""
     if content is not None:
         (tmp_path / "nccl_trace_rank_0").write_bytes(content)
-    answer = ask(base, tmp_path, "--dry-run", command="import")
+    answer = ask(base, "--otlp", tmp_path, "--dry-run", command="export")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.endswith(f"otel-torchdist: {tmp_path}: no dump of a flight recorder with a call in it\n")
     assert ("nccl_trace_rank_0" in answer.err) == (content is not None)
@@ -146,8 +148,8 @@ def test_no_dump(base: Path, tmp_path: Path, content: bytes | None) -> None:
 def test_ranks_without_a_dump_come_first(base: Path, dumps: Path) -> None:
     """A rank that has left nothing is the first suspect; the others are imported."""
     paths = [path for path in sorted(dumps.iterdir()) if not path.name.endswith("_1")]
-    answer = ask(base, *paths, "--dry-run", command="import")
+    answer = ask(base, "--otlp", *paths, "--dry-run", command="export")
     assert answer.code == 0
     assert answer.out.splitlines()[0] == "no file of rank 1"
-    more = ask(base, *paths, "--dry-run", "--world-size", "6", command="import")
+    more = ask(base, "--otlp", *paths, "--dry-run", "--world-size", "6", command="export")
     assert more.out.splitlines()[0] == "no file of ranks 1,4-5"

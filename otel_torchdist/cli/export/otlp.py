@@ -1,22 +1,22 @@
-"""`otel-torchdist import`: sends what dumps hold as spans."""
+"""`export --otlp`: sends the calls in dumps as spans."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import typer
 
 from otel_torchdist.cli.diagnose.leftovers import judged
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.options import Threshold, WorldSize
 from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.targets import ranks_of, warn
+from otel_torchdist.cli.targets import warn
 from otel_torchdist.config import Config
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.groups import JobGroups
@@ -38,65 +38,48 @@ _ENDPOINT: Final = "--otlp-endpoint"
 _ONCE: Final = "the same command may be repeated: Jaeger shows each span once"
 
 
-def import_dumps(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH", help="Dumps: files, folders or archives.", show_default=False),
-    ],
-    otlp_endpoint: Annotated[
-        str,
-        typer.Option(
-            help="Where to send spans, such as http://localhost:4317. Without it: as OTEL_EXPORTER_OTLP_ENDPOINT says. "
-            "The other OTEL_EXPORTER_OTLP_* variables apply as well; OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf is "
-            "what port 4318 needs.",
-            show_default=False,
-        ),
-    ] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False,
-            help="Send nothing, but write the spans to this new file, as OTLP JSON lines.",
-        ),
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How many of the newest calls of each rank. Without it: 200, or fewer if that makes more than 5,000.",
-        ),
-    ] = None,
-    ranks: Annotated[
-        str,
-        typer.Option(
-            help="Which ranks, such as 0-7,16. Without it: all, or the 64 that matter most to the verdict.",
-            show_default=False,
-        ),
-    ] = "",
-    threshold: Threshold = None,
-    world_size: WorldSize = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show what would be sent.")] = False,
-) -> None:
-    """With dumps of a flight recorder: see them in Jaeger, as one trace of all ranks and one for each verdict.
+@dataclass(frozen=True, slots=True)
+class SpanOptions:
+    """Which calls become spans, and where these go.
 
-    Importing the same files again makes the same spans with the same ids, so Jaeger shows them once.
+    Attributes:
+        endpoint: Where to send them; '' as OTEL_EXPORTER_OTLP_ENDPOINT says.
+        output: The new file to write instead; None to send.
+        choice: The calls.
+        threshold_s: Age from which an open operation counts as stalled; None as configured.
+        world_size: Ranks of the job; 0 as dumps show it.
+        is_rehearsal: Whether nothing is sent or written.
     """
+
+    endpoint: str
+    output: Path | None
+    choice: Selection
+    threshold_s: float | None
+    world_size: int
+    is_rehearsal: bool
+
+
+def export_otlp(paths: Sequence[Path], options: SpanOptions) -> None:
+    """Send the calls in dumps as spans, with a trace for each verdict; ends the command if that is not possible."""
     logging.basicConfig(stream=sys.stderr, format="otel-torchdist: %(message)s")
-    _check_endpoint(otlp_endpoint)
-    if output is not None and otlp_endpoint:
+    _check_endpoint(options.endpoint)
+    if options.output is not None and options.endpoint:
         raise typer.BadParameter("it writes a file, and --otlp-endpoint sends: choose one.", param_hint="--output")
-    rules = StallRules.from_config(Config.from_environment(), threshold)
-    recording = _read(paths, rules, Selection(last, ranks_of(ranks)), world_size)
+    if not paths:
+        raise typer.BadParameter("name dumps: files, folders or archives", param_hint="--otlp")
+    rules = StallRules.from_config(Config.from_environment(), options.threshold_s)
+    recording = _read(paths, rules, options.choice, options.world_size)
     if not recording.chosen:
         known = compress_ranks(rank.rank for rank in recording.ranks)
-        fail(f"--ranks {ranks}: no file of these; there are files of ranks {known}", ExitCode.NOTHING_FOUND)
+        wanted = compress_ranks(options.choice.ranks or ())
+        fail(f"--ranks {wanted}: no file of these; there are files of ranks {known}", ExitCode.NOTHING_FOUND)
     traces = traces_of(recording)
     for line in _summary(recording, traces):
         typer.echo(line)
-    if dry_run:
+    if options.is_rehearsal:
         typer.echo(f"{len(traces.spans):,} spans; nothing was sent")
         return
-    _deliver(traces.spans, _delivery(otlp_endpoint, output))
+    _deliver(traces.spans, _delivery(options.endpoint, options.output))
 
 
 def _check_endpoint(endpoint: str) -> None:
@@ -104,7 +87,7 @@ def _check_endpoint(endpoint: str) -> None:
         raise typer.BadParameter(f"{endpoint!r} begins with neither http:// nor https://.", param_hint=_ENDPOINT)
 
 
-def _read(paths: list[Path], rules: StallRules, wanted: Selection, world_size: int) -> Recording:
+def _read(paths: Sequence[Path], rules: StallRules, wanted: Selection, world_size: int) -> Recording:
     found = read_dumps(paths)
     warn(found.notes)
     if not any(one.calls for one in found.dumps):
