@@ -30,8 +30,8 @@ from otel_torchdist.archive.model import Moment, Origin, Segment
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind, Blame, Flag, How, Phase
-from otel_torchdist.model.names import MAX_TEXT, Name
-from otel_torchdist.model.operations import Operation, Splits, StepMark, unpack_label
+from otel_torchdist.model.names import MAX_TEXT, Name, unpack_label
+from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.layout import MAX_RANKS, MAX_TIME_NS
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json

@@ -14,7 +14,7 @@ from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any
 
 from otel_torchdist import guard
-from otel_torchdist.model.operations import pack_label
+from otel_torchdist.model.names import pack_label
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

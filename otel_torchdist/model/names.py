@@ -247,3 +247,23 @@ MAX_FRAMES: Final = 64
 """Frames of a call path."""
 MAX_PARAMETERS: Final = 4096
 """Parameters whose names are one name."""
+
+
+_LABEL_BITS: Final = 16
+_LABEL_MASK: Final = (1 << _LABEL_BITS) - 1
+MAX_PIECE: Final = (1 << 16) - 1
+
+
+def pack_label(identity: int, piece: int) -> int:
+    """The word of a label: its name id, and which of its pieces (microbatches, buckets) a call is for, from 1.
+
+    Args:
+        identity: The name id, of 16 bits.
+        piece: 0 for none; more than fit are none.
+    """
+    return identity | (piece << _LABEL_BITS if 0 <= piece <= MAX_PIECE else 0)
+
+
+def unpack_label(word: int) -> tuple[int, int]:
+    """Name id and piece of a label's word."""
+    return word & _LABEL_MASK, word >> _LABEL_BITS

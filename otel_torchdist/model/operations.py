@@ -9,6 +9,7 @@ import msgspec
 
 from otel_torchdist.model.ends import COARSE, EXACT
 from otel_torchdist.model.kinds import Blame, Flag, How, Phase, RecordKind
+from otel_torchdist.model.names import pack_label
 from otel_torchdist.model.numerics import Numerics
 
 
@@ -188,23 +189,3 @@ class StepMark:
     sequence: int
     skipped: bool = False
     scale: float | None = None
-
-
-_LABEL_BITS: Final = 16
-_LABEL_MASK: Final = (1 << _LABEL_BITS) - 1
-MAX_PIECE: Final = (1 << 16) - 1
-
-
-def pack_label(identity: int, piece: int) -> int:
-    """The word of a label: its name id, and which of its pieces (microbatches, buckets) a call is for, from 1.
-
-    Args:
-        identity: The name id, of 16 bits.
-        piece: 0 for none; more than fit are none.
-    """
-    return identity | (piece << _LABEL_BITS if 0 <= piece <= MAX_PIECE else 0)
-
-
-def unpack_label(word: int) -> tuple[int, int]:
-    """Name id and piece of a label's word."""
-    return word & _LABEL_MASK, word >> _LABEL_BITS

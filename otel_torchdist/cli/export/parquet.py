@@ -21,8 +21,7 @@ from otel_torchdist.cli.export.tables import OPERATIONS, PLAN, ROW, STORED, TABL
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.ends import COARSE, EXACT
 from otel_torchdist.model.kinds import How, Phase, RecordKind, TapeState
-from otel_torchdist.model.names import GroupName
-from otel_torchdist.model.operations import unpack_label
+from otel_torchdist.model.names import GroupName, unpack_label
 from otel_torchdist.tape.names.reader import Names
 
 if TYPE_CHECKING:

@@ -10,8 +10,16 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind, TapeState
-from otel_torchdist.model.names import OTHER, CallPathName, CallSiteName, GroupName, LabelKind, LabelName, SignatureName
-from otel_torchdist.model.operations import pack_label
+from otel_torchdist.model.names import (
+    OTHER,
+    CallPathName,
+    CallSiteName,
+    GroupName,
+    LabelKind,
+    LabelName,
+    SignatureName,
+    pack_label,
+)
 from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import Word
 from tests.support.tapes.fake_tape import RUN, SECOND, ClockedTape

@@ -8,8 +8,7 @@ from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.c10d.calls.message_parameters import MessageParameters, parameters_of_bucket
-from otel_torchdist.model.names import LabelKind, LabelName
-from otel_torchdist.model.operations import pack_label
+from otel_torchdist.model.names import LabelKind, LabelName, pack_label
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from otel_torchdist.capture.c10d.calls.buckets import Buckets
 from otel_torchdist.capture.c10d.groups.groups import Groups
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.model.operations import unpack_label
+from otel_torchdist.model.names import unpack_label
 from otel_torchdist.tape.layout import LABEL, LABEL_OFFSET, PAYLOAD_TAIL
 
 SIZES = (400, 400, 800)
