@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import tempfile
@@ -141,6 +142,15 @@ def browser() -> Iterator[Browser]:
 def contained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behave as in production: an error of ours is logged, the first of its place with the traceback."""
     monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
+
+
+@pytest.fixture(autouse=True)
+def level_of_log() -> Iterator[None]:
+    """Leave our logger's level as it was: an agent that runs in the test's process sets it, as in its own."""
+    logger = logging.getLogger("otel_torchdist")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 @pytest.fixture(scope="session")
