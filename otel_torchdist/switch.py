@@ -17,7 +17,8 @@ from otel_torchdist import guard
 from otel_torchdist.config import ActionKind, Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
-from otel_torchdist.job.directory import base_directory, clean_up, job_directory, job_key
+from otel_torchdist.job.cleaning import RankCleaning
+from otel_torchdist.job.directory import base_directory, job_directory, job_key
 from otel_torchdist.job.usual_base import TAKEN
 from otel_torchdist.package import OLDEST_TORCH
 
@@ -87,8 +88,9 @@ class Switch:
             observing = _observing(config, given)
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
+            cleaning = RankCleaning(config.keep_runs, config.keep_bytes, config.reader is ReaderHome.AGENT)
             capture = Capture(
-                functools.partial(_directory, config),
+                functools.partial(_directory, config, cleaning),
                 config.tape_records,
                 exchange_host,
                 config.abort_hooks,
@@ -107,7 +109,7 @@ class Switch:
             elif config.reader is ReaderHome.AGENT:
                 from otel_torchdist.agent.launch.keeper import AgentKeeper
 
-                keeper = self._keeper = AgentKeeper()
+                keeper = self._keeper = AgentKeeper(has_no_agent=cleaning.has_no_agent)
                 capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
                 capture.on_beat(keeper.check)
             if (plan := _rescue_plan(config)) is not None:
@@ -162,13 +164,13 @@ def _has_gil() -> bool:
     return is_enabled()
 
 
-def _directory(config: Config) -> Path:
-    """Return the job directory for a new tape; first removes leftovers of ended runs beyond the limits."""
+def _directory(config: Config, cleaning: RankCleaning) -> Path:
+    """Return the job directory for a new tape."""
     base = base_directory(config.tape_dir, config.tape_on_disk)
     if base != config.tape_dir:
         _logger.warning(TAKEN, config.tape_dir, base)
     with guard.guarded("clean-up"):
-        clean_up(base, config.keep_runs, config.keep_bytes)
+        cleaning.before_tape(base)
     with guard.guarded("the parent's job"):
         directory = directory_of_parent(base)
         if directory is not None:

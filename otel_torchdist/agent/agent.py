@@ -28,6 +28,7 @@ from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.archive.writer import archive_of
 from otel_torchdist.config import Config
 from otel_torchdist.exchange.peers import AgentPeers
+from otel_torchdist.job.cleaning import Cleaning
 from otel_torchdist.live.site import live_feed, live_site, page_address
 from otel_torchdist.machine.watch import MachineWatch
 from otel_torchdist.model.snapshot import RankView
@@ -104,6 +105,7 @@ class Agent:
         self._finding_actions = FindingActions(config.on_finding, config.dump_dir)
         self._verdicts = AgentsVerdicts()
         self._findings = FindingsLog()
+        self._cleaning = Cleaning(config.keep_runs, config.keep_bytes)
         self._deaths = DeathWatch()
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
@@ -230,9 +232,11 @@ class Agent:
         held = self._count()
         for job in list(self._jobs.values()):
             room = self._allowance.room_for(job.owner) + (not held[job.directory])  # the first one is reserved
-            before = len(self.reader.tapes)
+            before, known = len(self.reader.tapes), len(job.taken_up)
             try:
                 job.take_up(self.reader, room)
+                if job.directory in self._own:  # nothing of other users is removed
+                    self._cleaning.tapes_added(job.directory.parent, len(job.taken_up) - known)
             except Exception as error:  # one bad job must not affect the others
                 self._give_up(job.directory, error)
             if len(self.reader.tapes) != before:

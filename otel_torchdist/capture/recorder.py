@@ -17,7 +17,8 @@ from otel_torchdist.capture.callers import Callers
 from otel_torchdist.capture.message_counters import ListPlaces, MessageCounters
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.job.ancestry import parent_tape
-from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
+from otel_torchdist.job.directory import SHARE
+from otel_torchdist.job.room import Room, find_room, ranks_of_node
 from otel_torchdist.job.worlds import WorldsFile
 from otel_torchdist.model.kinds import Kernel, TapeState
 from otel_torchdist.model.names import MAX_NAMES, SPARE_OF_LABELS, LabelName, RaisedName

@@ -16,13 +16,18 @@ from typing import Final
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import is_gone
-from otel_torchdist.job.leftovers import SHARE, find_leftovers, is_tape_name, remove
 from otel_torchdist.job.usual_base import is_taken, make_substitute, usual_base
 from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 LOCK_NAME: Final = "watch.lock"
 """Held by the process that reads the tapes of a directory; see `tapes.ReaderLock`."""
+START_LOCK_NAME: Final = "start.lock"
+"""Locked by a rank that starts an agent, and written to when it does."""
+CHECKPOINT_NAME: Final = "agent.checkpoint"
+"""What an agent has read so far; the first one is written soon after its start."""
+SHARE: Final = 8
+"""Tapes of running ranks, and leftovers of ended ones, may each fill 1/8 of the file system."""
 _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _TURNS: Final = 16
@@ -102,6 +107,11 @@ def tapes_in(directory: Path) -> list[Path]:
     return []
 
 
+def is_tape_name(name: str) -> bool:
+    """Whether a file of this name is a tape; a tape being created has another name."""
+    return name.endswith(".tape") and not name.startswith(".")
+
+
 def list_jobs(base: Path) -> list[Path]:
     """List the job directories of a base directory by name; links and other kinds of names are left out.
 
@@ -149,40 +159,6 @@ def _listed(
     finally:
         os.close(file)
     return [directory / name for name in names]
-
-
-def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
-    """Remove the oldest leftovers of ended runs until few enough remain.
-
-    A leftover is a job directory in which no file is locked, or an ended tape in one where some are. Files that
-    this process has open count as in use without a check: opening and closing its own tape would drop the lock
-    that marks it as alive. Parts without a tape, left by creators that crashed, are removed at once. Concurrent
-    removal by another process is not an error, and nothing behind a link is touched.
-
-    Args:
-        base: The base directory.
-        keep_runs: Job directories of ended runs that may stay, beside those that an agent is about to read.
-        keep_bytes: Bytes that all leftovers may take in total; never more than an eighth of the file system.
-    """
-    leftovers = find_leftovers(job_directories(base))
-    runs = sum(leftover.nonce is None for leftover in leftovers)
-    size = sum(leftover.size for leftover in leftovers)
-    limit = _limit_in_filesystem(base, keep_bytes)
-    for leftover in leftovers:
-        if size <= limit and (leftover.nonce is not None or leftover.is_unread or runs <= keep_runs):
-            continue
-        if remove(leftover):
-            runs -= leftover.nonce is None
-            size -= leftover.size
-
-
-def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
-    try:
-        facts = os.statvfs(base)
-    except OSError:
-        return keep_bytes
-    whole = facts.f_blocks * facts.f_frsize
-    return min(keep_bytes, whole // SHARE) if whole else keep_bytes
 
 
 def job_key(environ: Mapping[str, str]) -> str:

@@ -1,8 +1,4 @@
-"""What ended runs leave in job directories, how it is removed, and how much room tapes may take.
-
-In a container `/dev/shm` has 64 MB by default, and DataLoader workers need it: they die of SIGBUS when it is full. An
-eighth is for the tapes of running ranks, and an eighth for the leftovers of ended runs (see `directory.clean_up`).
-"""
+"""The files of ended runs in job directories, and how they are removed; `cleaning` has who does it, and when."""
 
 from __future__ import annotations
 
@@ -12,19 +8,14 @@ import re
 import stat
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.files.locks import alone_in, is_file_locked
-from otel_torchdist.model.names import MAX_BYTES
-from otel_torchdist.tape import layout
+from otel_torchdist.job.directory import CHECKPOINT_NAME, SHARE, START_LOCK_NAME, is_tape_name, job_directories
 
-START_LOCK_NAME: Final = "start.lock"
-"""Locked by a rank that starts an agent, and written to when it does."""
-CHECKPOINT_NAME: Final = "agent.checkpoint"
-"""What an agent has read so far; the first one is written soon after its start."""
 AGENT_DUE_NS: Final = 30_000_000_000
 """An agent that has been started reads the tapes within this time, also on a busy node."""
 _PART_OF_TAPE: Final = re.compile(
@@ -72,11 +63,6 @@ class Live:
 
     size: int
     tapes_in: dict[Path, int]
-
-
-def is_tape_name(name: str) -> bool:
-    """Whether a file of this name is a tape; a tape being created has another name."""
-    return name.endswith(".tape") and not name.startswith(".")
 
 
 def find_leftovers(directories: list[Path]) -> list[Leftover]:
@@ -247,62 +233,35 @@ def _is_locked(path: Path) -> bool:
         return True  # unknown, so it may be
 
 
-SHARE: Final = 8
-"""Running ranks and leftovers may each take one part in so many of the file system."""
-MIN_RECORDS: Final = 512
-"""Fewer would show too little of a stall, however small the file system is."""
-MIN_NAMES: Final = 64 << 10
-_NAMES_SHARE: Final = 4
-"""If room is scarce, one part in so many is for the dictionary."""
-_MOST_LOCAL_RANKS: Final = 16
-"""Assumed maximum number of ranks on a node if no launcher states it."""
-_LOCAL_SIZE_VARIABLES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
+    """Remove the oldest leftovers of ended runs until few enough remain.
 
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """The room for one tape.
-
-    Attributes:
-        records: Records in its ring.
-        names_bytes: Maximum size of its dictionary.
-        filesystem_bytes: Size of the file system.
-    """
-
-    records: int
-    names_bytes: int
-    filesystem_bytes: int
-
-
-def find_room(directory: Path, wanted: int, ranks: int) -> Room:
-    """Find the room for one more tape in a job directory.
+    A leftover is a job directory in which no file is locked, or an ended tape in one where some are. Files that
+    this process has open count as in use without a check: opening and closing its own tape would drop the lock
+    that marks it as alive. Parts without a tape, left by creators that crashed, are removed at once. Concurrent
+    removal by another process is not an error, and nothing behind a link is touched.
 
     Args:
-        directory: The job directory.
-        wanted: The configured number of records in its ring.
-        ranks: Ranks of the job on this node.
+        base: The base directory.
+        keep_runs: Job directories of ended runs that may stay, beside those that an agent is about to read.
+        keep_bytes: Bytes that all leftovers may take in total; never more than an eighth of the file system.
     """
+    leftovers = find_leftovers(job_directories(base))
+    runs = sum(leftover.nonce is None for leftover in leftovers)
+    size = sum(leftover.size for leftover in leftovers)
+    limit = _limit_in_filesystem(base, keep_bytes)
+    for leftover in leftovers:
+        if size <= limit and (leftover.nonce is not None or leftover.is_unread or runs <= keep_runs):
+            continue
+        if remove(leftover):
+            runs -= leftover.nonce is None
+            size -= leftover.size
+
+
+def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
     try:
-        facts = os.statvfs(directory)
-        live = find_live(directory.parent)
+        facts = os.statvfs(base)
     except OSError:
-        return Room(wanted, MAX_BYTES, 0)
+        return keep_bytes
     whole = facts.f_blocks * facts.f_frsize
-    # Others may have filled the file system: then half of what is still free.
-    free = min(whole // SHARE - live.size, facts.f_bavail * facts.f_frsize // 2)
-    share = max(free, 0) // max(1, ranks - live.tapes_in.get(directory, 0))
-    if not whole or share >= layout.tape_size(wanted) + MAX_BYTES:
-        return Room(wanted, MAX_BYTES, whole)
-    records = (share - share // _NAMES_SHARE - layout.RING_OFFSET) // layout.RECORD_SIZE
-    records = min(wanted, max(records, MIN_RECORDS))
-    names = min(MAX_BYTES, max(share - layout.tape_size(records), MIN_NAMES))
-    return Room(records, names, whole)
-
-
-def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
-    """Return the number of the job's ranks on this node: from its launcher, else an upper bound."""
-    for name in _LOCAL_SIZE_VARIABLES:
-        text = environ.get(name, "")
-        if text.isascii() and text.isdecimal() and int(text):
-            return min(int(text), world_size)
-    return min(world_size, _MOST_LOCAL_RANKS)
+    return min(keep_bytes, whole // SHARE) if whole else keep_bytes

@@ -4,7 +4,7 @@ import sys
 import threading
 from pathlib import Path
 
-from otel_torchdist.job.directory import clean_up
+from otel_torchdist.job.leftovers import clean_up
 
 
 def main() -> None:

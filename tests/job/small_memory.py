@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.job.directory import base_directory, clean_up, job_directories, job_directory
-from otel_torchdist.job.leftovers import find_room
+from otel_torchdist.job.cleaning import Cleaning, RankCleaning
+from otel_torchdist.job.directory import base_directory, job_directories, job_directory
+from otel_torchdist.job.room import find_room
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
@@ -34,14 +35,16 @@ def taken(base: Path) -> int:
 def run_job(base: Path, number: int) -> tuple[list[TapeWriter], list[int]]:
     """Start the ranks of a job as ranks start, with full dictionaries; also returns the records that each can have."""
     writers: list[TapeWriter] = []
+    agent = Cleaning(8, 1 << 28)
     for rank in range(RANKS):
-        clean_up(base, 8, 1 << 28)
+        RankCleaning(8, 1 << 28, has_agent=True).before_tape(base)
         directory = job_directory(base, f"job-{number:016x}")
         room = find_room(directory, WANTED, RANKS)
         writer = TapeWriter(directory, identify(rank, rank, RANKS, room.records), room.names_bytes)
         while writer.names.intern(f"{next(numbers)} " + "x" * 400):
             pass
         writers.append(writer)
+    agent.tapes_added(base, RANKS)
     return writers, [writer.identity.capacity for writer in writers]
 
 
@@ -85,6 +88,7 @@ def main() -> None:
     records: list[int] = []
     for number in range(1, JOBS + 1):
         end(writers)
+        Cleaning(8, 1 << 28).now(base)  # as the agent does at its end
         writers, records = run_job(base, number)
         if number == 1:
             report["first"] = {"records": records, "taken": taken(base)}

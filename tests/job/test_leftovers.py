@@ -13,8 +13,8 @@ import pytest
 
 from otel_torchdist.files.locks import using
 from otel_torchdist.job.description import description_path
-from otel_torchdist.job.directory import clean_up
-from otel_torchdist.job.leftovers import CHECKPOINT_NAME, START_LOCK_NAME
+from otel_torchdist.job.directory import CHECKPOINT_NAME, START_LOCK_NAME
+from otel_torchdist.job.leftovers import clean_up
 from otel_torchdist.job.requests.abort import abort_path
 from otel_torchdist.job.requests.fault_handler import offer_path
 from otel_torchdist.job.requests.profile_file import profile_path

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.job.leftovers import find_room, ranks_of_node
+from otel_torchdist.job.room import find_room, ranks_of_node
 from otel_torchdist.model.names import MAX_BYTES
 from tests.support.small_file_system import report_of
 

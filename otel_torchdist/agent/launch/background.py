@@ -19,7 +19,7 @@ from otel_torchdist.agent.log_relay import LOG_NAME
 from otel_torchdist.agent.priority import Priority
 from otel_torchdist.config import Config
 from otel_torchdist.job.description_file import job_in
-from otel_torchdist.job.directory import clean_up
+from otel_torchdist.job.leftovers import clean_up
 from otel_torchdist.serving.scrape_target import withdraw_stale
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 from otel_torchdist.this_process.stderr_logging import LevelFormatter

@@ -22,10 +22,9 @@ from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_an
 from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
 from otel_torchdist.agent.log_relay import LogRelay
 from otel_torchdist.files.kept import KeptFile
-from otel_torchdist.files.locks import is_file_locked, is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.files.locks import holder_of, is_file_locked, is_locked_elsewhere, try_lock, unlock
 from otel_torchdist.files.others import read_regular
-from otel_torchdist.job.directory import LOCK_NAME
-from otel_torchdist.job.leftovers import START_LOCK_NAME
+from otel_torchdist.job.directory import LOCK_NAME, START_LOCK_NAME
 from otel_torchdist.this_process.end import ProcessEnd
 
 START_TIMEOUT_S: Final = 10.0
@@ -62,13 +61,17 @@ class KeeperSurroundings:
 class AgentKeeper:
     """Keeps an agent running for the job directory that this process records to."""
 
-    def __init__(self, surroundings: KeeperSurroundings | None = None) -> None:
+    def __init__(
+        self, surroundings: KeeperSurroundings | None = None, has_no_agent: Callable[[Path], object] = lambda _: None
+    ) -> None:
         """Keep no agent yet.
 
         Args:
             surroundings: Replaces the usual functions.
+            has_no_agent: Called with the base directory when no agent of this user will read the job.
         """
         self._surroundings = surroundings or KeeperSurroundings()
+        self._has_no_agent = has_no_agent
         self._wanted: Path | None = None
         self._post: _Post | None = None
         self._process = os.getpid()
@@ -96,7 +99,7 @@ class AgentKeeper:
         if self._post is None or self._post.directory != wanted:
             if self._post is not None:
                 self._post.close()
-            self._post = _Post(wanted, self._surroundings)
+            self._post = _Post(wanted, self._surroundings, self._has_no_agent)
         return self._post
 
     def close(self) -> None:
@@ -125,7 +128,13 @@ def newest_start_ns(directory: Path) -> int:
 
 def start_agent(directory: Path) -> None:
     """Start an agent for ranks that have ended before they could."""
-    _Post(directory, KeeperSurroundings()).close()
+    _Post(directory, KeeperSurroundings(), lambda _: None).close()
+
+
+def _is_of_this_user(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return pid > 0 and os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    return False
 
 
 def _starts(content: bytes) -> list[int]:
@@ -140,8 +149,11 @@ class _Post:
     count: a short program that is run again and again, in the same directory, needs a new agent each time.
     """
 
-    def __init__(self, directory: Path, surroundings: KeeperSurroundings) -> None:
+    def __init__(
+        self, directory: Path, surroundings: KeeperSurroundings, has_no_agent: Callable[[Path], object]
+    ) -> None:
         self.directory = directory
+        self._has_no_agent = has_no_agent
         self._around = surroundings
         self._since_ns = surroundings.clock_ns()
         # Closing a descriptor drops the locks that this process has on the file, so each is opened once and kept open.
@@ -162,7 +174,10 @@ class _Post:
         for lock in (self._watch_lock, self._start_lock):
             lock.reopen()
         is_read = is_locked_elsewhere(self._watch_lock.fileno())
-        self._was_read |= is_read
+        if is_read and not self._was_read:
+            self._was_read = True
+            if not _is_of_this_user(holder_of(self._watch_lock.fileno())):
+                self._has_no_agent(self.directory.parent)  # a service of another user: it only reads
         if self._starting_since is not None:
             if is_read or self._now_s() - self._starting_since > START_TIMEOUT_S:
                 self._starting_since = None
@@ -218,6 +233,7 @@ class _Post:
                 problem = self._around.spawn(self.directory, self._detached.set, self._is_ending, follows)
                 if problem:
                     self._has_given_up = True
+                    self._has_no_agent(self.directory.parent)
                     _logger.warning("the agent cannot be started (%s): nothing of this job is exported", problem)
         finally:
             self._detached.set()
@@ -231,6 +247,7 @@ class _Post:
         if len(recent) >= MAX_STARTS:
             if not self._has_warned:
                 self._has_warned = True
+                self._has_no_agent(self.directory.parent)
                 _logger.warning(
                     "the agent has exited %d times within %d minutes and is not restarted until they have passed: "
                     "nothing of this job is exported until then; its log is %s",

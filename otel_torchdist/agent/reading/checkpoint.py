@@ -21,8 +21,7 @@ from msgspec import Meta
 from otel_torchdist.agent.reading.followed_rank import RankState
 from otel_torchdist.files.others import is_passing, read_regular, reason
 from otel_torchdist.files.owned import replace_at_once
-from otel_torchdist.job.directory import list_tapes
-from otel_torchdist.job.leftovers import CHECKPOINT_NAME
+from otel_torchdist.job.directory import CHECKPOINT_NAME, list_tapes
 from otel_torchdist.naming import readable
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
 

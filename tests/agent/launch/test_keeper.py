@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper, KeeperSurroundings
-from otel_torchdist.job.directory import LOCK_NAME
-from otel_torchdist.job.leftovers import START_LOCK_NAME
+from otel_torchdist.job.directory import LOCK_NAME, START_LOCK_NAME
 from tests.support.locks import held_elsewhere
 from tests.support.tapes.tapes import open_descriptors, settled_descriptors
 
@@ -37,12 +36,14 @@ class Starts:
         at: Times at which an agent was started.
         problem: What a start returns.
         is_put_off: Whether the program waits for any of its children.
+        without_agent: Base directories of jobs that no agent of this user will read.
     """
 
     clock: Clock
     at: list[float] = field(default_factory=list[float])
     problem: str = ""
     is_put_off: bool = False
+    without_agent: list[Path] = field(default_factory=list[Path])
 
     def start(self, directory: Path, detached: Callable[[], object], last: bool, follows: bool) -> str:
         """Record a start."""
@@ -52,7 +53,8 @@ class Starts:
 
     def keeper(self) -> AgentKeeper:
         """A keeper that starts agents here."""
-        return AgentKeeper(KeeperSurroundings(self.start, lambda: self.is_put_off, self.clock.monotonic_ns))
+        surroundings = KeeperSurroundings(self.start, lambda: self.is_put_off, self.clock.monotonic_ns)
+        return AgentKeeper(surroundings, self.without_agent.append)
 
 
 @pytest.fixture
@@ -112,6 +114,7 @@ def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, t
     with held_elsewhere(tmp_path / LOCK_NAME):
         look(kept, starts, 20)
         assert starts.at == []
+        assert starts.without_agent == []
     look(kept, starts, 2)
     assert len(starts.at) == 1
 
@@ -126,6 +129,32 @@ def test_what_cannot_be_started_is_not_tried_again(
     assert [record.getMessage() for record in caplog.records] == [
         "the agent cannot be started (no such file): nothing of this job is exported"
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_reader_of_another_user(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
+    """Beside a service that reads the jobs of all users no agent is started, and the rank is told that it has none."""
+    with held_elsewhere(tmp_path / LOCK_NAME, user=65534):
+        look(kept, starts, 3)
+        assert starts.at == []
+        assert starts.without_agent == [tmp_path.parent]
+
+
+def test_rank_is_told_that_it_has_no_agent(starts: Starts, tmp_path: Path) -> None:
+    """It is told when an agent cannot be started, or has failed too often; not when one is about to read."""
+    keeper = starts.keeper()
+    keeper.keep(tmp_path)
+    look(keeper, starts, 3)
+    assert starts.without_agent == []
+    look(keeper, starts, 200)
+    assert starts.without_agent == [tmp_path.parent]
+    keeper.close()
+    starts.problem = "no such file"
+    other = starts.keeper()
+    other.keep(tmp_path)
+    look(other, starts, 3)
+    assert starts.without_agent == [tmp_path.parent] * 2
+    other.close()
 
 
 def test_one_rank_of_many_starts_it(starts: Starts, tmp_path: Path, kept: AgentKeeper) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.job.leftovers import CHECKPOINT_NAME
+from otel_torchdist.job.directory import CHECKPOINT_NAME
 from tests.agent.conftest import JOB
 from tests.agent.own_agent import OwnAgent
 from tests.agent.training import WORKERS, environment

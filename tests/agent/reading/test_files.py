@@ -19,8 +19,7 @@ from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, L
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
 from otel_torchdist.agent.reading.followed_rank import RankState
-from otel_torchdist.job.directory import LOCK_NAME
-from otel_torchdist.job.leftovers import CHECKPOINT_NAME
+from otel_torchdist.job.directory import CHECKPOINT_NAME, LOCK_NAME
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.job.directory import clean_up
+from otel_torchdist.job.leftovers import clean_up
 from otel_torchdist.job.runs.deaths import death_path, read_death, write_death
 from otel_torchdist.model.lives import Death
 

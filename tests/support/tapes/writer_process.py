@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from otel_torchdist.job.directory import clean_up
+from otel_torchdist.job.leftovers import clean_up
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.layout import Word
 from otel_torchdist.tape.reading.reader import TapeReader

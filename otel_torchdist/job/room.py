@@ -1,0 +1,96 @@
+"""How much room a tape may take, which a rank decides when it creates one.
+
+In a container `/dev/shm` has 64 MB by default, and DataLoader workers need it: they die of SIGBUS when it is full. An
+eighth is for the tapes of running ranks, and an eighth for the leftovers of ended runs (see `leftovers.clean_up`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist.job.directory import SHARE
+from otel_torchdist.model.names import MAX_BYTES
+from otel_torchdist.tape import layout
+
+if TYPE_CHECKING:
+    from otel_torchdist.job.leftovers import Live
+
+_JOBS_IN_LARGE: Final = 8
+"""A file system is large if an eighth of it holds the tapes of eight jobs like the one at hand."""
+MIN_RECORDS: Final = 512
+"""Fewer would show too little of a stall, however small the file system is."""
+MIN_NAMES: Final = 64 << 10
+_NAMES_SHARE: Final = 4
+"""If room is scarce, a quarter of it is for the dictionary."""
+_MOST_LOCAL_RANKS: Final = 16
+"""Assumed maximum number of ranks on a node if no launcher states it."""
+_LOCAL_SIZE_VARIABLES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room for one tape.
+
+    Attributes:
+        records: Records in its ring.
+        names_bytes: Maximum size of its dictionary.
+        filesystem_bytes: Size of the file system.
+    """
+
+    records: int
+    names_bytes: int
+    filesystem_bytes: int
+
+
+def find_room(directory: Path, wanted: int, ranks: int) -> Room:
+    """Find the room for one more tape in a job directory.
+
+    In a large file system nobody has to look at the tapes of others: one call says that there is room.
+
+    Args:
+        directory: The job directory.
+        wanted: The configured number of records in its ring.
+        ranks: Ranks of the job on this node.
+    """
+    needed = layout.tape_size(wanted) + MAX_BYTES
+    try:
+        facts = os.statvfs(directory)
+        whole, free = facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
+        if not whole or (whole // SHARE >= _JOBS_IN_LARGE * ranks * needed and free >= whole // SHARE):
+            return Room(wanted, MAX_BYTES, whole)
+        live = _live_beside(directory)
+    except OSError:
+        return Room(wanted, MAX_BYTES, 0)
+    # Others may have filled the file system: then half of what is still free.
+    share = max(min(whole // SHARE - live.size, free // 2), 0) // max(1, ranks - live.tapes_in.get(directory, 0))
+    if share >= needed:
+        return Room(wanted, MAX_BYTES, whole)
+    records = (share - share // _NAMES_SHARE - layout.RING_OFFSET) // layout.RECORD_SIZE
+    records = min(wanted, max(records, MIN_RECORDS))
+    names = min(MAX_BYTES, max(share - layout.tape_size(records), MIN_NAMES))
+    return Room(records, names, whole)
+
+
+def is_scarce(directory: Path) -> bool:
+    """Return whether less than an eighth of the file system is free."""
+    facts = os.statvfs(directory)
+    return facts.f_bavail < facts.f_blocks // SHARE
+
+
+def _live_beside(directory: Path) -> Live:
+    from otel_torchdist.job.leftovers import find_live  # not imported before: few ranks need it
+
+    return find_live(directory.parent)
+
+
+def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
+    """Return the number of the job's ranks on this node: from its launcher, else an upper bound."""
+    for name in _LOCAL_SIZE_VARIABLES:
+        text = environ.get(name, "")
+        if text.isascii() and text.isdecimal() and int(text):
+            return min(int(text), world_size)
+    return min(world_size, _MOST_LOCAL_RANKS)
