@@ -106,12 +106,15 @@ def _package(frame: FrameType) -> str:
 
 def _has_interruption(entries: list[TracebackType]) -> bool:
     """Whether a frame of the traceback was not called by the one above it, but interrupted it."""
-    handlers = {code for code in map(_code_of, _handlers()) if code is not None}
-    return any(
-        entry.tb_frame.f_code in handlers or _is_given(entry.tb_frame, caller.tb_frame)
+    others = [
+        (caller.tb_frame, entry.tb_frame)
         for caller, entry in itertools.pairwise(entries)
         if _package(entry.tb_frame) != _OURS
-    )
+    ]
+    if not others:  # the usual case, in which the handlers of all signals need not be collected
+        return False
+    handlers = {code for code in map(_code_of, _handlers()) if code is not None}
+    return any(frame.f_code in handlers or _is_given(frame, caller) for caller, frame in others)
 
 
 def _is_given(frame: FrameType, interrupted: FrameType) -> bool:
