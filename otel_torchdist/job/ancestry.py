@@ -6,6 +6,7 @@ and it is terminated when the rank ends.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from collections.abc import Iterable
@@ -14,11 +15,13 @@ from typing import Final
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import is_locked_elsewhere
-from otel_torchdist.job.directory import job_directories, tapes_in
-from otel_torchdist.tape.identity import TapeIdentity, decode_identity, process_start_ticks, shares_pids, stat_fields
+from otel_torchdist.job.directory import is_tape_name, job_directories, tapes_in
+from otel_torchdist.tape.identity import TapeIdentity, decode_identity, shares_pids, stat_fields
 from otel_torchdist.tape.layout import IDENTITY_SIZE
 
 MAX_ANCESTORS: Final = 64
+_LEAST_DESCRIPTOR: Final = 32
+"""Tapes have higher ones, and to look at each descriptor of a process takes 10 µs."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -27,7 +30,7 @@ def parent_tape(directory: Path) -> int:
 
     Must be called before this process has a tape there: opening and closing its own would drop the lock on it.
     """
-    found = _nearest([directory])
+    found = _nearest(_ancestors(), tapes_in(directory))
     return found[1] if found is not None else 0
 
 
@@ -38,23 +41,44 @@ def directory_of_parent(base: Path) -> Path | None:
     """
     if multiprocessing.parent_process() is None:
         return None
-    found = _nearest(job_directories(base))
+    ancestors = _ancestors()
+    found = _nearest(ancestors, _tapes_open_in(ancestors, base))
     return found[0] if found is not None else None
 
 
-def _nearest(directories: Iterable[Path]) -> tuple[Path, int] | None:
-    ancestors = _ancestors()
-    if not ancestors:
-        return None
-    found: list[tuple[int, int, Path, int]] = []
-    for directory in directories:
-        for path in tapes_in(directory):
-            identity = _identity_of_live(path)
-            if identity is None or not shares_pids(identity):
+def _tapes_open_in(ancestors: Iterable[tuple[int, int]], base: Path) -> Iterable[Path]:
+    """Return the tapes that ancestors have open, without a look at the tapes of other jobs.
+
+    Tapes have high descriptors; see `files.kept`.
+    """
+    found: set[Path] = set()
+    for nth, (pid, _) in enumerate(ancestors):
+        try:
+            descriptors = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            if nth:  # a process of another user, such as a service
                 continue
-            process = identity.pid, identity.pid_start_ticks
-            if process in ancestors:
-                found.append((ancestors.index(process), -identity.monotonic_ns, directory, identity.nonce))
+            return [tape for directory in job_directories(base) for tape in tapes_in(directory)]
+        for descriptor in descriptors:
+            if int(descriptor) < _LEAST_DESCRIPTOR:
+                continue
+            with contextlib.suppress(OSError):
+                path = Path(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+                if is_tape_name(path.name):
+                    found.add(base / path.parent.name / path.name)
+    return found
+
+
+def _nearest(ancestors: list[tuple[int, int]], tapes: Iterable[Path]) -> tuple[Path, int] | None:
+    """Return directory and nonce of the live tape of the nearest ancestor, the newest if it has several."""
+    found: list[tuple[int, int, Path, int]] = []
+    for path in tapes if ancestors else ():
+        identity = _identity_of_live(path)
+        if identity is None or not shares_pids(identity):
+            continue
+        process = identity.pid, identity.pid_start_ticks
+        if process in ancestors:
+            found.append((ancestors.index(process), -identity.monotonic_ns, path.parent, identity.nonce))
     return min(found)[2:] if found else None
 
 
@@ -77,20 +101,22 @@ def _ancestors() -> list[tuple[int, int]]:
 
     With the start method `forkserver` the parent according to `multiprocessing` is not the kernel's.
     """
-    named = multiprocessing.parent_process()
-    lines = [_line_from(named.pid)] if named is not None and named.pid is not None else []
-    lines.append(_line_from(os.getppid()))
-    return list(dict.fromkeys(process for line in lines for process in line))
+    parent = multiprocessing.parent_process()
+    named = parent.pid if parent is not None else None
+    usual = line_of(os.getppid(), MAX_ANCESTORS)
+    if named is None or named == os.getppid():
+        return usual
+    return list(dict.fromkeys([*line_of(named, MAX_ANCESTORS), *usual]))
 
 
-def _line_from(pid: int) -> list[tuple[int, int]]:
+def line_of(pid: int, most: int) -> list[tuple[int, int]]:
+    """Return a process and its ancestors, nearest first, with their start times in clock ticks."""
     found: list[tuple[int, int]] = []
-    while pid > 0 and len(found) < MAX_ANCESTORS:
-        ticks = process_start_ticks(pid)
-        if ticks is None:
-            break
-        found.append((pid, ticks))
-        pid = parent_of(pid)
+    with contextlib.suppress(OSError):
+        while pid > 0 and len(found) < most:
+            fields = stat_fields(pid)
+            found.append((pid, int(fields[19])))
+            pid = int(fields[1])
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.tape.identity import process_start_ticks, stat_fields
+from otel_torchdist.job.ancestry import line_of
 
 STDERR: Final = 2
 MAX_HOLDERS: Final = 8
@@ -50,7 +50,7 @@ def find_standard_error(environ: Mapping[str, str]) -> StandardError | None:
     """
     if sys.__stderr__ is None:  # closed: descriptor 2 is whatever the program has opened since
         return None
-    line = _ancestors()
+    line = line_of(os.getpid(), MAX_HOLDERS)
     launcher = line[1:] if _ELASTIC in environ else []
     for pid, _ in (*launcher[:1], *line[:1]):
         with contextlib.suppress(OSError):
@@ -85,16 +85,3 @@ def _has_open(pid: int, facts: os.stat_result) -> bool:
         return os.path.samestat(os.stat(descriptor_path(pid)), facts)
     except OSError:
         return False
-
-
-def _ancestors() -> list[tuple[int, int]]:
-    """Return this process and its ancestors, nearest first, with their start times."""
-    line: list[tuple[int, int]] = []
-    pid = os.getpid()
-    while pid > 0 and len(line) < MAX_HOLDERS and (ticks := process_start_ticks(pid)) is not None:
-        line.append((pid, ticks))
-        try:
-            pid = int(stat_fields(pid)[1])
-        except OSError:
-            break
-    return line
