@@ -7,6 +7,7 @@ and it is terminated when the rank ends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 from collections.abc import Iterable
@@ -103,21 +104,29 @@ def _ancestors() -> list[tuple[int, int]]:
     """
     parent = multiprocessing.parent_process()
     named = parent.pid if parent is not None else None
-    usual = line_of(os.getppid(), MAX_ANCESTORS)
+    usual = line_above(os.getpid(), os.getppid())
     if named is None or named == os.getppid():
-        return usual
-    return list(dict.fromkeys([*line_of(named, MAX_ANCESTORS), *usual]))
+        return list(usual)
+    return list(dict.fromkeys([*line_above(os.getpid(), named), *usual]))
 
 
-def line_of(pid: int, most: int) -> list[tuple[int, int]]:
-    """Return a process and its ancestors, nearest first, with their start times in clock ticks."""
+@functools.lru_cache(maxsize=2)
+def line_above(pid: int, parent: int) -> tuple[tuple[int, int], ...]:
+    """Return the ancestors of a process with their start times in clock ticks, nearest first.
+
+    They are read once for each parent: as long as that lives, the others can only end.
+
+    Args:
+        pid: The process; a forked one does not use what its parent has read.
+        parent: The nearest ancestor.
+    """
     found: list[tuple[int, int]] = []
     with contextlib.suppress(OSError):
-        while pid > 0 and len(found) < most:
-            fields = stat_fields(pid)
-            found.append((pid, int(fields[19])))
-            pid = int(fields[1])
-    return found
+        while parent > 0 and len(found) < MAX_ANCESTORS:
+            fields = stat_fields(parent)
+            found.append((parent, int(fields[19])))
+            parent = int(fields[1])
+    return tuple(found)
 
 
 def parent_of(pid: int) -> int:

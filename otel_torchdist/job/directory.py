@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import itertools
 import os
@@ -265,8 +266,9 @@ def _let_others_pass(file: int) -> None:
             os.fchmod(file, BASE_MODE)
 
 
+@functools.lru_cache(maxsize=4)
 def _filesystem(device: int) -> str:
-    """Return the type of the mounted file system with this device number."""
+    """Return the type of the mounted file system with this device number; read once, for each tape asks for it."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()

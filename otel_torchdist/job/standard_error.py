@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.job.ancestry import line_of
+from otel_torchdist.job.ancestry import line_above
+from otel_torchdist.tape.identity import process_start_ticks
 
 STDERR: Final = 2
 MAX_HOLDERS: Final = 8
@@ -50,7 +51,7 @@ def find_standard_error(environ: Mapping[str, str]) -> StandardError | None:
     """
     if sys.__stderr__ is None:  # closed: descriptor 2 is whatever the program has opened since
         return None
-    line = line_of(os.getpid(), MAX_HOLDERS)
+    line = _line_of_this_process()
     launcher = line[1:] if _ELASTIC in environ else []
     for pid, _ in (*launcher[:1], *line[:1]):
         with contextlib.suppress(OSError):
@@ -85,3 +86,9 @@ def _has_open(pid: int, facts: os.stat_result) -> bool:
         return os.path.samestat(os.stat(descriptor_path(pid)), facts)
     except OSError:
         return False
+
+
+def _line_of_this_process() -> list[tuple[int, int]]:
+    """Return this process and its ancestors, nearest first, with their start times."""
+    ticks = process_start_ticks(os.getpid())
+    return [] if ticks is None else [(os.getpid(), ticks), *line_above(os.getpid(), os.getppid())][:MAX_HOLDERS]
