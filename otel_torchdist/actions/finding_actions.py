@@ -14,8 +14,7 @@ from typing import Final
 from otel_torchdist.actions.perform import Act, is_first, perform, report
 from otel_torchdist.actions.stalled_run import StalledRun, stalled_run
 from otel_torchdist.config import Action, ActionKind
-from otel_torchdist.stall.findings.events import Finding, FindingGone
-from otel_torchdist.stall.findings.wording import describe_finding
+from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.stall.reporting.attributes import of_finding
 from otel_torchdist.tape.reading.reader import TapeReader
 
@@ -33,7 +32,7 @@ class FindingActions:
         self._dump_dir = dump_dir
         self._acted = 0
 
-    def start(self, news: Iterable[Finding | FindingGone], tapes: list[TapeReader]) -> None:
+    def start(self, news: Iterable[Finding | FindingOver], tapes: list[TapeReader]) -> None:
         """Start the actions on new findings, without waiting for them.
 
         Args:
@@ -41,13 +40,13 @@ class FindingActions:
             tapes: The tapes that this process reads and may act on.
         """
         for finding in news if self._actions else ():
-            if isinstance(finding, FindingGone):
+            if isinstance(finding, FindingOver):
                 continue
-            concerned = [tape for tape in tapes if tape.identity.nonce in _nonces_of(finding)]
+            concerned = [tape for tape in tapes if tape.identity.nonce in finding.nonces]
             if len({tape.path.parent for tape in concerned}) != 1 or self._acted >= MAX_ACTED:
                 continue
             self._acted += 1
-            found = stalled_run(finding.incident, of_finding(finding), describe_finding(finding), concerned)
+            found = stalled_run(finding.incident, of_finding(finding), finding.sentence, concerned)
             threading.Thread(target=self._act, args=(found,), name="torchdist-on-finding", daemon=True).start()
 
     def _act(self, found: StalledRun) -> None:
@@ -55,7 +54,3 @@ class FindingActions:
             if is_first(found, f"{position}-{action.kind.value}"):
                 act: Act = lambda action=action: perform(action, found, self._dump_dir, lambda: True)  # noqa: E731
                 report(_PREFIX, action.kind.value, act)
-
-
-def _nonces_of(finding: Finding) -> frozenset[int]:
-    return frozenset(view.nonce for view in finding.world.ranks.values() if not view.is_remote)

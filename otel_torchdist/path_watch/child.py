@@ -24,9 +24,9 @@ import msgspec
 from otel_torchdist.critical_path.analysis import PathFinder
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.errors import TorchDistError
+from otel_torchdist.model.slow import PathLengths, SlowPart
 from otel_torchdist.path_watch.findings import lengths_of, slow_parts_of
 from otel_torchdist.path_watch.steps import StepRange, histories_in, operations_in, segments_of
-from otel_torchdist.stall.findings.slow import PathLengths, SlowPart
 
 MOST_CALLS: Final = 65_536
 """Calls of all ranks together, about 10 s of processor time and 100 MB."""

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.critical_path.model import Cause, CauseKind, CriticalPath
 from otel_torchdist.critical_path.wording import sentence
-from otel_torchdist.stall.findings.slow import Gain, PathLengths, SlowKind, SlowPart
+from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.slow import Gain, PathLengths, SlowPart
 from otel_torchdist.units import duration, share
 
 LEAST_SHARE: Final = 0.1
@@ -20,14 +21,8 @@ HELD_S: Final = 30.0
 MAX_REPORTED: Final = 64
 """Of a run over its whole lifetime; more would add no information."""
 MOST_RANKS: Final = 16
-_KINDS: Final = {
-    CauseKind.LINE: SlowKind.RANK,
-    CauseKind.RANK: SlowKind.RANK,
-    CauseKind.NODE: SlowKind.NODE,
-    CauseKind.STAGE: SlowKind.STAGE,
-}
 
-_Key = tuple[SlowKind, tuple[int, ...]]
+_Key = tuple[FindingKind, tuple[int, ...]]
 
 
 class SlowParts:
@@ -80,18 +75,31 @@ class _Held(NamedTuple):
 def slow_parts_of(path: CriticalPath) -> Iterator[SlowPart]:
     """What notably prolongs steps: of a rank only its greatest cause, and no rank of a node or stage that is slow."""
     seen: set[int] = set()
-    causes = [cause for cause in path.causes if cause.kind in _KINDS and cause.gain_ns >= LEAST_SHARE * path.step_ns]
+    causes = [cause for cause in path.causes if cause.gain_ns >= LEAST_SHARE * path.step_ns]
     for cause in sorted(causes, key=lambda cause: -len(cause.ranks)):
-        if not seen.issuperset(cause.ranks):
+        kind = _slow_kind(cause.kind)
+        if kind is not None and not seen.issuperset(cause.ranks):
             seen.update(cause.ranks)
-            yield _part(cause, path)
+            yield _part(cause, kind, path)
 
 
-def _part(cause: Cause, path: CriticalPath) -> SlowPart:
+def _slow_kind(kind: CauseKind) -> FindingKind | None:
+    match kind:
+        case CauseKind.LINE | CauseKind.RANK:
+            return FindingKind.SLOW_RANK
+        case CauseKind.NODE:
+            return FindingKind.SLOW_NODE
+        case CauseKind.STAGE:
+            return FindingKind.SLOW_STAGE
+        case CauseKind.TRANSFER:
+            return None
+
+
+def _part(cause: Cause, kind: FindingKind, path: CriticalPath) -> SlowPart:
     label = cause.label
     gain = f"{duration(cause.gain_ns)} ({share(cause.gain_ns, path.step_ns)})"
     return SlowPart(
-        kind=_KINDS[cause.kind],
+        kind=kind,
         ranks=cause.ranks,
         operation=label.operation if label is not None else "",
         group=label.group if label is not None else "",

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.path_watch.child import MOST_CALLS, Child, ChildError, Measured, NodeCalls
 from otel_torchdist.path_watch.findings import HELD_S, SlowParts
 from otel_torchdist.path_watch.steps import StepRange
 from otel_torchdist.stall.events import Event
-from otel_torchdist.stall.findings.events import PathMeasured, SlowFound, SlowGone
+from otel_torchdist.stall.findings import slow
+from otel_torchdist.stall.findings.slow import PathMeasured
 
 MOST_STEPS: Final = 16
 LEAST_STEPS: Final = 8
@@ -217,12 +218,13 @@ class PathWatch:
 def _events_of(found: Measured, run: RunToWatch, parts: SlowParts) -> list[Event]:
     if found.lengths is None:
         return []
-    world = run.world
-    events: list[Event] = [PathMeasured(world.run, found.lengths)]
-    for part in parts.update(found.parts, time.monotonic()):
-        name = f"{part.kind.value} {part.ranks} {world.taken_ns}"
-        events.append(SlowFound(Incident(world.run, name, run.agent_id), part, world))
-    return events + [SlowGone(world.run, part) for part in parts.gone]
+    judged = JudgedWorld(run.world, run.world.run, run.agent_id)
+    new = parts.update(found.parts, time.monotonic())
+    return [
+        PathMeasured(judged.run, found.lengths),
+        *(slow.finding_of(part, judged) for part in new),
+        *(slow.over_of(part, judged.run) for part in parts.gone),
+    ]
 
 
 class StepsOnRequest:

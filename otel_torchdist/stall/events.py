@@ -10,10 +10,12 @@ from typing import TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.model.calls import GroupView, OperationId
+from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.model.incident import Incident, LinkTarget
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.events import FindingEvent
+from otel_torchdist.stall.findings.slow import PathMeasured
+from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
 
@@ -179,5 +181,8 @@ Event: TypeAlias = (
     | IncidentHandedOver
     | IncidentResolved
     | TimeoutShort
-    | FindingEvent
+    | Finding
+    | FindingOver
+    | ArrivalsCompared
+    | PathMeasured
 )

@@ -8,13 +8,13 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.model.calls import Channel, OperationId
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
-from otel_torchdist.stall.findings.events import CallsGoOn, CallsStuck, IdleFound, IdleOver
+from otel_torchdist.stall.findings import idle
 from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
 from otel_torchdist.stall.findings.watch import FindingWatch
@@ -139,7 +139,7 @@ class RunWatch:
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Make the last pass: compare what can be compared, and report what was found."""
-        return [*self._findings.conclude(world, run_of(world), self.agent_id)] if self._rules.compares_calls else []
+        return [*self._findings.conclude(self._judged(world))] if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.
@@ -160,7 +160,7 @@ class RunWatch:
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
             self._findings.leave_to_another(world)
-            events += self._findings.find_stragglers(world, run_of(world), self.agent_id)
+            events += self._findings.find_stragglers(self._judged(world))
         self._remember(world, waits)
         return events
 
@@ -211,7 +211,7 @@ class RunWatch:
             events += self._marker_events(world, verdict, stalled, waits)
         if self._rules.compares_calls:
             cause = incident.given.mismatch if incident.given is not None else None
-            events += self._findings.compare(world, run_of(world), self.agent_id, cause)
+            events += self._findings.compare(self._judged(world), cause)
         if any(view.worker is not None for view in world.ranks.values()):
             events += self._stuck_calls(world)
         events += self._standing_still(world)
@@ -235,21 +235,21 @@ class RunWatch:
             return self._incident.resolve(world, Outcome.FAILED, at_ns)
         return self._incident.resolve(world, Outcome.RANKS_ENDED if is_ended else outcome_of(world, given))
 
+    def _judged(self, world: WorldSnapshot) -> JudgedWorld:
+        return JudgedWorld(world, run_of(world), self.agent_id)
+
     def _stuck_calls(self, world: WorldSnapshot) -> list[Event]:
         """Report remote procedure calls that cannot go on, and those that can again."""
-        run = run_of(world)
-        found: list[Event] = [
-            CallsStuck(Incident(run, f"calls {one.trouble.value} {world.taken_ns}", self.agent_id), one, world)
-            for one in self._calls.find(world)
-        ]
-        return found + [CallsGoOn(run, one) for one in self._calls.gone]
+        judged = self._judged(world)
+        found: list[Event] = [one.finding(judged) for one in self._calls.find(world)]
+        return found + [one.over(judged.run) for one in self._calls.gone]
 
     def _standing_still(self, world: WorldSnapshot) -> list[Event]:
         """Report that the whole job calls nothing, and that it does again."""
-        run, found = run_of(world), self._idle.find(world)
-        events: list[Event] = [IdleOver(run, self._idle.gone)] if self._idle.gone is not None else []
+        judged, found = self._judged(world), self._idle.find(world)
+        events: list[Event] = [idle.over_of(self._idle.gone, judged.run)] if self._idle.gone is not None else []
         if found is not None:
-            events.append(IdleFound(Incident(run, f"idle {found.since_ns}", self.agent_id), found, world))
+            events.append(idle.finding_of(found, judged))
         return events
 
     def lose_sight(self) -> list[Event]:

@@ -17,11 +17,12 @@ from otel_torchdist.job.kept_findings import (
     read_kept_findings,
     write_kept_findings,
 )
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.kinds import TapeState
+from otel_torchdist.model.slow import SlowPart
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.events import SlowFound, SlowGone
-from otel_torchdist.stall.findings.slow import SlowKind, SlowPart
+from otel_torchdist.stall.findings.slow import finding_of, over_of
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import RUN_ID, SECOND, FakeTape
 from tests.support.worlds.fake_world import FakeWorld
@@ -29,7 +30,7 @@ from tests.support.worlds.fake_world import FakeWorld
 
 def slow(rank: int, text: str) -> SlowPart:
     """A rank that is slow."""
-    return SlowPart(SlowKind.RANK, (rank,), "all_reduce", "group", None, 0.05, 0.04, 0.1, 16, (0, 1), text)
+    return SlowPart(FindingKind.SLOW_RANK, (rank,), "all_reduce", "group", None, 0.05, 0.04, 0.1, 16, (0, 1), text)
 
 
 @pytest.fixture
@@ -46,17 +47,17 @@ def ranks(base: Path) -> Iterator[list[FakeTape]]:
         one.reader.close()
 
 
-def found(ranks: list[FakeTape], part: SlowPart) -> SlowFound:
+def found(ranks: list[FakeTape], part: SlowPart) -> Finding:
     """The event of a slow rank, as seen with these ranks."""
     world = FakeWorld(2).snapshot(1.0)
     views = {
         rank: dataclasses.replace(view, nonce=one.reader.identity.nonce)
         for (rank, view), one in zip(world.ranks.items(), ranks, strict=True)
     }
-    return SlowFound(Incident(RUN_ID, part.text, 0), part, WorldSnapshot(RUN_ID, world.taken_ns, views))
+    return finding_of(part, JudgedWorld(WorldSnapshot(RUN_ID, world.taken_ns, views), RUN_ID))
 
 
-def update(ranks: list[FakeTape], *events: SlowFound | SlowGone) -> list[KeptFinding]:
+def update(ranks: list[FakeTape], *events: Finding | FindingOver) -> list[KeptFinding]:
     """Have an agent write events; returns what a reader finds."""
     log = FindingsLog()
     for event in events:
@@ -78,7 +79,7 @@ def test_found_again(ranks: list[FakeTape]) -> None:
 def test_over(ranks: list[FakeTape]) -> None:
     """A finding that no longer holds is kept with the time of its end; one of another rank still holds."""
     part = slow(1, "slow by 5 ms")
-    kept = update(ranks, found(ranks, part), found(ranks, slow(0, "other")), SlowGone(RUN_ID, part))
+    kept = update(ranks, found(ranks, part), found(ranks, slow(0, "other")), over_of(part, RUN_ID))
     assert [bool(one.until_ns) for one in kept] == [True, False]
 
 
@@ -92,7 +93,7 @@ def test_diagnose(base: Path, ranks: list[FakeTape]) -> None:
     asked = ask(base)
     assert asked.code == 1
     assert asked.has("finding  rank 1 waits 52.1 ms longer for data than its peers")
-    update(ranks, found(ranks, part), SlowGone(RUN_ID, part))
+    update(ranks, found(ranks, part), over_of(part, RUN_ID))
     asked = ask(base, "--json")
     document = asked.document
     [past] = document["past_findings"]

@@ -1,4 +1,4 @@
-"""Finds where source chooses among kinds: of activities, records, ends and verdicts."""
+"""Finds where source chooses among kinds: of activities, records, ends, verdicts and findings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 ENUMS: Final = {
-    "ActivityKind": "tape/layout.py",
-    "How": "tape/layout.py",
-    "RecordKind": "tape/layout.py",
+    "ActivityKind": "model/kinds.py",
+    "How": "model/kinds.py",
+    "RecordKind": "model/kinds.py",
     "VerdictKind": "verdict/model.py",
 }
-"""The kinds, and where they are defined."""
+"""The kinds among which `match` statements choose, and where they are defined."""
+_KINDS: Final = {*ENUMS, "FindingKind"}
+"""Nobody chooses among findings: they say all about themselves."""
 _NEGATIVE: Final = (ast.IsNot, ast.NotEq, ast.NotIn)
 _LEAVES: Final = (ast.Return, ast.Continue, ast.Pass)
 
@@ -104,7 +106,7 @@ def _members(node: ast.AST) -> list[tuple[str, str]]:
         if isinstance(part, ast.Attribute) and part.attr.isupper():
             owner = part.value
             name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
-            if name in ENUMS:
+            if name in _KINDS:
                 found.append((name, part.attr))
     return found
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.path_watch import child as module
 from otel_torchdist.path_watch.child import Child, ChildError, NodeCalls
 from otel_torchdist.path_watch.steps import StepRange, segments_of
-from otel_torchdist.stall.findings.slow import SlowKind
 from tests.path_watch.written import write
 from tests.support.tapes.written_world import WrittenWorld
 from tests.support.waiting import until
@@ -44,7 +44,7 @@ def test_a_path_across_two_nodes(tapes: list[Path]) -> None:
     others = [NodeCalls(segments_of(tapes[2:], STEPS), 2)]
     found = Child(tapes[:2], STEPS).path(others, frozenset(range(4)))
     assert found.calls == 4 * 12 * 3
-    assert [(part.kind, part.ranks) for part in found.parts] == [(SlowKind.RANK, (3,))]
+    assert [(part.kind, part.ranks) for part in found.parts] == [(FindingKind.SLOW_RANK, (3,))]
     assert found.lengths is not None and found.lengths.ranks[3] > 0
     assert 0 < found.took_s < 10
 

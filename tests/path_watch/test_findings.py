@@ -9,8 +9,9 @@ import pytest
 
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CriticalPath
+from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.slow import SlowPart
 from otel_torchdist.path_watch.findings import HELD, SlowParts, lengths_of, slow_parts_of
-from otel_torchdist.stall.findings.slow import SlowKind, SlowPart
 from tests.critical_path.simulated import Job
 
 STEPS = 16
@@ -42,7 +43,7 @@ def test_a_slow_rank_is_reported_once_with_its_line_and_gain() -> None:
     reported = [known.update(parts_of(10, 10, 15, 10), 20.0 * nth) for nth in range(HELD + 3)]
     assert [len(parts) for parts in reported] == [0, 0, 1, 0, 0, 0]
     [part] = reported[2]
-    assert (part.kind, part.ranks, part.operation) == (SlowKind.RANK, (2,), "all_reduce")
+    assert (part.kind, part.ranks, part.operation) == (FindingKind.SLOW_RANK, (2,), "all_reduce")
     assert part.call_site is not None and part.call_site.line == 12
     assert part.text == (
         "rank 2 computes 5.00 ms longer than its peers before all_reduce in mesh at train (train.py:12); "
@@ -79,7 +80,7 @@ def test_a_slow_node_instead_of_its_ranks() -> None:
     """Where several ranks of one node are slow, the node is the finding, and no rank of it is another one."""
     hosts = [f"node-{rank // 4}" for rank in range(12)]
     [part] = parts_of(*(14 if 4 <= rank < 8 else 10 for rank in range(12)), hosts=hosts)
-    assert (part.kind, part.ranks) == (SlowKind.NODE, (4, 5, 6, 7))
+    assert (part.kind, part.ranks) == (FindingKind.SLOW_NODE, (4, 5, 6, 7))
     assert part.text.startswith("ranks 4-7 on node-1 compute 4.00 ms longer than their peers on other nodes; without")
 
 
@@ -95,7 +96,7 @@ def test_a_rank_of_another_node_is_found_without_one_clock() -> None:
         job.end_step()
     found = critical_path_of(job.histories())
     assert found is not None
-    assert [(part.kind, part.ranks) for part in slow_parts_of(found)] == [(SlowKind.RANK, (3,))]
+    assert [(part.kind, part.ranks) for part in slow_parts_of(found)] == [(FindingKind.SLOW_RANK, (3,))]
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(400, marks=pytest.mark.thorough)])

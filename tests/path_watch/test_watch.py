@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.path_watch.child import Child, NodeCalls
 from otel_torchdist.path_watch.steps import StepRange, histories_in
@@ -24,7 +25,7 @@ from otel_torchdist.path_watch.watch import (
     StepsOnRequest,
 )
 from otel_torchdist.stall.events import Event
-from otel_torchdist.stall.findings.events import PathMeasured, SlowFound, SlowGone
+from otel_torchdist.stall.findings.slow import PathMeasured
 from tests.path_watch.written import write
 from tests.support.tapes.written_world import WrittenWorld
 from tests.support.waiting import until
@@ -88,13 +89,13 @@ def test_found_three_times_and_reported_once(
     """Each path is of new steps; the third reports the rank, and after three without it, it is gone."""
     found = [seen_at(watch, step, tapes) for step in (20, 30, 40)]
     assert [[type(event) for event in events] for events in found] == [
-        [PathMeasured], [PathMeasured], [PathMeasured, SlowFound],
+        [PathMeasured], [PathMeasured], [PathMeasured, Finding],
     ]  # fmt: skip
     slow = found[2][1]
-    assert isinstance(slow, SlowFound)
-    assert (slow.part.ranks, slow.incident.run) == ((3,), RUN)
+    assert isinstance(slow, Finding)
+    assert (slow.ranks, slow.run) == ((3,), RUN)
     later = [event for step in (48, 56, STEPS) for event in seen_at(watch, step, healthy)]
-    assert [type(event) for event in later] == [PathMeasured] * 3 + [SlowGone]
+    assert [type(event) for event in later] == [PathMeasured] * 3 + [FindingOver]
 
 
 def test_nothing_before_there_are_enough_steps(watch: PathWatch, tapes: tuple[Path, ...]) -> None:

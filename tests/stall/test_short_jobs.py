@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from tests.support.worlds.detector_with_peers import Accompanied
 from tests.support.worlds.fake_world import FakeWorld
@@ -45,7 +45,7 @@ class ShortJob(Accompanied):
     @property
     def found(self) -> list[tuple[int, ...]]:
         """The ranks of each finding."""
-        return [event.mismatch.ranks for _, event in self.events if isinstance(event, MismatchFound)]
+        return [event.ranks for _, event in self.events if isinstance(event, Finding)]
 
 
 def test_other_nodes_that_come_late() -> None:

@@ -28,13 +28,13 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.live.feed import LiveFeed
 from otel_torchdist.machine.reader import WatchedRank
 from otel_torchdist.machine.watch import MachineWatch
+from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, OngoingStall, VerdictGiven
-from otel_torchdist.stall.findings.events import FINDINGS, Finding, FindingGone
 from otel_torchdist.stall.reporting.notice import Announcer
 from otel_torchdist.stall.reporting.reporter import StallReporter
 from otel_torchdist.stall.seen import RunSeen
@@ -102,7 +102,7 @@ class Reader:
         self._watch = watch
         self._announcer = announcer
         self._reporter = StallReporter(outputs.sink, outputs.events, self, announcer)
-        self._findings: list[Finding | FindingGone] = []
+        self._findings: list[Finding | FindingOver] = []
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
         self._live = live
@@ -271,13 +271,13 @@ class Reader:
     def report(self, events: Iterable[Event]) -> None:
         """Report what was found, here or elsewhere, in spans, logs and metrics."""
         for event in events:
-            if isinstance(event, FINDINGS) or isinstance(event, FindingGone):  # noqa: SIM101
+            if isinstance(event, Finding | FindingOver):
                 self._findings.append(event)
             with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
                 self._reporter.report([event])
                 show(event, self.metrics)
 
-    def take_findings(self) -> list[Finding | FindingGone]:
+    def take_findings(self) -> list[Finding | FindingOver]:
         """Return what was found without a stall, or no longer holds, since the last call."""
         found, self._findings = self._findings, []
         return found

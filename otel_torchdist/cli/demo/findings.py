@@ -9,15 +9,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from otel_torchdist import semconv
-from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, passes, story
+from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, is_of_values, passes, story
 from otel_torchdist.cli.demo.views import View
 from otel_torchdist.cli.output.alarm import alarm
 from otel_torchdist.cli.output.text import shown
+from otel_torchdist.model.finding import Finding
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.findings.events import ValuesFound
-from otel_torchdist.stall.findings.values import NonFinite
-from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.verdict.model import Verdict
 
@@ -34,7 +32,7 @@ class Findings:
         latest: The last verdict, on any stall; None before the first.
         named: The last verdict that is the expected one; on a busy machine a rank may also be late at the start.
         named_after_s: Seconds from the first wait until that verdict was first given.
-        values: The expected finding about values, which stalls nothing; None before it.
+        finding: The expected finding, if a fault is staged that stalls nothing; None before it.
         trace_id: Trace of that stall's incident.
         is_over: Whether the job was asked to end, so that the death of its ranks is not a finding.
         metrics: The stall's lines of `/metrics`, scraped while it was ongoing; empty if it was over too soon.
@@ -48,7 +46,7 @@ class Findings:
     latest: Verdict | None = None
     named: Verdict | None = None
     named_after_s: float | None = None
-    values: ValuesFound | None = None
+    finding: Finding | None = None
     trace_id: int = 0
     is_over: bool = False
     metrics: list[str] = field(default_factory=list[str])
@@ -57,7 +55,7 @@ class Findings:
     @property
     def is_in_time(self) -> bool:
         """Whether the expected verdict was given soon enough."""
-        return self.values is not None or self._is_named_in_time
+        return self.finding is not None or self._is_named_in_time
 
     @property
     def _is_named_in_time(self) -> bool:
@@ -68,8 +66,8 @@ class Findings:
         for event in events:
             if isinstance(event, VerdictGiven) and not self.is_over:
                 self._take_verdict(event)
-            elif isinstance(event, ValuesFound):
-                self._take_values(event)
+            elif isinstance(event, Finding):
+                self._take_finding(event)
             elif isinstance(event, IncidentResolved) and self.verdict is not None:
                 self.verdict = None
                 self.view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
@@ -102,11 +100,12 @@ class Findings:
             self.reported.add(sentence)
             self.view.report(f"finding: {sentence} {where}".rstrip())
 
-    def _take_values(self, event: ValuesFound) -> None:
-        self.report_finding(describe_finding(event))
-        kind = semconv.NON_FINITE if isinstance(event.values, NonFinite) else semconv.DIVERGED
-        if (kind, event.values.ranks) == (self.options.expected.verdict, self.options.expected.ranks):
-            self.values = event  # the agent finds it by itself, and reports it in a trace of its own
+    def _take_finding(self, found: Finding) -> None:
+        """Show the expected finding. All others are shown as the agent finds them."""
+        expected = self.options.expected
+        if is_of_values(self.options.fault) and (found.kind.value, found.ranks) == (expected.verdict, expected.ranks):
+            self.report_finding(found.sentence)
+            self.finding = found  # the agent finds it by itself, and reports it in a trace of its own
 
     def _is_expected(self, verdict: Verdict) -> bool:
         return (verdict.kind.value, verdict.ranks) == (self.options.expected.verdict, self.options.expected.ranks)
@@ -131,7 +130,7 @@ def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int
     trace = f"{findings.trace_id:032x}"
     yield ""
     yield f"Spans, as OTLP JSON lines: {shown(options.output)}"
-    if findings.values is not None:
+    if findings.finding is not None:
         yield f"  that of the finding: grep '({options.expected.verdict})' {shown(options.output)}"
     elif findings.trace_id:
         yield f"  those of the stall: grep {trace} {shown(options.output)}"
@@ -147,7 +146,7 @@ def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int
 
 def _in_jaeger(findings: Findings, endpoint: str, trace: str) -> Iterator[str]:
     sent = f"They were sent to {endpoint} too. If it is a Jaeger, search for "
-    if findings.values is not None:
+    if findings.finding is not None:
         yield f"{sent}{semconv.VERDICT}={findings.options.expected.verdict}"
         return
     yield f"{sent}{semconv.STALLED}=true, or open"
@@ -163,7 +162,7 @@ def _verdict(findings: Findings) -> Iterator[str]:
     if after_s is not None:
         limit = f"threshold {options.threshold_s:g} s"
         yield f"Reported: the same, {after_s:.1f} s after the first rank began to wait ({limit})."
-    elif findings.values is not None:
+    elif findings.finding is not None:
         yield "Reported: the same."
     else:
         yield f"Reported: {_named(latest.kind.value, latest.ranks) if latest is not None else 'nothing'}."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist import semconv
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.verdict.model import VerdictKind
 
 VERDICT_WITHIN_S: Final = 2.0
@@ -101,13 +101,15 @@ _STAGED: Final[Mapping[Fault, _Staged]] = {
     Fault.CIRCULAR: _Staged(
         "neighbours call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR.value, passes=False
     ),
-    Fault.NAN: _Staged("an image that {rank} reads has a value that is not a number", semconv.NON_FINITE, passes=True),
+    Fault.NAN: _Staged(
+        "an image that {rank} reads has a value that is not a number", FindingKind.NON_FINITE.value, passes=True
+    ),
     Fault.CHECKPOINT: _Staged(
         "a checkpoint is saved, and the storage of {rank} does not answer for {length}",
         VerdictKind.ABSENT.value,
         passes=True,
     ),
-    Fault.BITFLIP: _Staged("a bit flips in a result that {rank} has received", semconv.DIVERGED, passes=True),
+    Fault.BITFLIP: _Staged("a bit flips in a result that {rank} has received", FindingKind.DIVERGED.value, passes=True),
 }
 
 

@@ -16,16 +16,14 @@ from otel_torchdist.job.kept_findings import read_kept_findings
 from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.finding import Finding, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.processes.state import SILENT_NS
-from otel_torchdist.semconv import IDLE, MISMATCHED, VERDICT, VERDICT_RANKS
-from otel_torchdist.stall.findings.events import FINDINGS
-from otel_torchdist.stall.findings.remote_calls import CallTrouble, troubled_calls
+from otel_torchdist.stall.findings.remote_calls import troubled_calls
 from otel_torchdist.stall.findings.watch import FindingWatch
-from otel_torchdist.stall.findings.wording import describe_finding
-from otel_torchdist.stall.reporting.attributes import of_finding
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -122,7 +120,7 @@ class Diagnosis:
         return tuple(
             one.text
             for one in troubled_calls(self.found.moment.world)
-            if one.trouble is not CallTrouble.DEAD and self.before_s(one.since_ns) >= self.threshold_s
+            if one.kind is not FindingKind.DEAD and self.before_s(one.since_ns) >= self.threshold_s
         )
 
     @property
@@ -240,27 +238,20 @@ def _findings(run: Run, found: PostMortem, standing: IdleStanding) -> tuple[tupl
 
     As far as the tapes show it, and otherwise as this node's agent has written it down.
     """
-    watch, world = FindingWatch(), found.moment.world
+    watch, judged = FindingWatch(), JudgedWorld(found.moment.world, run.run_id)
     cause = found.verdict.mismatch if found.verdict is not None else None
-    if found.moment.is_now:
-        events = watch.compare(world, run.run_id, agent_id=0, cause=cause)
-    else:
-        events = watch.conclude(world, run.run_id, agent_id=0, cause=cause)
-    shown = [one for one in events if isinstance(one, FINDINGS)]
-    known = {_key(of_finding(one)) for one in shown}
+    events = watch.compare(judged, cause) if found.moment.is_now else watch.conclude(judged, cause=cause)
+    shown = [one for one in events if isinstance(one, Finding)]
+    known = {(one.kind.value, compress_ranks(one.ranks)) for one in shown}
     if cause is not None:
-        known.add((MISMATCHED, compress_ranks(cause.ranks)))
+        known.add((FindingKind.MISMATCHED.value, compress_ranks(cause.ranks)))
     kept = [one for one in read_kept_findings(run.directory, run.run_id) if (one.kind, one.ranks) not in known]
     if standing.is_long:  # which says for how long in all
-        kept = [one for one in kept if one.kind != IDLE or 0 < one.until_ns < standing.since_ns]
-    holding = [*map(describe_finding, shown), *(one.text for one in kept if not one.until_ns)]
+        kept = [one for one in kept if one.kind != FindingKind.IDLE.value or 0 < one.until_ns < standing.since_ns]
+    holding = [*(one.sentence for one in shown), *(one.text for one in kept if not one.until_ns)]
     if standing.is_long:
         holding.append(standing.text)
     return tuple(holding), tuple(f"until {time_of_day(one.until_ns)}: {one.text}" for one in kept if one.until_ns)
-
-
-def _key(attributes: Mapping[str, object]) -> tuple[object, object]:
-    return attributes.get(VERDICT), attributes.get(VERDICT_RANKS)
 
 
 def _read_on(follower: TapeFollower, keep: Callable[[TapeReader, Batch], None] | None) -> None:

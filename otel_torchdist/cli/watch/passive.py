@@ -16,12 +16,13 @@ from typing import Final
 
 from otel_torchdist.job.runs.membership import Kin, helped_runs
 from otel_torchdist.job.tapes import LocalTapes
+from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
-from otel_torchdist.stall.findings.events import ArrivalsCompared, Finding
+from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader

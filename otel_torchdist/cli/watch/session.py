@@ -14,12 +14,11 @@ from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
+from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.findings.events import Finding
-from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
@@ -91,15 +90,15 @@ class WatchSession:
         self._view.show(screen_of(seen, verdict, shown, self._watch.rules.threshold_s))
 
     def _report(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
-        if isinstance(event, Finding):
-            self._view.report(f"finding: {describe_finding(event)}")
-            return
-        if isinstance(event, IncidentResolved):
-            self._verdict = None
-            self._view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
-            return
-        self._verdict = event
-        self._view.report_stall(alarm(event), event.occasion is not Occasion.GROWN)
+        match event:
+            case VerdictGiven():
+                self._verdict = event
+                self._view.report_stall(alarm(event), event.occasion is not Occasion.GROWN)
+            case IncidentResolved():
+                self._verdict = None
+                self._view.report(_described(event))
+            case Finding():
+                self._view.report(_described(event))
 
     def _of_all_nodes(self, seen: Observation, own: Verdict | None) -> Alarm | None:
         """Return the verdict of all nodes' agents if local tapes do not show it; a local verdict may cover less."""
@@ -160,11 +159,13 @@ class WatchSession:
 
 
 def _described(event: VerdictGiven | IncidentResolved | Finding) -> str:
-    if isinstance(event, VerdictGiven):
-        return f"{'still' if event.occasion is Occasion.GROWN else 'STALL'}: {alarm(event).text}"
-    if isinstance(event, IncidentResolved):
-        return f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}"
-    return f"finding: {describe_finding(event)}"
+    match event:
+        case VerdictGiven():
+            return f"{'still' if event.occasion is Occasion.GROWN else 'STALL'}: {alarm(event).text}"
+        case IncidentResolved():
+            return f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}"
+        case Finding():
+            return f"finding: {event.sentence}"
 
 
 class _ViewHandler(logging.Handler):

@@ -8,8 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist import semconv
 from otel_torchdist.model.checkpoints import FailedCheckpoint
+from otel_torchdist.model.finding import Finding, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.naming import name_ranks
+from otel_torchdist.verdict.wording.checkpoints import name_checkpoint
 
 SETTLED_NS: Final = 2_000_000_000
 """How long the other ranks' ends of the same save are waited for."""
@@ -44,6 +49,39 @@ class SaveFailed:
     error: str
     message: str
     step: int
+
+    @property
+    def text(self) -> str:
+        """On which ranks the checkpoint has failed, and why, as a sentence."""
+        what = f"{name_checkpoint(self.operation, self.checkpoint)} in step {self.step}"
+        why = f"{self.error}: {self.message}" if self.message else self.error
+        if not self.are_known:
+            return f"{what} has failed; {name_ranks(self.ranks)} received an exception: {why}"
+        stage = f", in {self.stage}" if self.stage else ""
+        notified = f"; {name_ranks(self.notified)} received it" if self.notified else ""
+        return f"{what} has failed on {name_ranks(self.ranks)}{stage}: {why}{notified}"
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on a checkpoint that was not saved."""
+        operation = name_checkpoint(self.operation, "")
+        return Finding(
+            kind=FindingKind.CHECKPOINT_FAILED,
+            severity=Severity.ERROR,
+            incident=judged.incident(f"checkpoint {self.operation} {self.checkpoint} {judged.world.taken_ns}"),
+            ranks=self.ranks,
+            group="",
+            operation=operation,
+            sentence=self.text,
+            world=judged.world,
+            attributes={
+                semconv.OPERATION: operation,
+                semconv.CHECKPOINT_OPERATION: self.operation,
+                semconv.CHECKPOINT_ID: self.checkpoint,
+                semconv.STEP: self.step,
+                semconv.ERROR_TYPE: self.error,
+                **({semconv.CHECKPOINT_STAGE: self.stage} if self.stage else {}),
+            },
+        )
 
 
 class FailedSaves:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_torchdist import semconv
+from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.stall.attributes import of_frame
 from otel_torchdist.verdict.idle import Idle, IdlePlace, idle_of, last_called_ns, stand_of
+from otel_torchdist.verdict.wording.idle import describe_idle
 
 LONGEST_PASS_NS: Final = 1_500_000_000
 """As much of the time between two passes counts: the whole job, or this process, may have been suspended meanwhile."""
@@ -57,6 +62,27 @@ class IdleFinder:
                 self._stands[view.nonce] = stand
             else:
                 self._stands.pop(view.nonce, None)
+
+
+def finding_of(idle: Idle, judged: JudgedWorld) -> Finding:
+    """Return the finding on a job that stands still."""
+    lasted_s = (judged.world.taken_ns - idle.since_ns) / 1e9
+    return Finding(
+        kind=FindingKind.IDLE,
+        severity=Severity.WARNING,
+        incident=judged.incident(f"idle {idle.since_ns}"),
+        ranks=idle.ranks,
+        group="",
+        operation="",
+        sentence=describe_idle(idle, lasted_s),
+        world=judged.world,
+        attributes={semconv.STALL_AGE: lasted_s, **of_frame(idle.stands[idle.ranks[0]].frame)},
+    )
+
+
+def over_of(idle: Idle, run: int) -> FindingOver:
+    """Return that the job goes on, or has ended."""
+    return FindingOver(FindingKind.IDLE, run, idle.ranks)
 
 
 def _is_same(now: Idle, before: Idle) -> bool:

@@ -6,11 +6,13 @@ end: the process that should run it is stopped or gone, or every thread that cou
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist import semconv
+from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.remote_calls import CallView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import name_ranks
@@ -26,21 +28,12 @@ MAX_NAMED: Final = 3
 _STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
 
 
-class CallTrouble(enum.Enum):
-    """Why calls cannot go on; the value is that of the verdict's attribute."""
-
-    DEAD = "dead"
-    FROZEN = "frozen"
-    STARVED = "starved"
-    """All threads that serve calls wait in calls of their own, whose answers come on the same threads."""
-
-
 @dataclass(frozen=True, slots=True)
 class TroubledCalls:
     """Calls that cannot go on.
 
     Attributes:
-        trouble: Why.
+        kind: Why: `STARVED`, `FROZEN` or `DEAD`.
         ranks: The ranks that hold them up, ascending.
         function: The function of the oldest of these calls; '' if there is none.
         since_ns: Since when it has been open.
@@ -48,7 +41,7 @@ class TroubledCalls:
         text: A sentence.
     """
 
-    trouble: CallTrouble
+    kind: FindingKind
     ranks: tuple[int, ...]
     function: str
     since_ns: int
@@ -56,9 +49,32 @@ class TroubledCalls:
     text: str
 
     @property
-    def key(self) -> tuple[CallTrouble, tuple[int, ...], frozenset[tuple[int, int, int]]]:
+    def key(self) -> tuple[FindingKind, tuple[int, ...], frozenset[tuple[int, int, int]]]:
         """Identifies it from one pass to the next."""
-        return self.trouble, self.ranks, self.calls
+        return self.kind, self.ranks, self.calls
+
+    def over(self, run: int) -> FindingOver:
+        """Return that these calls can go on, or have ended."""
+        return FindingOver(self.kind, run, self.ranks)
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on calls that cannot go on."""
+        taken_ns = judged.world.taken_ns
+        return Finding(
+            kind=self.kind,
+            severity=Severity.ERROR,
+            incident=judged.incident(f"calls {self.kind.value} {taken_ns}"),
+            ranks=self.ranks,
+            group="",
+            operation=semconv.REMOTE_CALL,
+            sentence=self.text,
+            world=judged.world,
+            attributes={
+                semconv.OPERATION: semconv.REMOTE_CALL,
+                semconv.STALL_AGE: (taken_ns - self.since_ns) / 1e9,
+                **({semconv.RPC_METHOD: self.function} if self.function else {}),
+            },
+        )
 
 
 def troubled_calls(world: WorldSnapshot) -> list[TroubledCalls]:
@@ -92,7 +108,7 @@ class TroubleFinder:
         return list(new.values())
 
     def _has_lasted(self, key: object, one: TroubledCalls) -> bool:
-        return one.trouble is CallTrouble.DEAD or self._lasted_ns[key] >= self._threshold_ns
+        return one.kind is FindingKind.DEAD or self._lasted_ns[key] >= self._threshold_ns
 
 
 def _dead(world: WorldSnapshot) -> list[TroubledCalls]:
@@ -109,7 +125,7 @@ def _dead(world: WorldSnapshot) -> list[TroubledCalls]:
         death = first[0].death
         way = describe_way(death, first[0].failure) if death is not None else ""
         text = f"{_names(first)} {way or 'is dead'}: calls to it fail"
-    return [TroubledCalls(CallTrouble.DEAD, ranks, "", first_ns, frozenset(), text)]
+    return [TroubledCalls(FindingKind.DEAD, ranks, "", first_ns, frozenset(), text)]
 
 
 def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[TroubledCalls]:
@@ -136,7 +152,7 @@ def _frozen(world: WorldSnapshot, by_name: Mapping[str, RankView]) -> list[Troub
             f"{seconds(age_s)}"
         )
         calls = frozenset((rank, call.thread, call.since_ns) for rank, call in waits.items())
-        found.append(TroubledCalls(CallTrouble.FROZEN, (view.rank,), oldest.function, oldest.since_ns, calls, text))
+        found.append(TroubledCalls(FindingKind.FROZEN, (view.rank,), oldest.function, oldest.since_ns, calls, text))
     return found
 
 
@@ -180,7 +196,7 @@ def _of_starved(starved: Mapping[str, list[CallView]], by_name: Mapping[str, Ran
         "raise num_worker_threads, or use async_execution"
     )
     return TroubledCalls(
-        CallTrouble.STARVED,
+        FindingKind.STARVED,
         ranks,
         oldest.function,
         oldest.since_ns,

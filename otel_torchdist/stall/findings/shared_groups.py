@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist import semconv
 from otel_torchdist.model.calls import GroupView
+from otel_torchdist.model.finding import Finding, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.stall.attributes import of_group
 from otel_torchdist.verdict.judging.sharing import swapped_callers
 from otel_torchdist.verdict.model import Sharing
+from otel_torchdist.verdict.wording.sentence import describe_sharing
 from otel_torchdist.world.shared_groups import CERTAIN
 
 SETTLED_NS: Final = 2_000_000_000
@@ -31,6 +36,29 @@ class GroupShared:
     group: GroupView
     ranks: tuple[int, ...]
     example: SharedGroup
+
+    @property
+    def text(self) -> str:
+        """Which threads use the group at the same time, as a sentence."""
+        return (
+            f"{describe_sharing(self.ranks, self.example, self.group.title)}; the backend pairs calls in the order in "
+            "which each rank makes them, so results may be wrong; one of the two needs a group of its own"
+        )
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on a group that two threads use."""
+        operation = self.example.operations[0]
+        return Finding(
+            kind=FindingKind.SHARED_GROUP,
+            severity=Severity.ERROR,
+            incident=judged.incident(f"group {self.group.key} shared {judged.world.taken_ns}"),
+            ranks=self.ranks,
+            group=self.group.key,
+            operation=operation,
+            sentence=self.text,
+            world=judged.world,
+            attributes={semconv.OPERATION: operation, **of_group(self.group)},
+        )
 
 
 class SharedGroupFinder:

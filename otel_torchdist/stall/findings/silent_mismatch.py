@@ -10,9 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.model.calls import Arrival, Channel, OperationId, Progress, Window
+from otel_torchdist.model.finding import Finding, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.incident import incident_name
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.stall.attributes import of_mismatch, of_operation_id
 from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS, GroupOrder
+from otel_torchdist.verdict.wording.sentence import describe_mismatch
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference, with_ways
 
 PASSES_APART_NS: Final = 1_000_000_000
@@ -132,6 +137,25 @@ class SilentMismatches:
         for found in due:
             self.mark_reported(found)
         return due
+
+
+def finding_of(mismatch: Mismatch, judged: JudgedWorld) -> Finding:
+    """Return the finding on calls that do not match."""
+    operation_id = mismatch.operation_id
+    group = judged.world.group(operation_id.channel.group)
+    # With the time, since a restarted agent may find it again.
+    name = f"calls {incident_name(operation_id)} {judged.world.taken_ns}"
+    return Finding(
+        kind=FindingKind.MISMATCHED,
+        severity=Severity.ERROR,
+        incident=judged.incident(name),
+        ranks=mismatch.ranks,
+        group=operation_id.channel.group,
+        operation=mismatch.operation,
+        sentence=f"{describe_mismatch(mismatch, group)}; it did not hang, but results may be wrong",
+        world=judged.world,
+        attributes=of_mismatch(mismatch) | of_operation_id(mismatch.operation, group, operation_id),
+    )
 
 
 def _channels(world: WorldSnapshot) -> Mapping[Channel, list[RankView]]:

@@ -1,79 +1,56 @@
-"""What makes the steps of a run longer, as the critical path across its ranks shows it."""
+"""Says what makes steps longer. The critical path shows it: `path_watch` looks for it, in a process of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-from otel_torchdist.model.names import CallSiteName
-
-
-class SlowKind(Enum):
-    """What is slow; the value is the verdict of the finding."""
-
-    RANK = "slow_rank"
-    NODE = "slow_node"
-    STAGE = "slow_stage"
+from otel_torchdist import semconv
+from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
+from otel_torchdist.model.finding_kinds import Severity
+from otel_torchdist.model.slow import PathLengths, SlowPart
+from otel_torchdist.stall.attributes import of_frame, of_group
+from otel_torchdist.verdict.wording.machine import describe_slow_rank
 
 
-@dataclass(frozen=True, slots=True)
-class SlowPart:
-    """A rank, a node or a stage of a pipeline without which steps would be notably shorter.
+def finding_of(part: SlowPart, judged: JudgedWorld) -> Finding:
+    """Return the finding on what is slow."""
+    world, ranks = judged.world, part.ranks
+    groups = (view.groups.get(part.group) for view in world.in_order)
+    group = next((group for group in groups if group is not None), None)
+    return Finding(
+        kind=part.kind,
+        severity=Severity.WARNING,
+        incident=judged.incident(f"{part.kind.value} {ranks} {world.taken_ns}"),
+        ranks=ranks,
+        group=part.group,
+        operation=part.operation,
+        sentence=part.text + (describe_slow_rank(world, ranks[0]) if len(ranks) == 1 else ""),
+        world=world,
+        attributes={
+            semconv.VERDICT_COVERAGE: f"{len(part.compared)}/{len(world.ranks)}",
+            semconv.SLOW_EXCESS: part.excess_s,
+            semconv.SLOW_GAIN: part.gain_s,
+            semconv.SLOW_GAIN_SHARE: part.gain_s / part.step_s,
+            **of_frame(part.call_site),
+            **({semconv.OPERATION: part.operation} if part.operation else {}),
+            **(of_group(group) if group is not None else {}),
+        },
+    )
 
-    Attributes:
-        kind: What it is.
-        ranks: Global ranks that belong to it, ascending.
-        operation: The operation before which it computes longer than its peers; '' if there are several.
-        group: Key of that operation's group; '' if there are several.
-        call_site: The line of that operation; None if there are several, or it is not known.
-        excess_s: Seconds for which it computes longer in each step.
-        gain_s: Seconds by which a step would be shorter at most.
-        step_s: Median length of a step in seconds.
-        steps: Number of steps that this is based on.
-        compared: Ranks whose calls were compared, ascending.
-        text: All of this as a sentence.
-    """
 
-    kind: SlowKind
-    ranks: tuple[int, ...]
-    operation: str
-    group: str
-    call_site: CallSiteName | None
-    excess_s: float
-    gain_s: float
-    step_s: float
-    steps: int
-    compared: tuple[int, ...]
-    text: str
+def over_of(part: SlowPart, run: int) -> FindingOver:
+    """Return that it is not slow any more."""
+    return FindingOver(part.kind, run, part.ranks, part.group)
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """What a step would be shorter at most without one cause.
+class PathMeasured:
+    """The critical path of the newest steps.
 
     Attributes:
-        cause: Its kind: `line`, `rank`, `node`, `stage`, `transfer`.
-        ranks: The ranks concerned; none for a transfer.
-        operation: The operation that they compute before, or that transfers; '' if there are several.
-        seconds: The gain.
+        run: 128-bit id.
+        lengths: Its lengths.
     """
 
-    cause: str
-    ranks: tuple[int, ...]
-    operation: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class PathLengths:
-    """The critical path of an average steady step, in seconds.
-
-    Attributes:
-        kinds: Its length, by what happens on it: `computing`, `transfer`.
-        ranks: How long ranks compute on it, those that do so longest.
-        gains: What would make steps shorter, the greatest gain first.
-    """
-
-    kinds: dict[str, float]
-    ranks: dict[int, float]
-    gains: tuple[Gain, ...]
+    run: int
+    lengths: PathLengths

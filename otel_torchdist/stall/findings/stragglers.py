@@ -15,11 +15,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from otel_torchdist import semconv
 from otel_torchdist.model.calls import Channel, GroupView, TimedWindow
+from otel_torchdist.model.finding import Finding, FindingOver, JudgedWorld
+from otel_torchdist.model.finding_kinds import FindingKind, Severity
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.stall.attributes import of_group
 from otel_torchdist.stall.findings.chance import Latenesses, exchanging, is_pipeline, sent_between
+from otel_torchdist.units import passed
 from otel_torchdist.verdict.rules import expects
+from otel_torchdist.verdict.wording.machine import describe_slow_rank
 
 PASSES_APART_NS: Final = 1_000_000_000
 LEAST_SPAN_NS: Final = 5_000_000_000
@@ -67,6 +73,38 @@ class Straggler:
     data_share: float = 0.0
     usual_data_share: float = 0.0
 
+    @property
+    def text(self) -> str:
+        """How late the rank is, and what the others lose, as a sentence."""
+        data = f" because it waits for data ({self.data_share:.0%} of its time, the others {self.usual_data_share:.0%})"
+        why = data if self.data_share else ""
+        return (
+            f"rank {self.rank} is a straggler{why}: it came last in {self.last} of the last {self.calls} calls of "
+            f"{self.group.title}, on average {passed(self.mean_late_s) * 1e3:,.0f} ms after all others, which lose "
+            f"{self.share:.0%} of their time; {len(self.compared)} of {len(self.group.members)} ranks were compared"
+        )
+
+    def finding(self, judged: JudgedWorld) -> Finding:
+        """Return the finding on the rank."""
+        world = judged.world
+        return Finding(
+            kind=FindingKind.STRAGGLER,
+            severity=Severity.WARNING,
+            incident=judged.incident(f"straggler {self.channel.group} {self.rank} {world.taken_ns}"),
+            ranks=(self.rank,),
+            group=self.group.key,
+            operation=self.operation,
+            sentence=self.text + describe_slow_rank(world, self.rank),
+            world=world,
+            attributes={
+                semconv.VERDICT_COVERAGE: f"{len(self.compared)}/{len(self.group.members)}",
+                semconv.STRAGGLER_SHARE: self.share,
+                semconv.STRAGGLER_LATENESS: self.mean_late_s,
+                semconv.OPERATION: self.operation,
+                **of_group(self.group),
+            },
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
@@ -85,6 +123,19 @@ class Lateness:
     waited_ns: int
     last: Mapping[int, int]
     late_ns: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsCompared:
+    """Which ranks came last in some calls.
+
+    Attributes:
+        run: 128-bit id.
+        lateness: One entry per group.
+    """
+
+    run: int
+    lateness: tuple[Lateness, ...]
 
 
 class _Tally(Latenesses):
@@ -224,6 +275,11 @@ class Stragglers:
             data_share=own if waits_for_data else 0.0,
             usual_data_share=usual if waits_for_data else 0.0,
         )
+
+
+def over_of(channel: Channel, rank: int, run: int) -> FindingOver:
+    """Return that a rank is no longer a straggler."""
+    return FindingOver(FindingKind.STRAGGLER, run, (rank,), channel.group)
 
 
 def _suspect(tally: _Tally) -> int | None:

@@ -14,11 +14,23 @@ from otel_torchdist.environment_variables import (
     OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE,
     OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT,
 )
+from otel_torchdist.model.finding import Finding, FindingOver
+from otel_torchdist.model.finding_kinds import Severity
 from otel_torchdist.model.incident import Incident, LinkTarget
 from otel_torchdist.naming import run_label
-from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, Occasion, TimeoutShort, VerdictGiven
-from otel_torchdist.stall.findings.events import FINDINGS, CallsStuck, Finding, MismatchFound, ProblemFound, ValuesFound
-from otel_torchdist.stall.reporting import attributes
+from otel_torchdist.stall.events import (
+    Event,
+    IncidentHandedOver,
+    IncidentResolved,
+    MarkerDue,
+    Occasion,
+    StacksOverdue,
+    StacksWanted,
+    TimeoutShort,
+    VerdictGiven,
+)
+from otel_torchdist.stall.findings.slow import PathMeasured
+from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.stall.reporting.notice import Announcer
 from otel_torchdist.stall.reporting.spans import finding_span, incident_spans, marker_span, resolution_spans
@@ -71,14 +83,19 @@ class StallReporter:
         found = list(events)
         self._report_markers([event for event in found if isinstance(event, MarkerDue)])
         for event in found:
-            if isinstance(event, VerdictGiven):
-                self._report_verdict(event)
-            elif isinstance(event, IncidentResolved):
-                self._report_end(event)
-            elif isinstance(event, FINDINGS):
-                self._report_finding(event)
-            elif isinstance(event, TimeoutShort):
-                _warn_of_timeout(event)
+            match event:
+                case VerdictGiven():
+                    self._report_verdict(event)
+                case IncidentResolved():
+                    self._report_end(event)
+                case Finding():
+                    self._report_finding(event)
+                case TimeoutShort():
+                    _warn_of_timeout(event)
+                case MarkerDue() | IncidentHandedOver() | FindingOver():
+                    pass
+                case StacksWanted() | StacksOverdue() | ArrivalsCompared() | PathMeasured():
+                    pass
 
     def _report_markers(self, events: Iterable[MarkerDue]) -> None:
         spans: list[FinishedSpan] = []
@@ -116,18 +133,15 @@ class StallReporter:
         severity = SeverityNumber.INFO if is_well else SeverityNumber.ERROR
         self._emit(semconv.STALL_RESOLVED_EVENT, severity, text, event.incident, spans[0])
 
-    def _report_finding(self, event: Finding) -> None:
-        span = finding_span(event)
+    def _report_finding(self, finding: Finding) -> None:
+        span = finding_span(finding)
         self._sink.emit([span], urgent=True)
-        text = span.error or ""
-        _logger.warning("finding: %s (%s)", text, _where(event.incident))
-        is_wrong = isinstance(event, MismatchFound | ValuesFound | ProblemFound | CallsStuck)
-        severity = SeverityNumber.ERROR if is_wrong else SeverityNumber.WARN
-        self._emit(semconv.FINDING_EVENT, severity, text, event.incident, span)
+        _logger.warning("finding: %s (%s)", finding.sentence, _where(finding.incident))
+        self._emit(semconv.FINDING_EVENT, _number_of(finding.severity), finding.sentence, finding.incident, span)
 
     def _emit(self, name: str, severity: SeverityNumber, body: str, incident: Incident, root: FinishedSpan) -> None:
         context = SpanContext(root.trace_id, root.span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        found: attributes.Attributes = {**root.attributes, semconv.STALL_TRACE_ID: f"{incident.trace_id:032x}"}
+        found = {**root.attributes, semconv.STALL_TRACE_ID: f"{incident.trace_id:032x}"}
         self._events.emit(
             timestamp=root.end_ns,
             observed_timestamp=root.end_ns,
@@ -138,6 +152,14 @@ class StallReporter:
             attributes=found,
             event_name=name,
         )
+
+
+def _number_of(severity: Severity) -> SeverityNumber:
+    match severity:
+        case Severity.WARNING:
+            return SeverityNumber.WARN
+        case Severity.ERROR:
+            return SeverityNumber.ERROR
 
 
 def _warn_of_timeout(event: TimeoutShort) -> None:

@@ -13,12 +13,11 @@ import msgspec
 
 from otel_torchdist import semconv
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.incident import Incident, LinkTarget
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, VerdictGiven
-from otel_torchdist.stall.findings.events import Finding
-from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.stall.reporting import attributes
 from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.telemetry.spans.model import FinishedSpan
@@ -85,22 +84,22 @@ def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
     return [_Epoch(event.incident, event.epoch, before, event.verdict, event.world).closed(event)]
 
 
-def finding_span(event: Finding) -> FinishedSpan:
+def finding_span(finding: Finding) -> FinishedSpan:
     """The single span of a finding without a stall, in a trace of its own."""
-    target = event.incident.root(1)
-    view = event.world.in_order[0]
-    now_ns = _wall(view, event.world.taken_ns)
-    found = attributes.of_finding(event)
+    target = finding.incident.root(1)
+    view = finding.world.in_order[0]
+    now_ns = _wall(view, finding.world.taken_ns)
+    found = attributes.of_finding(finding)
     operation = found.get(semconv.OPERATION, semconv.ALL_OPERATIONS)
     return FinishedSpan(
-        name=semconv.FINDING_SPAN.format(operation=operation, verdict=found[semconv.VERDICT]),
+        name=semconv.FINDING_SPAN.format(operation=operation, verdict=finding.kind.value),
         trace_id=target.trace_id,
         span_id=target.span_id,
         parent_id=None,
         start_ns=now_ns - _SHORTEST_NS,
         end_ns=now_ns,
         attributes=found,
-        error=describe_finding(event),
+        error=finding.sentence,
     )
 
 

@@ -13,13 +13,14 @@ from typing import Final
 from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.job.description_file import read_description
 from otel_torchdist.machine.model import MachineReading, RankFigures
+from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunKey, RunLabels, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
-from otel_torchdist.telemetry.metrics.run_status import EndStatus, FindingStatus, StallStatus
+from otel_torchdist.telemetry.metrics.run_status import EndStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import (
     ArrivalCounts,
     DurationListeners,
@@ -213,29 +214,28 @@ class NodeMetrics:
                     del self._runs[label]
                 self._release()
 
-    def add_finding(self, status: FindingStatus) -> None:
+    def add_finding(self, finding: Finding) -> None:
         """Show a finding that is not a stall, in addition to earlier ones."""
-        label = self._run_labels.of_run(status.run_id)
+        label = self._run_labels.of_run(finding.run)
         snapshot = FindingSnapshot(
-            group=self._group_label(label, status.group_key),
-            operation=label_value(status.operation),
-            verdict=label_value(status.verdict),
-            ranks=compress_ranks(status.ranks),
-            trace_id=f"{status.trace_id:032x}",
-            text=status.text,
+            group=self._group_label(label, finding.group),
+            operation=label_value(finding.operation),
+            verdict=label_value(finding.kind.value),
+            ranks=compress_ranks(finding.ranks),
+            trace_id=f"{finding.incident.trace_id:032x}",
+            text=finding.sentence,
         )
         with self._lock:
             run = self._runs.setdefault(label, _Run())
             run.findings = (*run.findings[1 - MAX_FINDINGS :], snapshot)
 
-    def drop_finding(self, run_id: int, group_key: str, verdict: str, ranks: tuple[int, ...]) -> None:
+    def drop_finding(self, over: FindingOver) -> None:
         """Remove a finding that no longer holds."""
-        label = self._run_labels.of_run(run_id)
-        group, named = self._group_label(label, group_key), compress_ranks(ranks)
+        label = self._run_labels.of_run(over.run)
+        gone = (self._group_label(label, over.group), over.kind.value, compress_ranks(over.ranks))
         with self._lock:
             run = self._runs.get(label)
             if run is not None:
-                gone = (group, verdict, named)
                 run.findings = tuple(one for one in run.findings if (one.group, one.verdict, one.ranks) != gone)
 
     def add_arrivals(self, run_id: int, group_key: str, more: ArrivalCounts) -> None:

@@ -1,4 +1,4 @@
-"""What a reader reports of a run to its metrics: a stall, a finding, the end of an attempt."""
+"""What a reader reports of a run to its metrics: a stall, the end of an attempt."""
 
 from __future__ import annotations
 
@@ -26,19 +26,6 @@ class StallStatus:
     ranks: tuple[int, ...]
     coverage: str
     trace_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class FindingStatus:
-    """A finding in a run that is not a stall; attributes as in `StallStatus`, and a sentence."""
-
-    run_id: int
-    group_key: str
-    operation: str
-    verdict: str
-    ranks: tuple[int, ...]
-    trace_id: int
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.naming import readable
 from otel_torchdist.units import seconds
@@ -83,6 +84,12 @@ def describe_slow(symptoms: Iterable[Symptom], now_ns: int) -> str:
     recent = [one for one in symptoms if one.kind in _OF_SLOW and _is_recent(one, now_ns)]
     first = min(recent, key=lambda one: _OF_SLOW.index(one.kind), default=None)
     return f"; {_clause(first, 'its', 0, '')}" if first is not None else ""
+
+
+def describe_slow_rank(world: WorldSnapshot, rank: int) -> str:
+    """Describe what may explain that a rank of a snapshot is slow; see `describe_slow`."""
+    view = world.ranks.get(rank)
+    return describe_slow(view.symptoms, world.taken_ns) if view is not None else ""
 
 
 _ORDER: Final = tuple(SymptomKind)

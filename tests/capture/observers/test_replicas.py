@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_torchdist.stall.findings.values import Diverged
-from otel_torchdist.stall.findings.wording import describe_values
+from otel_torchdist.stall.findings.diverged import Diverged
 from tests.support.launch.jobs import Job, Jobs
 from tests.support.native.both_kernels import NATIVE_LATER
 from tests.support.value_findings import findings_of, world_of_job
@@ -95,7 +94,7 @@ def assert_found(job: Job, parted: Parted) -> None:
     assert isinstance(found, Diverged)
     assert (found.is_of_parameters, found.ranks, found.others) == (True, parted.ranks, parted.others)
     assert found.step == parted.step
-    assert parted.said in describe_values(found)
+    assert parted.said in found.text
 
 
 def test_parts_of_tensor_parallel_layers(jobs: Jobs) -> None:

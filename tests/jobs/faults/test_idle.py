@@ -26,7 +26,7 @@ def test_all_ranks_wait_for_a_lock(start: Callable[..., FaultyJob]) -> None:
     job = start("locked", worker=WORKER, environ=EARLY)
     until(job.findings, 60.0)
     [found] = job.findings()
-    assert (found.attributes[semconv.VERDICT], found.attributes[semconv.VERDICT_RANKS]) == (semconv.IDLE, "0-2")
+    assert (found.attributes[semconv.VERDICT], found.attributes[semconv.VERDICT_RANKS]) == ("idle", "0-2")
     assert found.attributes[semconv.CODE_LINE] == LOCKED
     assert (found.error or "").startswith(
         f"ranks 0-2 are in locked at standing.py:{LOCKED}, in FileBaton.wait: no rank is in an operation, and none has "

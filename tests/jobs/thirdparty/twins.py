@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from deploy.native.ports import free_port
 from otel_torchdist import semconv
+from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.stall.events import Event, VerdictGiven
-from otel_torchdist.stall.findings.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
@@ -41,7 +41,7 @@ AGENT_LEAVES_S = 20.0
 ENDS_ORDINARILY: Final = {ORDINARY_END: "true"}
 """For one process of each job: it takes a second of a core, as all that it shares with others is copied for that."""
 SECOND = 1_000_000_000
-_REPORTED = (VerdictGiven, MismatchFound, StragglerFound)
+_REPORTED = (VerdictGiven, Finding)
 
 
 _LOGGED: Final = re.compile(r"^\[\d+\] \S+ \S+ - root - INFO - .*\n", re.MULTILINE)

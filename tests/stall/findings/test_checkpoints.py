@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from otel_torchdist.model.checkpoints import FailedCheckpoint, RankCheckpoints
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.checkpoints import MAX_REPORTED, SETTLED_NS, FailedSaves, SaveFailed
-from otel_torchdist.stall.findings.wording import describe_problem
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 
 SETTLED_S = SETTLED_NS / SECOND
@@ -40,7 +39,7 @@ def test_the_rank_that_failed_is_named() -> None:
     received = failed(5, "CheckpointException", stage="")
     [found] = found_in({0: (received,), 1: (failed(6),), 2: (received,)})
     assert (found.ranks, found.notified) == ((1,), (0, 2))
-    assert describe_problem(found) == (
+    assert found.text == (
         "checkpoint save /ckpt/1 in step 7 has failed on rank 1, in write_data: OSError: No space left on device; "
         "ranks 0,2 received it"
     )
@@ -50,7 +49,7 @@ def test_the_rank_is_not_seen() -> None:
     """If the rank that failed does not report, none is blamed, and the reason is still said."""
     [found] = found_in({0: (failed(5, "CheckpointException", stage=""),)})
     assert not found.are_known
-    assert describe_problem(found) == (
+    assert found.text == (
         "checkpoint save /ckpt/1 in step 7 has failed; rank 0 received an exception: CheckpointException: "
         "OSError: No space left on device"
     )

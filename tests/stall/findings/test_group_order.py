@@ -1,7 +1,8 @@
 """Groups that ranks have created in another order, in a job that goes on: its calls go with those of other groups."""
 
-from otel_torchdist.stall.findings.events import MismatchFound
-from otel_torchdist.stall.findings.wording import describe_finding
+from otel_torchdist import semconv
+from otel_torchdist.model.finding import Finding
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import FakeWorld
@@ -9,9 +10,15 @@ from tests.support.worlds.group_order import members_only, other_order
 from tests.support.worlds.watched_world import EVERYBODY, Watching
 
 
-def findings(watching: Watching) -> list[MismatchFound]:
+def findings(watching: Watching) -> list[Finding]:
     """The mismatches reported."""
-    return [event for _, event in watching.events if isinstance(event, MismatchFound)]
+    found = [event for _, event in watching.events if isinstance(event, Finding)]
+    return [one for one in found if one.kind is FindingKind.MISMATCHED]
+
+
+def field_of(found: Finding) -> Field:
+    """What ranks disagree about."""
+    return Field(found.attributes[semconv.MISMATCH_FIELD])
 
 
 def go_on(world: FakeWorld, watching: Watching, seconds: int) -> None:
@@ -28,8 +35,8 @@ def test_another_order_is_found_once() -> None:
     watching = Watching(world)
     go_on(world, watching, 40)
     [found] = findings(watching)
-    assert (found.mismatch.field, found.mismatch.ranks) == (Field.MEMBERS, (3,))
-    assert describe_finding(found) == (
+    assert (field_of(found), found.ranks) == (Field.MEMBERS, (3,))
+    assert found.sentence == (
         "rank 3 has created group 2 with ranks 2-3, where ranks 0-2 have created it with ranks 1,3: all ranks must "
         "create all groups, also those of others, in the same order; it did not hang, but results may be wrong"
     )

@@ -9,9 +9,10 @@ import pytest
 
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.wire import decode_answer, encode
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.remote_calls import CallView, WorkerView
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.remote_calls import CallTrouble, TroubleFinder, troubled_calls
+from otel_torchdist.stall.findings.remote_calls import TroubleFinder, troubled_calls
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld
 
 BEGUN_NS = START_NS + SECOND
@@ -54,7 +55,7 @@ def test_full_pools() -> None:
     found = {now_s: finder.find(world_of(FULL, now_s)) for now_s in range(20, 40)}
     assert [now_s for now_s, one in found.items() if one] == [30]
     [starved] = found[30]
-    assert (starved.trouble, starved.ranks, starved.function) == (CallTrouble.STARVED, (0, 1), "nested")
+    assert (starved.kind, starved.ranks, starved.function) == (FindingKind.STARVED, (0, 1), "nested")
     finder.find(world_of({0: (), 1: ()}, 41))
     assert finder.gone == [starved]
 
@@ -99,7 +100,7 @@ def test_stopped() -> None:
     """A stopped worker is named if one that runs has called it; what it has called itself does not matter."""
     calls = {0: (made(1, 1),), 1: (served(0, 21), made(2, 22)), 2: (served(1, 31),)}
     [frozen] = troubled_calls(world_of(calls, 21, stopped=1))
-    assert (frozen.trouble, frozen.ranks) == (CallTrouble.FROZEN, (1,))
+    assert (frozen.kind, frozen.ranks) == (FindingKind.FROZEN, (1,))
     assert frozen.text == (
         "worker1 (rank 1) does not run, because it is stopped by a signal: rank 0 has called it, nested for 20.0 s"
     )

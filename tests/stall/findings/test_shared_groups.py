@@ -6,7 +6,6 @@ import dataclasses
 
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.findings.shared_groups import SharedGroupFinder
-from otel_torchdist.stall.findings.wording import describe_problem
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from tests.support.worlds.fake_world import FakeWorld, group_of
 
@@ -30,7 +29,7 @@ def found_in(snapshot: WorldSnapshot) -> list[str]:
     """What is reported of it, at its end."""
     finder = SharedGroupFinder()
     found = [*finder.find(snapshot, is_last=True), *finder.find(snapshot, is_last=True)]
-    return [describe_problem(one) for one in found]
+    return [one.text for one in found]
 
 
 def test_another_order() -> None:

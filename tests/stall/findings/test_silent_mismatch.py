@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist import semconv
 from otel_torchdist.model.calls import Arrival
+from otel_torchdist.model.finding import Finding
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import SignatureName
-from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.stall.findings.group_order import REPORTED_AFTER_NS
 from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
-from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.world.following.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import SECOND, FakeWorld
@@ -25,9 +26,20 @@ NCCL = dataclasses.replace(EVERYBODY, name=dataclasses.replace(EVERYBODY.name, b
 REPORTED_AFTER_S = REPORTED_AFTER_NS / SECOND
 
 
-def findings(watching: Watching) -> list[MismatchFound]:
+def findings(watching: Watching) -> list[Finding]:
     """The mismatches reported."""
-    return [event for _, event in watching.events if isinstance(event, MismatchFound)]
+    found = [event for _, event in watching.events if isinstance(event, Finding)]
+    return [one for one in found if one.kind is FindingKind.MISMATCHED]
+
+
+def field_of(found: Finding) -> Field:
+    """What ranks disagree about."""
+    return Field(found.attributes[semconv.MISMATCH_FIELD])
+
+
+def sequence_of(found: Finding) -> object:
+    """The position of the mismatch in its group."""
+    return found.attributes[semconv.MISMATCH_SEQUENCE]
 
 
 def run_through(world: FakeWorld, at_s: float, odd: int = -1, **differs: Any) -> None:
@@ -45,7 +57,7 @@ def test_slow_traffic() -> None:
         run_through(world, float(second), odd=2 if second == 5 else -1, reduce_op="max")
         watching.until(second + 1.0)
     [found] = findings(watching)
-    assert (found.mismatch.field, found.mismatch.ranks, found.mismatch.operation_id.sequence) == (
+    assert (field_of(found), found.ranks, sequence_of(found)) == (
         Field.REDUCE_OP,
         (2,),
         6,
@@ -102,7 +114,7 @@ def test_dense_traffic_is_compared_by_windows() -> None:
         run_through(world, sequence / 1000, odd=1 if sequence == odd else -1, reduce_op="max")
     watching = Watching(world).until(REPORTED_AFTER_S + 5)
     [found] = findings(watching)
-    assert (found.mismatch.field, found.mismatch.operation_id.sequence) == (Field.REDUCE_OP, odd)
+    assert (field_of(found), sequence_of(found)) == (Field.REDUCE_OP, odd)
 
 
 def test_calls_of_another_node_are_requested() -> None:
@@ -166,7 +178,7 @@ def test_job_that_ends_at_once() -> None:
     assert watching.reported == []
     ending(world, 3.0)
     watching.until(5.0)
-    assert [found.mismatch.ranks for found in findings(watching)] == [(2,)]
+    assert [found.ranks for found in findings(watching)] == [(2,)]
     watching.until(40.0)
     assert len(findings(watching)) == 1
 
@@ -181,7 +193,7 @@ def test_job_that_fails() -> None:
     for rank in world.ranks[1:]:
         rank.die(3.1)
     watching.until(5.5)
-    assert [found.mismatch.ranks for found in findings(watching)] == [(2,)]
+    assert [found.ranks for found in findings(watching)] == [(2,)]
 
 
 def test_reader_that_leaves_while_ranks_live() -> None:
@@ -191,8 +203,8 @@ def test_reader_that_leaves_while_ranks_live() -> None:
     run_through(world, 1.0, odd=2, dtype="int32")
     watching.until(2.0)
     [found] = watching.detector.process([world.snapshot(2.1)], is_last=True)
-    assert isinstance(found, MismatchFound)
-    assert found.mismatch.ranks == (2,)
+    assert isinstance(found, Finding)
+    assert found.ranks == (2,)
     stuck = FakeWorld(4)
     for rank in stuck.ranks:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
@@ -221,7 +233,7 @@ def test_windows_of_different_length_are_compared_as_far_as_they_go(odd: int, ex
             rank.end(rank.enter(EVERYBODY, sequence / 1000, reduce_op="max" if is_odd else "sum"), sequence / 1000)
     ending(world, 1.0)
     watching = Watching(world).until(5.0)
-    assert [found.mismatch.operation_id.sequence for found in findings(watching)] == expected
+    assert [sequence_of(found) for found in findings(watching)] == expected
 
 
 def test_harmless_difference_hides_no_later_one() -> None:
@@ -234,7 +246,7 @@ def test_harmless_difference_hides_no_later_one() -> None:
     for second in range(int(REPORTED_AFTER_S) + 5):
         run_through(world, float(second))
         watching.until(second + 1.0)
-    assert [found.mismatch.field for found in findings(watching)] == [Field.REDUCE_OP]
+    assert [field_of(found) for found in findings(watching)] == [Field.REDUCE_OP]
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor"])
@@ -249,8 +261,8 @@ def test_transposed_tensor_is_found(operation: str) -> None:
         rank.enter(EVERYBODY, 2.0)
     watching.until(REPORTED_AFTER_S + 5)
     [found] = findings(watching)
-    assert (found.mismatch.field, found.mismatch.ranks) == (Field.DIMENSIONS, (2,))
-    assert describe_finding(found) == (
+    assert (field_of(found), found.ranks) == (Field.DIMENSIONS, (2,))
+    assert found.sentence == (
         f"rank 2 has dimensions 8x4 where ranks 0-1,3 have 4x8 in {operation} (sequence 1, default_pg) at train, "
         "train.py:42; it did not hang, but results may be wrong"
     )
@@ -289,7 +301,7 @@ def test_transposed_tensor_hides_no_other_dtype() -> None:
             dtype = "int32" if rank.rank == 1 and second == 25 else "float32"
             rank.end(rank.enter(EVERYBODY, float(second), shape=shape, dtype=dtype), second + 0.1)
         watching.until(second + 1.0)
-    assert [(found.mismatch.field, found.mismatch.ranks) for found in findings(watching)] == [
+    assert [(field_of(found), found.ranks) for found in findings(watching)] == [
         (Field.DIMENSIONS, (2,)),
         (Field.DTYPE, (1,)),
     ]

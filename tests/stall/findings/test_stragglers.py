@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.model.calls import Channel
-from otel_torchdist.model.incident import Incident
+from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.events import StragglerFound
 from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
-from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.world.following.call_history import LENGTH, ArrivalLog
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY
@@ -107,8 +105,8 @@ def test_straggler_that_waits_for_data(own: float, others: float, said: str) -> 
     steps = Steps(lambda _, rank: 0.05 if rank == 2 else 0.0)
     steps.data_share = {rank: own if rank == 2 else others for rank in range(4)}
     [straggler] = steps.run(60).found
-    event = StragglerFound(Incident(1, "straggler", 0), straggler, FakeWorld(4).snapshot(1.0))
-    assert describe_finding(event).startswith(said)
+    found = straggler.finding(JudgedWorld(FakeWorld(4).snapshot(1.0), run=1))
+    assert found.sentence.startswith(said)
 
 
 def test_straggler_that_recovers() -> None:

@@ -17,8 +17,9 @@ from otel_torchdist.model.rank_values import (
     UnknownInput,
 )
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.stall.findings.values import Diverged, NonFinite, ValueFinder
-from otel_torchdist.stall.findings.wording import describe_values
+from otel_torchdist.stall.findings.diverged import Diverged
+from otel_torchdist.stall.findings.non_finite import NonFinite
+from otel_torchdist.stall.findings.values import ValueFinder
 from otel_torchdist.tape.records.parameters import mixed, summed
 from otel_torchdist.world.following.values import PARAMETERS
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
@@ -75,7 +76,7 @@ def test_the_first_rank_is_named() -> None:
     [found] = finder.find(world_of(values))
     assert isinstance(found, NonFinite)
     assert (found.ranks, found.others, found.operation_id.sequence, found.step) == ((2,), (0, 1, 3), 7, 3)
-    assert describe_values(found) == (
+    assert found.text == (
         "rank 2 is the first with values that are not numbers (NaN) in the inputs of all_reduce (sequence 7, "
         "default_pg) in step 3, called in train at train.py:42; those of ranks 0-1,3 were finite"
     )
@@ -88,7 +89,7 @@ def test_parameters_of_the_message_are_named() -> None:
     def described(*parameters: ParameterRange | None) -> str:
         facts = {2 + nth: checked(dataclasses.replace(bad(7), parameters=one)) for nth, one in enumerate(parameters)}
         [found] = ValueFinder().find(world_of(facts))
-        return describe_values(found).partition(" were finite")[2]
+        return found.text.partition(" were finite")[2]
 
     one = ParameterRange("layers.3.weight", "layers.3.weight", 1, 12)
     assert described(one) == "; the first such value belongs to layers.3.weight, one of 12 parameters in the message"
@@ -102,10 +103,10 @@ def test_several_ranks_at_once() -> None:
     """Two of four are named together; all of them are named without a first."""
     [two] = ValueFinder().find(world_of({0: checked(bad(7)), 3: checked(bad(7))}))
     assert (two.ranks, two.others) == ((0, 3), (1, 2))
-    assert describe_values(two).startswith("ranks 0,3 are the first with values that are not numbers (NaN) in the ")
+    assert two.text.startswith("ranks 0,3 are the first with values that are not numbers (NaN) in the ")
     [every] = ValueFinder().find(world_of({rank: checked(bad(7, is_nan=False)) for rank in range(4)}))
     assert (every.ranks, every.others) == ((0, 1, 2, 3), ())
-    assert describe_values(every) == (
+    assert every.text == (
         "ranks 0-3 have infinite values in the inputs of all_reduce (sequence 7, default_pg) in step 0, called in "
         "train at train.py:42, and no rank is known to be first"
     )
@@ -140,7 +141,7 @@ def test_a_scaler_that_recovers_is_no_finding() -> None:
         assert finder.find(world_of(values, 10.0 + 2 * step)) == []
     values = {rank: checked(bad(8, 8), skipped=tuple(range(1, 9))) for rank in range(4)}
     [found] = finder.find(world_of(values, 40.0))
-    assert describe_values(found).endswith("; the gradient scaler has left out 8 steps in a row")
+    assert found.text.endswith("; the gradient scaler has left out 8 steps in a row")
 
 
 def test_something_new_after_a_calm() -> None:
@@ -167,7 +168,7 @@ def test_results_that_differ() -> None:
     [found] = finder.find(world_of(values))
     assert isinstance(found, Diverged)
     assert (found.ranks, found.others, found.step) == ((3,), (0, 1, 2), 4)
-    assert describe_values(found) == (
+    assert found.text == (
         "rank 3 has another result of all_reduce (sequence 9, default_pg) in step 4 than ranks 0-2, which must be "
         "equal: what was received has been changed on its way or afterwards, or the ranks run different code"
     )
@@ -175,7 +176,7 @@ def test_results_that_differ() -> None:
     halves = {rank: RankValues(outputs=(result(9, rank % 2),)) for rank in range(4)}
     [found] = ValueFinder().find(world_of(halves))
     assert (found.ranks, found.others) == ((0, 1, 2, 3), ())
-    assert describe_values(found).startswith("ranks 0-3 have different results of all_reduce (sequence 9, default_pg)")
+    assert found.text.startswith("ranks 0-3 have different results of all_reduce (sequence 9, default_pg)")
 
 
 def test_results_are_waited_for() -> None:
@@ -232,15 +233,15 @@ def test_parameters_that_differ_are_named() -> None:
         " replicas must be equal; "
     )
     one = parted({0: same, 1: same, 2: same, 3: (1, 2, 3, 9, 5)}, names)
-    assert describe_values(one) == sentence + "it is d, the only one of 5 that differs"
+    assert one.text == sentence + "it is d, the only one of 5 that differs"
     unknown = parted({0: same, 1: same, 2: same, 3: (1, 2, 3, 9, 5)})
-    assert describe_values(unknown) == sentence + "it is parameter 3, the only one of 5 that differs"
+    assert unknown.text == sentence + "it is parameter 3, the only one of 5 that differs"
     two = parted({0: same, 1: same, 2: same, 3: (1, 2, 9, 9, 5)}, names)
-    assert describe_values(two) == sentence + "several of the 2 from c to d differ"
+    assert two.text == sentence + "several of the 2 from c to d differ"
     every = parted({0: same, 1: same, 2: same, 3: (9, 9, 9, 9, 9)}, names)
-    assert describe_values(every) == sentence + "several of all 5 differ"
+    assert every.text == sentence + "several of all 5 differ"
     single = parted({0: (1,), 1: (1,), 2: (1,), 3: (2,)}, ("a",))
-    assert describe_values(single) == sentence + "it is a"
+    assert single.text == sentence + "it is a"
 
 
 def test_ranks_with_different_parameters_that_differ() -> None:
@@ -248,7 +249,7 @@ def test_ranks_with_different_parameters_that_differ() -> None:
     same = (1, 2, 3, 4)
     found = parted({0: same, 1: (9, 2, 3, 4), 2: same, 3: (1, 2, 9, 4)}, ("a", "b", "c", "d"))
     assert (found.ranks, found.others) == ((0, 1, 2, 3), ())
-    assert describe_values(found).endswith("; several of the 3 from a to c differ")
+    assert found.text.endswith("; several of the 3 from a to c differ")
 
 
 def test_findings_are_bounded() -> None:
@@ -276,7 +277,7 @@ def test_of_some_ranks_none_is_the_first() -> None:
     [found] = ValueFinder().find(world_of(some_checked({2: checked(bad(7, 3))}, 0, 2)))
     assert isinstance(found, NonFinite)
     assert (found.ranks, found.others, found.are_first, found.unseen) == ((2,), (0,), False, (1, 3))
-    assert describe_values(found) == (
+    assert found.text == (
         "rank 2 has values that are not numbers (NaN) in the inputs of all_reduce (sequence 7, default_pg) in step 3, "
         "called in train at train.py:42; those of rank 0 were finite; those of ranks 1,3 until then are not known, so "
         "no rank is known to be first"
@@ -324,7 +325,7 @@ def test_a_majority_is_one_of_all_members() -> None:
     [found] = ValueFinder().find(world_of(values), is_last=True)
     assert isinstance(found, Diverged)
     assert (found.ranks, found.others, found.unseen) == ((0, 1, 2), (), (3,))
-    assert describe_values(found).endswith(", or the ranks run different code; the results of rank 3 are not known")
+    assert found.text.endswith(", or the ranks run different code; the results of rank 3 are not known")
 
 
 def test_a_rank_that_is_not_read_yet_is_waited_for() -> None:

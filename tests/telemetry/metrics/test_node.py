@@ -14,13 +14,17 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.agent.reading.stall_metrics import show
+from otel_torchdist.model.finding import Finding, FindingOver
+from otel_torchdist.model.finding_kinds import FindingKind, Severity
+from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.kinds import RunIdState, TapeState
-from otel_torchdist.stall.findings.events import PathMeasured
-from otel_torchdist.stall.findings.slow import Gain, PathLengths
+from otel_torchdist.model.slow import Gain, PathLengths
+from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.stall.findings.slow import PathMeasured
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
 from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, NodeMetrics
-from otel_torchdist.telemetry.metrics.run_status import EndStatus, FindingStatus, StallStatus
+from otel_torchdist.telemetry.metrics.run_status import EndStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS, Node, series_of
@@ -76,18 +80,24 @@ def test_the_critical_path_is_that_of_the_newest_steps(node: Node) -> None:
     assert node.values(semconv.PATH_GAIN_SECONDS) == {(RUN, "line", "2", "all_reduce"): 0.01}
 
 
+def found(kind: FindingKind, rank: int) -> Finding:
+    """A finding on one rank."""
+    incident, world = Incident(RUN_ID, f"{kind.value} {rank}"), WorldSnapshot(RUN_ID, 0, {})
+    return Finding(kind, Severity.ERROR, incident, (rank,), WORLD.key, "all_reduce", "a sentence", world)
+
+
 def test_findings_stay_until_they_hold_no_longer(node: Node) -> None:
     """Findings of a run coexist; a straggler that is none any more is removed, and only it."""
     node.add(0)
     node.poll()
-    mismatched = FindingStatus(RUN_ID, WORLD.key, "all_reduce", "mismatched", (1,), 0xA)
-    straggler = FindingStatus(RUN_ID, WORLD.key, "all_reduce", "straggler", (2,), 0xB)
-    for status in (mismatched, straggler, dataclasses.replace(straggler, ranks=(3,), trace_id=0xC)):
-        node.metrics.add_finding(status)
-    node.metrics.drop_finding(RUN_ID, WORLD.key, "straggler", (2,))
+    mismatched, straggler = found(FindingKind.MISMATCHED, 1), found(FindingKind.STRAGGLER, 2)
+    other = found(FindingKind.STRAGGLER, 3)
+    for finding in (mismatched, straggler, other):
+        node.metrics.add_finding(finding)
+    node.metrics.drop_finding(FindingOver(FindingKind.STRAGGLER, RUN_ID, (2,), WORLD.key))
     assert node.values(semconv.FINDING_INFO) == {
-        (RUN, WORLD.key, "all_reduce", "mismatched", "1", f"{0xA:032x}"): 1,
-        (RUN, WORLD.key, "all_reduce", "straggler", "3", f"{0xC:032x}"): 1,
+        (RUN, WORLD.key, "all_reduce", "mismatched", "1", f"{mismatched.incident.trace_id:032x}"): 1,
+        (RUN, WORLD.key, "all_reduce", "straggler", "3", f"{other.incident.trace_id:032x}"): 1,
     }
     for number in range(2 * MAX_FINDINGS):
         node.metrics.add_finding(dataclasses.replace(mismatched, ranks=(number,)))

@@ -1,7 +1,9 @@
 """Mismatches that ended well do not cause a later stall, unless a rank has been out of step since."""
 
+from otel_torchdist import semconv
+from otel_torchdist.model.finding import Finding
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.model.kinds import How
-from otel_torchdist.stall.findings.events import MismatchFound
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.worlds.fake_world import FakeWorld
@@ -62,8 +64,9 @@ def test_old_mismatch_is_a_finding_beside_the_stall() -> None:
     wait_for(world, 1)
     watching = Watching(world).until(30.0)
     assert {event.verdict.ranks for _, event in watching.verdicts} == {(1,)}
-    [found] = [event.mismatch for _, event in watching.events if isinstance(event, MismatchFound)]
-    assert (found.field, found.ranks) == (Field.DTYPE, (3,))
+    [found] = [event for _, event in watching.events if isinstance(event, Finding)]
+    assert (found.kind, found.ranks) == (FindingKind.MISMATCHED, (3,))
+    assert found.attributes[semconv.MISMATCH_FIELD] == Field.DTYPE.value
 
 
 def test_newer_mismatch_that_does_not_end() -> None:

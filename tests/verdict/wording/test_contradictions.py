@@ -13,11 +13,10 @@ from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of
 from otel_torchdist.cli.diagnose.timeout_hints import timeout_hints
 from otel_torchdist.cli.output.text import fates
 from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.model.finding import Finding, JudgedWorld
 from otel_torchdist.model.snapshot import life_in
 from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
-from otel_torchdist.stall.findings.events import FINDINGS
 from otel_torchdist.stall.findings.watch import FindingWatch
-from otel_torchdist.stall.findings.wording import describe_finding
 from otel_torchdist.stall.reporting.attributes import resolution_of
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.wording.sentence import sentence
@@ -76,7 +75,7 @@ def reports_while_it_runs(story: Story) -> Iterator[str]:
         given = [event.verdict for event in events if isinstance(event, VerdictGiven)]
         said = [sentence(verdict, verdict.age_ns(now_ns) / 1e9) for verdict in given]
         said += [hint for verdict in given for hint in timeout_hints(verdict)]
-        said += [describe_finding(event) for event in events if isinstance(event, FINDINGS)]
+        said += [event.sentence for event in events if isinstance(event, Finding)]
         yield "\n".join(said)
         yield from (resolution_of(event) for event in events if isinstance(event, IncidentResolved))
 
@@ -86,8 +85,8 @@ def report_afterwards(story: Story) -> str:
     views = [rank.view(60.0) for rank in story.world.ranks]
     found = examine(RUN, len(views), views, RULES, START_NS + 60 * SECOND)
     watch, cause = FindingWatch(), found.verdict.mismatch if found.verdict is not None else None
-    tell = watch.compare if found.moment.is_now else watch.conclude
-    events = tell(found.moment.world, RUN, agent_id=0, cause=cause)
+    judged = JudgedWorld(found.moment.world, RUN)
+    events = watch.compare(judged, cause) if found.moment.is_now else watch.conclude(judged, cause=cause)
     diagnosis = Diagnosis(
         run=Run(Path("job"), RUN, ()),
         found=found,
@@ -98,7 +97,7 @@ def report_afterwards(story: Story) -> str:
     )
     title, *lines = conclusion_of(diagnosis)
     hints = timeout_hints(found.verdict) if found.verdict is not None and title == VERDICT else []
-    findings = [describe_finding(event) for event in events if isinstance(event, FINDINGS)]
+    findings = [event.sentence for event in events if isinstance(event, Finding)]
     return "\n".join([*fates(views), title, *lines, *hints, *findings])
 
 

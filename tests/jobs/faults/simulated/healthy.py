@@ -20,8 +20,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from otel_torchdist.model.finding import Finding
 from otel_torchdist.stall.events import Event, Occasion, VerdictGiven
-from otel_torchdist.stall.findings.events import MismatchFound, ProblemFound, StragglerFound
 from otel_torchdist.stall.watch import CHECK_S
 from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
 from tests.jobs.faults.simulated.routines import ROUTINES, Routine
@@ -82,12 +82,8 @@ class Tally:
                     self.once += 1
                 else:
                     self.stalls.append(f"seed {seed}, {at_s:.0f} s: {verdict.kind.value} {verdict.ranks}")
-            elif isinstance(event, MismatchFound):
-                self.findings.append(f"seed {seed}, {at_s:.0f} s: mismatched {event.mismatch.ranks}")
-            elif isinstance(event, ProblemFound):
-                self.findings.append(f"seed {seed}, {at_s:.0f} s: {type(event.problem).__name__} {event.problem.ranks}")
-            elif isinstance(event, StragglerFound):
-                self.findings.append(f"seed {seed}, {at_s:.0f} s: straggler {event.straggler.rank}")
+            elif isinstance(event, Finding):
+                self.findings.append(f"seed {seed}, {at_s:.0f} s: {event.kind.value} {event.ranks}")
 
 
 def run_job(seed: int, steps: int = STEPS_OF_A_JOB, routine: Routine | None = None) -> Tally:

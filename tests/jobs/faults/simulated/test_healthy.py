@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.finding import Finding
+from otel_torchdist.model.finding_kinds import FindingKind
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.stall.findings.events import ArrivalsCompared, StragglerFound
+from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.verdict.model import VerdictKind
 from tests.jobs.faults.simulated.healthy import Tally, run_job, watch_job
 from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
@@ -122,8 +124,8 @@ def test_rank_that_is_slow() -> None:
     """A straggler is found too, and counts as a finding."""
     routine = Routine("late always", late_always)
     watched = watch_job(3, routine, 400)
-    [found] = [event for _, event in watched.events if isinstance(event, StragglerFound)]
-    assert found.straggler.rank == 1
+    [found] = [event for _, event in watched.events if isinstance(event, Finding)]
+    assert (found.kind, found.ranks) == (FindingKind.STRAGGLER, (1,))
     tally = Tally(routine.name)
     tally.count(3, routine, watched.events)
     assert (tally.stalls, len(tally.findings)) == ([], 1)
@@ -145,7 +147,7 @@ def test_threads_that_share_a_group() -> None:
     tally = Tally(routine.name)
     tally.count(3, routine, watched.events)
     assert (tally.stalls, len(tally.findings)) == ([], 1)
-    assert "GroupShared" in tally.findings[0]
+    assert "shared_group" in tally.findings[0]
 
 
 def test_pause_that_is_documented() -> None:

@@ -1,0 +1,35 @@
+"""A finding is a row among the kinds, and a file that finds it and says all about it; outputs render any finding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from otel_torchdist.model.finding_kinds import FindingKind
+from tests.support.repository import REPOSITORY
+
+PACKAGE = REPOSITORY / "otel_torchdist"
+NAMED = re.compile(rf"\bFindingKind\.({'|'.join(kind.name for kind in FindingKind)})\b")
+OUTPUTS = ("actions", "agent", "cli/output", "cli/watch", "live", "report", "stall/reporting", "telemetry")
+FOUND_IN = ("path_watch", "stall/findings")
+
+
+def _naming(folders: tuple[str, ...], kind: FindingKind | None = None) -> Iterator[str]:
+    """Yield the modules in some folders that name a kind, or any."""
+    for folder in folders:
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
+            if any(kind in (None, FindingKind[name]) for name in NAMED.findall(path.read_text())):
+                yield str(path.relative_to(PACKAGE))
+
+
+def test_outputs_render_any_finding() -> None:
+    """Log, spans, events, metrics, pages, `watch` and actions name no kind."""
+    assert list(_naming(OUTPUTS)) == []
+
+
+@pytest.mark.parametrize("kind", FindingKind)
+def test_one_file_finds_each(kind: FindingKind) -> None:
+    """One file finds each kind."""
+    assert len(list(_naming(FOUND_IN, kind))) == 1
