@@ -38,7 +38,7 @@ _GLOO: Final = re.compile(r"\[(?=[^\[\]\s]*gloo/transport/)[^\[\]\s]*\] ")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ToolFinding:
     """The same message of some ranks.
 
     Attributes:
@@ -64,7 +64,7 @@ class Finding:
     is_first: bool = False
 
 
-def findings_of(statements: Iterable[Statement]) -> list[Finding]:
+def findings_of(statements: Iterable[Statement]) -> list[ToolFinding]:
     """Return the findings: what a launcher saw first, then in the order of their kinds, what most ranks say first."""
     groups: dict[tuple[Kind, str, CallSiteName | None, bool], list[Statement]] = {}
     every = _with_causes_first(put_together(list(statements)))
@@ -79,8 +79,10 @@ def findings_of(statements: Iterable[Statement]) -> list[Finding]:
     return sorted(found, key=lambda one: (not one.is_first, order.index(one.kind), -one.count, one.text, one.ranks))
 
 
-def _finding(kind: Kind, text: str, frame: CallSiteName | None, is_first: bool, alike: Sequence[Statement]) -> Finding:
-    return Finding(
+def _finding(
+    kind: Kind, text: str, frame: CallSiteName | None, is_first: bool, alike: Sequence[Statement]
+) -> ToolFinding:
+    return ToolFinding(
         kind=kind,
         ranks=tuple(sorted({one.rank for one in alike if one.rank is not None})),
         others=tuple(sorted({_speaker(one) for one in alike if one.rank is None})),

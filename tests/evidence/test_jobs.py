@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.evidence.files import read_files
-from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_collectives
+from otel_torchdist.evidence.findings import ToolFinding, findings_of, outside_of_collectives
 from otel_torchdist.evidence.model import Ended, Evidence, Kind, SeenStacks
 from tests.evidence.reading import DATA, read, read_data
 
 
-def found_in(evidence: Evidence, kind: Kind) -> list[Finding]:
+def found_in(evidence: Evidence, kind: Kind) -> list[ToolFinding]:
     """The findings of a kind."""
     return [one for one in findings_of(evidence.statements) if one.kind is kind]
 

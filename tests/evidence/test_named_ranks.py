@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.evidence.findings import Finding, findings_of
+from otel_torchdist.evidence.findings import ToolFinding, findings_of
 from otel_torchdist.evidence.model import Kind
 from tests.evidence.reading import read
 
@@ -49,12 +49,12 @@ ID = (
 )
 
 
-def found(folder: Path, kind: Kind, *texts: str) -> list[Finding]:
+def found(folder: Path, kind: Kind, *texts: str) -> list[ToolFinding]:
     """The findings of a kind, in their order."""
     return [one for one in findings_of(read(folder, *texts).statements) if one.kind is kind]
 
 
-def named(findings: list[Finding]) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+def named(findings: list[ToolFinding]) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
     """Whom they name."""
     return [(one.ranks, one.others) for one in findings]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from otel_torchdist.cli.diagnose.section import Section
-from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_collectives, stacks_by_rank
+from otel_torchdist.evidence.findings import ToolFinding, findings_of, outside_of_collectives, stacks_by_rank
 from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.world import snapshot_of
 from otel_torchdist.model.names import CallSiteName
@@ -44,7 +44,7 @@ class TextFindings:
     verdict: Verdict | None
     age_s: float
     silent: tuple[int, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[ToolFinding, ...]
     outside: tuple[int, ...]
     inside: tuple[int, ...]
 
@@ -165,7 +165,7 @@ def lines_of(said: TextFindings) -> Iterator[Text]:
         yield Text(f"and {len(said.findings) - MAX_SHOWN} more; --json shows all")
 
 
-def _line(finding: Finding) -> Text:
+def _line(finding: ToolFinding) -> Text:
     who = ", ".join([*([name_ranks(finding.ranks)] if finding.ranks else []), *finding.others[:4]]) or "-"
     how = "called in" if finding.is_call else "in"
     frame = f", {how} {describe_frame(finding.frame)}" if finding.frame is not None else ""
@@ -199,7 +199,7 @@ def document_of(said: TextFindings) -> dict[str, Any]:
     }
 
 
-def _document(finding: Finding) -> dict[str, Any]:
+def _document(finding: ToolFinding) -> dict[str, Any]:
     return {
         "kind": finding.kind.value,
         "ranks": list(finding.ranks),
