@@ -14,10 +14,11 @@ import otel_torchdist
 from otel_torchdist.cli.output.text import length
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.lives import Death
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.reporting.attributes import resolution
 from otel_torchdist.units import duration, passed, seconds
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Outcome, Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.deadlines import span_of_time
@@ -47,7 +48,7 @@ def test_nothing_formats_seconds_itself() -> None:
     folders = ("verdict", "stall", "cli/diagnose", "cli/output")
     sources = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
     found = {str(path.relative_to(PACKAGE)) for path in sources if RAW.search(path.read_text())}
-    assert found == {"cli/output/text.py", "stall/findings/wording.py"}  # `length`, and milliseconds that have `passed`
+    assert found == {"cli/output/text.py", "stall/findings/stragglers.py"}  # `length`, and milliseconds that have `passed`
 
 
 def worded(verdict: Verdict) -> Verdict:
