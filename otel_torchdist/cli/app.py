@@ -55,11 +55,7 @@ _COMMANDS: Final = {
         _Command("watch", "watch.command", "watch", (ExitCode.NOTHING_FOUND, ExitCode.BROKEN_PIPE)),
         _Command("diagnose", "diagnose.command", "diagnose", (ExitCode.PROBLEM, *_PRINTED)),
         _Command("profile", "profile.command", "profile", (*_PRINTED, ExitCode.NOT_WRITTEN)),
-        _Command("stats", "stats.command", "stats", _PRINTED),
-        _Command("graph", "graph.command", "graph", _PRINTED),
-        _Command("critical-path", "critical_path.command", "critical_path", _PRINTED),
-        _Command("advice", "advice.command", "advice", _PRINTED),
-        _Command("report", "report.command", "report", _WRITTEN),
+        _Command("analyze", "analyze.command", "analyze", _WRITTEN),
         _Command("export", "export.command", "export", (*_WRITTEN, ExitCode.UNAVAILABLE, ExitCode.NOT_SENT)),
         _Command(
             "reproduce",

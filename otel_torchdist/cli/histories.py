@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from otel_torchdist.archive.reading import ArchivedRank, is_archive
 from otel_torchdist.archive.reading import history_of as history_of_archive
@@ -60,20 +60,6 @@ class Source:
     has_times: bool = True
     emptiness: str = "no calls of any rank"
 
-    def described(self, world_size: int, unknown: Iterable[int]) -> dict[str, Any]:
-        """Describe it in a JSON document.
-
-        Args:
-            world_size: Ranks of the job; 0 if that is not known.
-            unknown: Ranks of the job whose calls are not known.
-        """
-        return {
-            "run": self.run_id,
-            "place": self.place,
-            "world_size": world_size or None,
-            "unknown_ranks": list(unknown),
-        }
-
 
 def source_of(wanted: Target) -> Source:
     """Read a run, an archive, dumps or traces; ends the command if there is no such run, or if it is unclear which."""
@@ -92,7 +78,8 @@ def timed_source_of(wanted: Target) -> Source:
     source = source_of(wanted)
     if not source.has_times:
         fail(
-            f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND
+            f"{source.place}: execution traces have no times; `otel-torchdist analyze --only graph` reads them",
+            ExitCode.NOTHING_FOUND,
         )
     return source
 

@@ -6,14 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.advice.advise import advise
-from otel_torchdist.advice.model import Advice
-from otel_torchdist.critical_path.analysis import PathFinder
+from otel_torchdist.analysis.analyzer import Analysis, Analyzer, Scope
 from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.parallelism.calls import CallCounter
-from otel_torchdist.parallelism.graph import Graph, graph_of
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.figures import parts_for
 from otel_torchdist.report.incidents import LongWait, LongWaits
@@ -22,10 +18,7 @@ from otel_torchdist.report.model.windows import Mark, PathPiece, Window
 from otel_torchdist.report.path import pieces_in
 from otel_torchdist.report.steps import RankSteps, steps_in
 from otel_torchdist.report.windows import MOST_BARS, Recorded, Span, chosen_ranks, spans_of
-from otel_torchdist.statistics.calls import RankCalls
-from otel_torchdist.statistics.compute import statistics_of_calls
 from otel_torchdist.statistics.labels import labels_of
-from otel_torchdist.statistics.model import Statistics
 
 MOST_MARKS: Final = 400
 
@@ -49,40 +42,13 @@ class Findings:
 
     Attributes:
         recorded: All ranks, in columns.
-        graph: The parallel world; None without calls in groups.
-        statistics: The statistics.
+        analysis: What the calls of all ranks add up to.
         waits: Long waits that have ended, the longest first.
-        path: The critical path; None if it is not known.
-        advice: What is worth looking into.
     """
 
     recorded: Recorded
-    graph: Graph | None
-    statistics: Statistics
+    analysis: Analysis
     waits: Sequence[LongWait]
-    path: CriticalPath | None
-    advice: Sequence[Advice]
-
-
-class _Collector:
-    """Keeps what is needed of histories, so that each is read once."""
-
-    def __init__(self) -> None:
-        self.counter = CallCounter()
-        self.finder = PathFinder()
-        self.world_size = 0
-        self.calls: dict[int, RankCalls] = {}
-        self.steps: dict[int, RankSteps] = {}
-        self.until: dict[int, int] = {}
-
-    def add(self, history: RankHistory) -> None:
-        """Take the history of another rank."""
-        self.world_size = max(self.world_size, history.world_size)
-        self.counter.add(history)
-        self.finder.add(history)
-        self.calls[history.rank] = RankCalls(history)
-        self.steps[history.rank] = steps_in(history)
-        self.until[history.rank] = history.until_ns
 
 
 def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
@@ -92,23 +58,17 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         histories: One for each rank, in any order.
         threshold_ns: How long a wait is at least that counts as an incident.
     """
-    read = _Collector()
+    analyzer = Analyzer(Scope())
+    steps: dict[int, RankSteps] = {}
+    until: dict[int, int] = {}
     for history in histories:
-        read.add(history)
-    alignment = read.finder.alignment()
-    path = read.finder.path(alignment)
-    calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
-    counted, waits = read.counter.counted(), LongWaits(threshold_ns)
-    statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
-    graph = graph_of(counted) if counted.groups else None
-    return Findings(
-        recorded=Recorded(calls, read.steps, read.until, alignment),
-        graph=graph,
-        statistics=statistics,
-        waits=waits.causes(),
-        path=path,
-        advice=advise(graph, counted, path),
-    )
+        analyzer.add(history)
+        steps[history.rank] = steps_in(history)
+        until[history.rank] = history.until_ns
+    calls = {rank: analyzer.calls[rank] for rank in sorted(analyzer.calls)}
+    waits = LongWaits(threshold_ns)
+    analysis = analyzer.analysis(parts_for(calls.values()), observers=(waits,))
+    return Findings(Recorded(calls, steps, until, analyzer.alignment), analysis, waits.causes())
 
 
 def windows_of(
@@ -130,7 +90,7 @@ def windows_of(
         shown: Formats nanoseconds since the epoch.
     """
     recorded, waits = found.recorded, found.waits
-    totals = found.statistics.ranks
+    totals = found.analysis.statistics.ranks
     late = [wait.late.rank.rank for wait in waits]
     ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
     spans = spans_of(recorded, ranks, waits, is_hung, choice.steps)
@@ -170,7 +130,7 @@ def _window(
         ranks=len(ranks),
         remarks=tuple(_remarks(lanes, ranks, found.recorded)),
         incident=span.incident,
-        path=tuple(_path(span, found.path, ranks, found.recorded)),
+        path=tuple(_path(span, found.analysis.path, ranks, found.recorded)),
     )
 
 

@@ -11,7 +11,7 @@ from otel_torchdist.naming import plain_rank
 from otel_torchdist.pages.page import Page, html_of
 from otel_torchdist.report.model.report import Report
 
-MARKER: Final = "written by otel-torchdist report"
+MARKER: Final = "written by otel-torchdist analyze"
 """Stands at the beginning of the file: only such files are replaced."""
 _SCRIPTS: Final = ("overview.js", "path.js", "world.js", "windows.js", "figures.js", "report.js")
 _BODY: Final = """<a class="skip" href="#main">Skip to the report</a>

@@ -22,11 +22,7 @@ COMMANDS: Final = {
     "watch": ("While a job runs on this node", [0, 2, 64, 70, 141]),
     "diagnose": ("After a hang or a crash", [0, 1, 2, 64, 70, 130, 141]),
     "profile": ("To see where one rank of a live job spends its time", [0, 2, 64, 70, 74, 130, 141]),
-    "stats": ("To see where communication time goes", [0, 2, 64, 70, 130, 141]),
-    "graph": ("To see how the ranks share the work", [0, 2, 64, 70, 130, 141]),
-    "critical-path": ("To see what determines how long a step takes", [0, 2, 64, 70, 130, 141]),
-    "advice": ("To see what is worth looking into", [0, 2, 64, 70, 130, 141]),
-    "report": ("To look instead of read", [0, 2, 64, 70, 73, 74, 130, 141]),
+    "analyze": ("To see where the time goes", [0, 2, 64, 70, 73, 74, 130, 141]),
     "export": ("For other tools", [0, 2, 64, 69, 70, 73, 74, 75, 130, 141]),
     "reproduce": ("To report a hang", [0, 2, 4, 64, 70, 73, 141]),
     "agent": ("Start an agent by hand", [0, 2, 64, 70]),
@@ -52,7 +48,7 @@ def test_only_the_command_in_use_is_imported(base: Path) -> None:
     """A command starts without importing the others, and a misspelt one still gets a suggestion."""
     code = """
 import sys
-sys.argv = ["otel-torchdist", "stats", "--help"]
+sys.argv = ["otel-torchdist", "analyze", "--help"]
 from otel_torchdist.cli import main
 try:
     main()
@@ -62,7 +58,7 @@ finally:
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(base), capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.splitlines()[-1] == "['otel_torchdist.cli.stats.command']"
+    assert done.stdout.splitlines()[-1] == "['otel_torchdist.cli.analyze.command']"
     answer = ask_as_people_do(base, "wach")
     assert answer.code == ExitCode.USAGE_ERROR
     assert "No such command 'wach'. Did you mean 'watch'?" in answer.err

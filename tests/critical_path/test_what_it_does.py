@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.advice.advise import advise
-from otel_torchdist.cli.advice.wording import check, finding
-from otel_torchdist.cli.report.path import path_section
+from otel_torchdist.advice.wording import check, finding
+from otel_torchdist.cli.analyze.html.path import path_section
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath
 from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence

@@ -41,7 +41,7 @@ def test_commands_are_found() -> None:
     [
         ("`otel-torchdist staats`", "otel-torchdist has no command staats"),
         ("`otel-torchdist --wrong`", "otel-torchdist has no option --wrong"),
-        ("```sh\notel-torchdist stats --buy rank > x\n```", "otel-torchdist stats --buy rank: No such option: --buy"),
+        ("```sh\notel-torchdist analyze --buy a > x\n```", "otel-torchdist analyze --buy a: No such option: --buy"),
         ("```\nA=1 otel-torchdist watch a b # c\n```", "otel-torchdist watch a b: Got unexpected extra argument"),
         ('`make demo ARGS="--faults kill"`', "otel-torchdist demo --faults kill: No such option: --faults"),
         ("`make\ndemos`", "make has no target demos"),

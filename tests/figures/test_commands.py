@@ -37,12 +37,11 @@ def source(request: pytest.FixtureRequest, run: Run) -> Path:
     return job if request.param == "tapes" else run.archive
 
 
-def document(run: Run, source: Path, command: str, *arguments: str) -> dict[str, Any]:
-    """Return what a command prints as JSON."""
-    answer = asked(run, source, command, "--json", *arguments)
-    found = answer.document
-    assert found.get("warnings", []) == []
-    return found
+def document(run: Run, source: Path, part: str, *arguments: str) -> Any:
+    """Return a part of an analysis, from its JSON."""
+    found = asked(run, source, "analyze", "--only", part, "--json", *arguments).document
+    assert found["warnings"] == []
+    return found[part]
 
 
 def asked(run: Run, source: Path, command: str, *arguments: str) -> Answer:
@@ -71,7 +70,7 @@ def of_rank(run: Run, witness: Witness) -> tuple[int, int]:
 
 def test_statistics(run: Run, source: Path) -> None:
     """Calls and bytes by operation, group and rank are those of the program; none is open, failed or missing."""
-    found = document(run, source, "stats", "--by", "operation,group,rank")
+    found = document(run, source, "calls", "--by", "operation,group,rank")
     rows = {(row["rank"], row["group"]["name"], row["operation"]): row for row in found["rows"]}
     assert {key: (row["calls"], row["message_bytes"]) for key, row in rows.items()} == counted(run)
     assert {(row["open"], row["failed"], row["counts_differ"]) for row in rows.values()} == {(0, 0, False)}
@@ -85,7 +84,7 @@ def test_statistics(run: Run, source: Path) -> None:
 
 def test_statistics_of_ranks(run: Run, source: Path) -> None:
     """Each rank's calls, bytes and comparable collectives are the program's; it waited as long as the other slept."""
-    found = document(run, source, "stats")
+    found = document(run, source, "calls")
     ranks = {one["rank"]: one for one in found["ranks"]}
     for witness in run.witnesses:
         shown = ranks[witness.rank]
@@ -100,7 +99,7 @@ def test_statistics_of_ranks(run: Run, source: Path) -> None:
 
 def test_statistics_of_groups(run: Run, source: Path) -> None:
     """Each group has as many complete collectives as gloo has numbered, and one message."""
-    groups = document(run, source, "stats")["groups"]
+    groups = document(run, source, "calls")["groups"]
     collectives = {one["group"]["name"]: one for one in groups if not one["point_to_point"]}
     for group in GROUPS:
         numbered = max(call.sequence for call in run.witnesses[0].calls if call.group == group)
@@ -113,7 +112,7 @@ def test_statistics_of_groups(run: Run, source: Path) -> None:
 
 def test_statistics_as_csv(run: Run, source: Path) -> None:
     """The rows of CSV have the same calls and bytes."""
-    text = asked(run, source, "stats", "--csv", "--by", "operation,group,rank").out
+    text = asked(run, source, "analyze", "--only", "calls", "--csv", "--by", "operation,group,rank").out
     rows = csv.DictReader(io.StringIO(text))
     found = {
         (int(row["rank"]), row["group_name"], row["operation"]): (int(row["calls"]), int(row["message_bytes"]))
@@ -158,8 +157,8 @@ def test_graph(run: Run, source: Path) -> None:
 
 def test_critical_path(run: Run, source: Path) -> None:
     """The path is one through steps of the program, as long as one of these, and its causes are none of a pipeline."""
-    found = document(run, source, "critical-path")
-    steps, path = found["steps"], found["path"]
+    found = document(run, source, "path")
+    steps, path = found["steps"], found
     assert FIRST_STEADY <= steps["first"] < steps["last"] < run.witnesses[0].steps
     assert steps["count"] == steps["last"] - steps["first"] + 1
     least, most = step_bounds_s(run)
@@ -173,14 +172,14 @@ def test_critical_path(run: Run, source: Path) -> None:
 
 def test_advice(run: Run, source: Path) -> None:
     """Nothing is advised about what the program does not have: stages, experts, nodes."""
-    topics = {one["topic"] for one in document(run, source, "advice")["advice"]}
+    topics = {one["topic"] for one in document(run, source, "advice")}
     assert not topics & {"unequal stages", "slow node", "uneven experts"}
 
 
 def test_report(run: Run, source: Path, tmp_path: Path) -> None:
     """The report has the calls, bytes and steps of the program, and no verdict."""
     out = tmp_path / "report.html"
-    answer = ask(run.base, out, source, command="report", threshold_s=20.0)
+    answer = ask(run.base, "--html", out, source, command="analyze", threshold_s=20.0)
     assert (answer.code, answer.err) == (0, "")
     packed = re.search(rb'id="data">([^<]*)', out.read_bytes())
     assert packed is not None

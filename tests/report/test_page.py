@@ -31,7 +31,7 @@ def written(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         def write(world: WrittenWorld, *options: str, capacity: int = 256) -> Path:
             world.write(base / "job-0", capacity)
             out = tmp_path / "report.html"
-            answer = ask(base, out, base / "job-0", *options, command="report")
+            answer = ask(base, "--html", out, base / "job-0", *options, command="analyze")
             assert answer.code == 0, answer
             return out
 
@@ -218,7 +218,7 @@ def test_open_operations(browser: Browser, written: Callable[..., Path]) -> None
 def test_dumps_without_times(browser: Browser, tmp_path: Path) -> None:
     """Dumps of NCCL's recorder without durations: the verdict names both ranks, and no time is made up."""
     out = tmp_path / "report.html"
-    assert ask(tmp_path, out, DUMPS, command="report").code == 0
+    assert ask(tmp_path, "--html", out, DUMPS, command="analyze").code == 0
     with opened(browser, out) as page:
         assert page.locator("#verdict .sentence").inner_text().startswith("Ranks 9,14 have not entered all_to_all")
         named = page.locator(".rank-cell.named").all()
@@ -245,21 +245,21 @@ def test_thousands_of_ranks(browser: Browser, written: Callable[..., Path]) -> N
 
 def test_steps_that_do_not_exist(tmp_path: Path) -> None:
     """Steps that nothing recorded give a warning."""
-    answer = ask(tmp_path, tmp_path / "a.html", DUMPS, "--steps", "7-9", command="report")
+    answer = ask(tmp_path, "--html", tmp_path / "a.html", DUMPS, "--steps", "7-9", command="analyze")
     assert answer.code == 0
     assert "--steps: no rank has recorded the steps 7-9 to their ends" in answer.err
 
 
 @pytest.mark.parametrize("name", ["evil\n\u202e\a.tape", os.fsdecode(b"evil\xff.tape")])
-@pytest.mark.parametrize("command", ["report", "stats", "critical-path"])
-def test_names_of_files(tmp_path: Path, name: str, command: str) -> None:
+@pytest.mark.parametrize("options", [("--html", "report.html"), (), ("--only", "calls"), ("--only", "path")])
+def test_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: tuple[str, ...]) -> None:
     """A file with a name that forges lines, or that is no text, is reported in one line, and the others are read."""
-    out = [tmp_path / "report.html"] if command == "report" else []
+    monkeypatch.chdir(tmp_path)
     with memory_directory() as base:
         job = base / "job-0"
         WrittenWorld(steps=3).write(job)
         (job / name).write_text("junk")
-        answer = ask(base, *out, job, command=command)
+        answer = ask(base, *options, job, command="analyze")
     assert answer.code == 0
     [line] = answer.err.split("\n")[:-1]
     shown = name.encode("unicode_escape").decode()

@@ -13,6 +13,8 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
+from otel_torchdist.cli.analyze.html.gather import subject_of_run
+from otel_torchdist.cli.analyze.html.writing import write_report
 from otel_torchdist.cli.demo.findings import closing_lines
 from otel_torchdist.cli.demo.job import Scratch, missing_packages, scratch
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
@@ -21,8 +23,6 @@ from otel_torchdist.cli.demo.views import LiveView, PlainView, View
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.report.command import write_report
-from otel_torchdist.cli.report.gather import subject_of_run
 from otel_torchdist.config import Config, PageAccess
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.outputs import OutputError, check_output

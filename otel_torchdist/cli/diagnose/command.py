@@ -88,7 +88,7 @@ def diagnose(
     if any(map(is_archive, wanted.paths)):
         fail(
             f"{readable(str(wanted.paths[0]))}: an archive, which does not have the state of processes that a verdict "
-            "is based on; `otel-torchdist stats` and `graph` read it",
+            "is based on; `otel-torchdist analyze` reads it",
             ExitCode.NOTHING_FOUND,
         )
     if wanted.paths:

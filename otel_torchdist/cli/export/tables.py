@@ -98,7 +98,7 @@ OPERATIONS: Final = (
         "is_timed",
         "BOOLEAN",
         "Whether its end, and its start on a device, are known exactly, whatever `ended_how` is: then it has a "
-        "duration, as in `stats`.",
+        "duration, as in `analyze`.",
     ),
     Column("returned_after_ns", "BIGINT", "Until the call returned, if it was not the end.", _after("returned_ns")),
     Column("wait_entered_after_ns", "BIGINT", "Until a wait for it began.", _after("wait_entered_ns")),

@@ -13,12 +13,12 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from otel_torchdist.cli.analyze.command import print_calls_of
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import Threshold
 from otel_torchdist.cli.output.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.output.text import fail
-from otel_torchdist.cli.stats.command import print_stats_of
 from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.cli.watch.screen import View
@@ -53,7 +53,10 @@ def watch(
     threshold: Threshold = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
     stats: Annotated[
-        bool, typer.Option("--stats", help="At the end count and time all calls, as `otel-torchdist stats` does.")
+        bool,
+        typer.Option(
+            "--stats", help="At the end count and time all calls, as `otel-torchdist analyze --only calls` does."
+        ),
     ] = False,
 ) -> None:
     """While a job runs on this node: show what each rank is doing, and which one holds the others up.
@@ -74,7 +77,7 @@ def watch(
                 session = WatchSession(found.directory, passive, view, keep)
                 session.run(stop)
             if stats:
-                print_stats_of(found.directory, session.run_id)
+                print_calls_of(found.directory, session.run_id)
         except OSError as error:
             if not stop.explain(error):
                 raise

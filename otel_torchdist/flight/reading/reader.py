@@ -91,7 +91,7 @@ def _without_traces(files: Iterable[FoundFile], traces: list[str]) -> Iterator[F
 
 
 def _of_traces(traces: Sequence[str]) -> Iterator[str]:
-    read = "no state of a hang; `otel-torchdist graph` and `otel-torchdist stats` read"
+    read = "no state of a hang; `otel-torchdist analyze` reads"
     if len(traces) == 1:
         yield f"{traces[0]} is a trace of a profiler and holds {read} it"
     elif traces:

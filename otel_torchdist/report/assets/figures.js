@@ -231,7 +231,7 @@ function callsCard(report) {
       search: (row) => `${row.operation} ${row.group ?? ""} ${row.site ?? ""} ${row.size_class}`,
       hint: "Find an operation, group or line",
     }),
-    report.calls_left_out > 0 && make("p", { class: "muted" }, `${counted(report.calls_left_out, "row")} with less time are left out; otel-torchdist stats lists them.`));
+    report.calls_left_out > 0 && make("p", { class: "muted" }, `${counted(report.calls_left_out, "row")} with less time are left out; otel-torchdist analyze --only calls lists them.`));
 }
 
 function waitMeter(row, all) {
@@ -266,5 +266,5 @@ function groupsCard(report) {
         ...(hasTimes ? [number("skew, median", (row) => row.median_ns, duration), number("p99", (row) => row.p99_ns, duration), number("longest", (row) => row.max_ns, duration)] : []),
       ],
     }),
-    report.skews_left_out > 0 && make("p", { class: "muted" }, `${counted(report.skews_left_out, "more group")} are left out; otel-torchdist stats lists them.`));
+    report.skews_left_out > 0 && make("p", { class: "muted" }, `${counted(report.skews_left_out, "more group")} are left out; otel-torchdist analyze --only calls lists them.`));
 }

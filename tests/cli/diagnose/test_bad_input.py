@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.analysis.analyzer import Section
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.tape.layout import VERSION
 from tests.support.commands.asking import ask
@@ -36,10 +37,14 @@ def begin(base: Path) -> Iterator[BEGIN]:
     yield begin
 
 
-@pytest.mark.parametrize("command", ["diagnose", "stats", "graph", "critical-path", "advice", "report", "reproduce"])
-def test_no_run(base: Path, tmp_path: Path, begin: BEGIN, command: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    ["diagnose", "analyze", *(f"analyze --only {part.value}" for part in Section), "analyze --html out", "reproduce"],
+)
+def test_no_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: BEGIN, line: str) -> None:
     """Without a run, or even a directory, every command reports that in one line, and an id that no run has, too."""
-    out = [tmp_path / "out"] if command == "report" else []
+    monkeypatch.chdir(tmp_path)
+    command, *out = line.split()
     base.rmdir()
     missing = ask(base, *out, command=command)
     assert (missing.code, missing.out) == (2, "")

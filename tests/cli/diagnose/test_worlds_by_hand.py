@@ -11,7 +11,7 @@ import pytest
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.job.worlds import WorldsFile
 from otel_torchdist.model.names import GroupName
-from tests.support.commands.asking import ask
+from tests.support.commands.asking import analyze, ask
 from tests.support.tapes.fake_tape import PAIR, SECOND, TRAIN, FakeTape
 
 TRAINER, ENGINE = 0x11AA << 112, 0x11BB << 112
@@ -85,9 +85,9 @@ def test_worlds_that_are_listed(tmp_path: Path) -> None:
     assert (len(written), written[-1]) == (32, "update@99/2")
 
 
-@pytest.mark.parametrize("command", ["stats", "graph", "critical-path"])
-def test_other_members_are_no_ranks(jobs: Path, command: str) -> None:
+@pytest.mark.parametrize("only", ["", "calls", "graph", "path"])
+def test_other_members_are_no_ranks(jobs: Path, only: str) -> None:
     """No report says of a rank of the job what only the engine can have done or left undone."""
-    out = ask(jobs, "11aa", command=command).out
+    out = analyze(jobs, "11aa", only=only).out
     assert "in transfer: rank" not in out
     assert "rank 1 never" not in out

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from tests.cli.gloo_jobs import COUNTING, GlooJobs
-from tests.support.commands.asking import ask
+from tests.support.commands.asking import analyze, ask
 from tests.support.commands.running import kill_processes_of, processes_of
 from tests.support.launch.warm_python import WarmPython
 from tests.support.native.native_library import KERNELS, environ_of
@@ -75,5 +75,5 @@ def asked(query: str) -> list[tuple[Any, ...]]:
 
 
 def _open_calls(base: Path) -> int:
-    rows = ask(base, "--json", command="stats").document["rows"]
+    rows = analyze(base, "--json", only="calls").document["calls"]["rows"]
     return sum(row["open"] for row in rows)

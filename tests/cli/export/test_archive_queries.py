@@ -26,7 +26,7 @@ from otel_torchdist.model.operations import Operation
 from otel_torchdist.telemetry.spans.call_attributes import of_record
 from tests.cli.export.conftest import Archived, asked
 from tests.cli.gloo_jobs import COUNTED_LATE_NS, COUNTED_STEPS, COUNTING
-from tests.support.commands.asking import ask
+from tests.support.commands.asking import analyze, ask
 from tests.support.repository import REPOSITORY
 from tests.support.tapes.fake_tape import FakeTape
 
@@ -86,8 +86,8 @@ def _row(rows: Rows, **wanted: Any) -> dict[str, Any]:
 
 
 def _stats(archived: Archived) -> dict[str, Any]:
-    """What `stats` finds on the same archive of the all_reduce of all ranks."""
-    document = ask(archived.tapes, archived.archive, "--json", command="stats").document
+    """What `analyze` finds on the same archive of the all_reduce of all ranks."""
+    document = analyze(archived.tapes, archived.archive, "--json", only="calls").document["calls"]
     [row] = [row for row in document["rows"] if (row["operation"], row["group"]["members"]) == ("all_reduce", 4)]
     return row
 
@@ -119,7 +119,7 @@ def test_no_query_loses_calls(answers: list[Rows]) -> None:
 
 
 def test_totals(archived: Archived, answers: list[Rows]) -> None:
-    """Calls and bytes of each group and operation are those of the script, and the time that of `stats`."""
+    """Calls and bytes of each group and operation are those of the script, and the time that of `analyze`."""
     for operation, calls, sent in (
         ("all_reduce", 4 * STEPS + 3, (4 * STEPS + 3) * 4096),
         ("broadcast", 4 * STEPS, STEPS * 256),
@@ -153,7 +153,7 @@ def test_step_times(answers: list[Rows]) -> None:
 
 
 def test_slowest_call_sites(archived: Archived, answers: list[Rows]) -> None:
-    """The line that is waited for comes first, with the time that `stats` finds."""
+    """The line that is waited for comes first, with the time that `analyze` finds."""
     row = answers[3][0]
     assert (row["file"], int(row["line"]), row["function"]) == (str(COUNTING), ALL_REDUCE_LINE, "<module>")
     assert (row["operation"], int(row["calls"])) == ("all_reduce", 4 * STEPS)
@@ -161,7 +161,7 @@ def test_slowest_call_sites(archived: Archived, answers: list[Rows]) -> None:
 
 
 def test_waiting_and_transfer(archived: Archived, answers: list[Rows]) -> None:
-    """Waiting and transfer are those that `stats` finds on the same archive, and of no collective with a root."""
+    """Waiting and transfer are those that `analyze` finds on the same archive, and of no collective with a root."""
     assert "broadcast" not in {row["operation"] for row in answers[4]}
     group = _row(answers[0], operation="all_reduce", group_name="default_pg")["group_key"]
     found = _row(answers[4], operation="all_reduce", group_key=group)
@@ -187,8 +187,8 @@ def test_columns(archived: Archived) -> None:
 
 
 def test_counts_are_those_of_stats(archived: Archived) -> None:
-    """Each rank has as many rows as `stats` counts calls on its tape, and its end is known."""
-    document = ask(archived.tapes, "--json", command="stats").document
+    """Each rank has as many rows as `analyze` counts calls on its tape, and its end is known."""
+    document = analyze(archived.tapes, "--json", only="calls").document["calls"]
     query = f"SELECT rank, count(*) FROM '{archived.tables}/operations.parquet' GROUP BY rank ORDER BY rank"
     assert asked(query) == [(row["rank"], row["calls"]) for row in document["ranks"]]
     ends = asked(f"SELECT rank, world_size, operations, lost, state FROM '{archived.tables}/ranks.parquet'")
@@ -210,19 +210,14 @@ def test_tapes_give_the_same_tables(archived: Archived, tmp_path: Path) -> None:
 def test_other_commands(archived: Archived, tmp_path: Path) -> None:
     """From tapes and from the archive they name the rank that keeps the others waiting, and the groups."""
     for source in ([], [archived.archive]):
-        answers = {
-            command: ask(archived.tapes, *source, "--json", command=command)
-            for command in ("critical-path", "graph", "advice")
-        }
-        assert {command: (answer.code, answer.err) for command, answer in answers.items()} == dict.fromkeys(
-            answers, (0, "")
-        )
-        path = {one["rank"]: one["on_path_ns"] for one in answers["critical-path"].document["ranks"]}
+        answers = {only: analyze(archived.tapes, *source, "--json", only=only) for only in ("path", "graph", "advice")}
+        assert {only: (answer.code, answer.err) for only, answer in answers.items()} == dict.fromkeys(answers, (0, ""))
+        path = {one["rank"]: one["on_path_ns"] for one in answers["path"].document["path"]["ranks"]}
         assert max(path, key=path.__getitem__) == LATE and path[LATE] > 0.9 * COUNTED_LATE_NS
-        graph = answers["graph"].document
+        graph = answers["graph"].document["graph"]
         assert [axis["members"] for axis in graph["axes"]] == [[[0, 1, 2, 3]]]
         assert [group["members"] for group in graph["groups"]] == [[[0, 1], [0, 2]]]
-        report = ask(archived.tapes, tmp_path / "report.html", *source, command="report")
+        report = analyze(archived.tapes, "--html", tmp_path / "report.html", *source)
         assert (report.code, report.err) == (0, "")
 
 

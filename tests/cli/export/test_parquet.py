@@ -14,7 +14,7 @@ from otel_torchdist.model.kinds import How
 from otel_torchdist.model.operations import Operation
 from tests.archive.made import names_beside, operations, segment
 from tests.cli.export.conftest import asked
-from tests.support.commands.asking import Answer, ask
+from tests.support.commands.asking import Answer, analyze, ask
 
 RUN = 0xABCD << 112
 
@@ -56,15 +56,15 @@ def test_run_is_chosen(base: Path, archive: Path, tmp_path: Path) -> None:
 
 
 def test_other_commands_take_it(base: Path, archive: Path) -> None:
-    """`stats` and `graph` read it in the same words; `diagnose` says in one sentence that it does not."""
-    document = ask(base, archive, "1234", "--json", command="stats").document
+    """`analyze` reads it; `diagnose` says in one sentence that it does not."""
+    document = analyze(base, archive, "1234", "--json", only="calls").document["calls"]
     assert sum(row["calls"] for row in document["ranks"]) == 200
-    assert ask(base, archive, "1234", command="graph").out.startswith("archive of run 1234abcd, started 2023-11-1")
+    assert analyze(base, archive, "1234", only="graph").out.startswith("archive of run 1234abcd, started 2023-11-1")
     answer = ask(base, archive)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == (
         f"otel-torchdist: {archive}: an archive, which does not have the state of processes that a verdict is based "
-        "on; `otel-torchdist stats` and `graph` read it\n"
+        "on; `otel-torchdist analyze` reads it\n"
     )
 
 
@@ -84,7 +84,7 @@ def test_ranks(base: Path, archive: Path, tmp_path: Path) -> None:
 
 def test_a_report_on_an_archive(base: Path, archive: Path, tmp_path: Path) -> None:
     """An archive has no state of a hang: a report on it judges nothing, and takes its files for nothing else."""
-    answer = ask(base, tmp_path / "report.html", archive, "1234", command="report")
+    answer = analyze(base, "--html", tmp_path / "report.html", archive, "1234")
     assert (answer.code, answer.err) == (0, "")
 
 

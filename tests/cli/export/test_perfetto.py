@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from otel_torchdist.analysis.analyzer import Section
 from otel_torchdist.cli.export.perfetto import Limits, export_perfetto
 from otel_torchdist.cli.targets import target_of
 from tests.cli.gloo_jobs import GlooJobs, await_signs_of_life
@@ -123,7 +124,7 @@ def test_dumps(base: Path, tmp_path: Path) -> None:
     assert all(one.begin > START_NS // 2 for one in timeline.slices)
 
 
-@pytest.mark.parametrize("command", [("report",), ("export", "--perfetto")], ids=["report", "perfetto"])
+@pytest.mark.parametrize("command", [("analyze", "--html"), ("export", "--perfetto")], ids=["report", "perfetto"])
 def test_files_of_others(base: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     """A file of somebody else stays; ours is replaced; nothing unfinished is left."""
 
@@ -148,16 +149,15 @@ def test_files_of_others(base: Path, tmp_path: Path, command: tuple[str, ...]) -
     assert sorted(os.listdir(tmp_path)) == ["a.gz", "mine.txt"]
 
 
-@pytest.mark.parametrize("command", ["report", "export"])
-def test_a_file_that_cannot_be_completed(base: Path, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(("command", "option"), [("analyze", "--html"), ("export", "--perfetto")])
+def test_a_file_that_cannot_be_completed(base: Path, tmp_path: Path, command: str, option: str) -> None:
     """A report and a timeline for which there is no room have the same exit code and sentence."""
     path = tmp_path / "out"
-    option = ["--perfetto"] if command == "export" else []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        answer = ask(base, *option, path, DUMPS, command=command)
+        answer = ask(base, option, path, DUMPS, command=command)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -188,13 +188,16 @@ def test_nothing_that_was_asked_for(base: Path, tmp_path: Path, arguments: tuple
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["report", "export", "critical-path", "advice", "graph", "stats"])
-def test_a_folder_of_something_else(base: Path, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    ["export --perfetto out", "analyze", "analyze --html out", *(f"analyze --only {one.value}" for one in Section)],
+)
+def test_a_folder_of_something_else(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     """All commands that read calls say of other files that none of them can be read, and write nothing."""
     (tmp_path / "notes.txt").write_text("my notes")
-    option = ["--perfetto"] if command == "export" else []
-    out: list[str | Path] = [tmp_path / "out"] if command in ("report", "export") else []
-    answer = ask(base, *option, *out, tmp_path, command=command)
+    monkeypatch.chdir(tmp_path)
+    command, *options = line.split()
+    answer = ask(base, *options, tmp_path, command=command)
     assert answer.code == 2
     assert answer.err.endswith(
         f"otel-torchdist: {tmp_path}: no dump of the flight recorder and no trace of PyTorch's profiler that can be "

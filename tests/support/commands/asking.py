@@ -58,6 +58,11 @@ def ask(
     return Answer(done.exit_code, done.stdout, done.stderr)
 
 
+def analyze(base: Path, *arguments: str | Path, only: str = "", **environ: str) -> Answer:
+    """Run `otel-torchdist analyze` here, for one part of it or for all."""
+    return ask(base, *(["--only", only] if only else []), *arguments, command="analyze", **environ)
+
+
 def ask_as_on_page(base: Path, line: str, threshold_s: float = 1.0) -> Answer:
     """Run a command here as a page shows it, for a shell; redirected output is written to the file."""
     program, command, *arguments = shlex.split(line, comments=True)

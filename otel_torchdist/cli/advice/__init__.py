@@ -1,1 +1,0 @@
-"""`otel-torchdist advice`: what to look into, with the figures behind it."""

@@ -1,0 +1,191 @@
+"""`otel-torchdist analyze`: its options."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from otel_torchdist.analysis.analyzer import ALL_SECTIONS, Analysis, Scope, Section, analysis_of
+from otel_torchdist.cli.analyze.advice import lines_of_advice
+from otel_torchdist.cli.analyze.calls import Report
+from otel_torchdist.cli.analyze.document import document_of
+from otel_torchdist.cli.analyze.graph import lines_of_graph
+from otel_torchdist.cli.analyze.html.writing import PageOptions, write_page
+from otel_torchdist.cli.analyze.order import Order, ordered, parts_of
+from otel_torchdist.cli.analyze.overview import OVERVIEW_PARTS, lines_of_overview
+from otel_torchdist.cli.analyze.path import lines_of_path
+from otel_torchdist.cli.analyze.spreadsheet import csv_of
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.histories import Source, source_of, source_of_run, timed_source_of
+from otel_torchdist.cli.options import RunDirectory, RunDumpsOrTraces, Threshold, check_options
+from otel_torchdist.cli.output.terminal import CommandConsole, print_lines
+from otel_torchdist.cli.output.text import fail
+from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
+from otel_torchdist.critical_path.analysis import MOST_CALLS
+from otel_torchdist.job.runs.runs import index_of
+from otel_torchdist.statistics.grouping import DEFAULT_PARTS
+from otel_torchdist.this_process.garbage import without_collecting_garbage
+
+PIPE_WIDTH: Final = 200
+"""Width if there is no terminal."""
+MOST_ROWS: Final = 40
+_HTML: Final = "--html"
+_CALLS: Final = "--only calls"
+_FITS: Final = {
+    "by": (_CALLS,),
+    "sort": (_CALLS,),
+    "rows": (_CALLS,),
+    "as_csv": (_CALLS,),
+    "ranks": (_CALLS, _HTML),
+    "max_calls": ("--only path",),
+    "steps": (_HTML,),
+    "threshold": (_HTML,),
+    "force": (_HTML,),
+}
+"""Options that not all results take."""
+_TEXT: Final = {"only": ("text and JSON",), "as_json": ("text and JSON",)}
+
+
+def analyze(
+    context: typer.Context,
+    target: RunDumpsOrTraces = None,
+    only: Annotated[
+        Section | None, typer.Option(help="Show one part of it, with its details.", show_default=False)
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=True,
+            help="Write one HTML file with all of it, a timeline and what `diagnose` finds, which any browser opens "
+            "without a network.",
+            show_default=False,
+        ),
+    ] = None,
+    run_dir: RunDirectory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="With --only calls: print the rows as CSV instead of tables.")
+    ] = False,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="With --only calls: what distinguishes rows, a list of `operation`, `group`, `size`, `site`, `rank`, "
+            "`phase`."
+        ),
+    ] = ",".join(part.value for part in DEFAULT_PARTS),
+    sort: Annotated[
+        Order, typer.Option(help="With --only calls: what comes first, the largest of it, or names in order.")
+    ] = Order.TIME,
+    rows: Annotated[
+        int, typer.Option(min=0, help="With --only calls: lines that a table may have; 0 for all.")
+    ] = MOST_ROWS,
+    max_calls: Annotated[
+        int, typer.Option(min=1_000, help="With --only path: look at the newest steps with at most this many calls.")
+    ] = MOST_CALLS,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            help="Ranks, such as `0-7,12`: whose calls count, with --only calls; that the timeline shows, with --html. "
+            "Without it: all, or in the timeline of a large job those that matter most.",
+            show_default=False,
+        ),
+    ] = "",
+    steps: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="With --html: steps to show in the timeline, such as `100-110`. Without it: the newest steady ones "
+            "that fit, and those around long waits.",
+        ),
+    ] = "",
+    threshold: Threshold = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE even if it is no report.")] = False,
+) -> None:
+    """To see where the time goes: what the job is, where its time goes, who holds it up, and what to do first.
+
+    It reads the tapes of a run, whether that is running or has ended, in whatever way, its archive, dumps of PyTorch's
+    flight recorder, or traces of its profiler; it asks no rank and changes nothing.
+    """
+    if html is not None:
+        check_options(context, {**_FITS, **_TEXT}, _HTML)
+        options = PageOptions(ranks_of(ranks), steps_of(steps), threshold, force)
+        typer.echo(write_page(html, target_of(target or [], run_dir), options))
+        return
+    check_options(context, _FITS, f"--only {only.value}" if only is not None else "")
+    if as_json and as_csv:
+        raise typer.BadParameter("either this or --csv", param_hint="--json")
+    sections = ALL_SECTIONS if only is None else frozenset({only})
+    parts = parts_of(by) if only is not None or as_json else OVERVIEW_PARTS
+    scope = Scope(sections, parts, ranks_of(ranks), max_calls)
+    wanted = target_of(target or [], run_dir)
+    needs_times = only in (Section.CALLS, Section.PATH)
+    source = timed_source_of(wanted) if needs_times else source_of(wanted)
+    found = _analysis(source, scope)
+    _check_found(found, source, scope)
+    if as_json:
+        typer.echo(json.dumps(document_of(found, source, sort), indent=2))
+    elif as_csv:
+        typer.echo(csv_of(ordered(found.statistics.rows, sort)), nl=False)
+    else:
+        _print(only, found, source, _report(sort, rows))
+
+
+def _analysis(source: Source, scope: Scope) -> Analysis:
+    if not source.has_times:
+        scope = replace(scope, sections=frozenset(scope.sections) - {Section.CALLS, Section.PATH})
+    with without_collecting_garbage():
+        found = analysis_of(source.histories, scope)
+    warn(source.warnings)
+    return found
+
+
+def _check_found(found: Analysis, source: Source, scope: Scope) -> None:
+    """End the command if there is nothing to show."""
+    ranks = found.statistics.ranks
+    warn(without_calls(scope.ranks, (rank.rank for rank in ranks)))
+    if ranks or found.graph is not None or found.path is not None:
+        return
+    what = "no calls of the ranks that were asked for" if scope.ranks is not None else source.emptiness
+    fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
+
+
+def _print(only: Section | None, found: Analysis, source: Source, tables: Report) -> None:
+    match only:
+        case None:
+            print_lines(lines_of_overview(found, source))
+        case Section.CALLS:
+            tables.print(found.statistics, source)
+        case Section.GRAPH:
+            print_lines(lines_of_graph(found.graph, source) if found.graph is not None else ())
+        case Section.PATH:
+            print_lines(lines_of_path(found.path, source) if found.path is not None else ())
+        case Section.ADVICE:
+            print_lines(lines_of_advice(found, source))
+
+
+def print_calls_of(directory: Path, run_id: int) -> None:
+    """Print the tables of calls for a run of which other readers have been reading the tapes.
+
+    Args:
+        directory: Its job directory.
+        run_id: Its id; 0 for the run that started last there.
+    """
+    runs = index_of([directory]).runs
+    run = next((run for run in runs if run_id in (0, run.run_id)), None)
+    if run is None:
+        typer.echo(f"no statistics: its tapes in {directory} are gone")
+        return
+    source = source_of_run(run)
+    found = _analysis(source, Scope(frozenset({Section.CALLS})))
+    _report(Order.TIME, MOST_ROWS).print(found.statistics, source)
+
+
+def _report(order: Order, most: int) -> Report:
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Report(CommandConsole(highlight=False, width=width), order, most)

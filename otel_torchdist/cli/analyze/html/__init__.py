@@ -1,0 +1,1 @@
+"""`analyze --html`: one HTML file about a run."""

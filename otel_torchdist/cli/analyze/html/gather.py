@@ -1,0 +1,157 @@
+"""Puts a report together from a run or from dumps."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final
+
+from otel_torchdist.archive.reading import is_archive
+from otel_torchdist.cli.analyze.calls import describe_difference
+from otel_torchdist.cli.analyze.html.conclusions import conclusions_of_dumps, conclusions_of_run
+from otel_torchdist.cli.analyze.html.path import hints_in, path_section
+from otel_torchdist.cli.analyze.html.world import world_of
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
+from otel_torchdist.cli.output.text import day_and_time, fail
+from otel_torchdist.cli.targets import Target, chosen_run
+from otel_torchdist.config import Config
+from otel_torchdist.job.runs.runs import Run
+from otel_torchdist.naming import compress_ranks, readable
+from otel_torchdist.profiles.reading.reader import kinds_in
+from otel_torchdist.report.build import Choice, Findings, findings_of, windows_of
+from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_in
+from otel_torchdist.report.incidents import MOST, incident_of
+from otel_torchdist.report.matrix import matrix_of
+from otel_torchdist.report.model.report import Conclusion, Heading, Report
+from otel_torchdist.report.steps import steps_of
+from otel_torchdist.statistics.counts import CountDifference
+from otel_torchdist.statistics.model import Statistics
+from otel_torchdist.this_process.garbage import without_collecting_garbage
+from otel_torchdist.verdict.rules import StallRules
+
+_MOST_SKEWS: Final = 200
+_MOST_DIFFERENCES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a report is about.
+
+    Attributes:
+        title: A few words.
+        began: When the run began, local time; ''.
+        source: Its calls.
+        conclusions: What `diagnose` says.
+        warnings: What could not be read.
+    """
+
+    title: str
+    began: str
+    source: Source
+    conclusions: Sequence[Conclusion]
+    warnings: Sequence[str]
+
+
+def subject_of(wanted: Target, rules: StallRules) -> Subject:
+    """Find what a report is asked for; ends the command if there is no such run."""
+    if wanted.paths:
+        source = timed_source_of(wanted)
+        # Archives and traces hold no state of a hang: there is nothing to judge.
+        is_judged = not all(map(is_archive, wanted.paths)) and not kinds_in(wanted.paths).traces
+        conclusions, notes = conclusions_of_dumps(wanted.paths, rules) if is_judged else ([], [])
+        return Subject(
+            source.headline, "", source, conclusions, [note for note in notes if note not in source.warnings]
+        )
+    chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
+    helpers = chosen.index.helpers_of(chosen.run)
+    subject = subject_of_run(chosen.run, helpers, rules)
+    subject.source.warnings.extend(chosen.unreadable)
+    return subject
+
+
+def subject_of_run(run: Run, helpers: Sequence[Run], rules: StallRules) -> Subject:
+    """A run that was recorded, and the runs of processes that its ranks have started."""
+    with reopened(run) as anew:  # a reader reads its tape once, and both the judge and the histories need it
+        conclusions, warnings = conclusions_of_run(anew, helpers, rules)
+    source = source_of_run(run)
+    title = f"run {run.label}" if run.label else "a run without an id"
+    return Subject(title, day_and_time(run.begun_ns), source, conclusions, warnings)
+
+
+def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
+    """Build the report; ends the command if there are no calls."""
+    source = subject.source
+    with without_collecting_garbage():
+        found = findings_of(source.histories, rules.threshold_ns)
+        statistics = found.analysis.statistics
+        if not statistics.ranks:
+            fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
+        named = [rank for conclusion in subject.conclusions for rank in conclusion.ranks]
+        is_hung = any(conclusion.tone == "bad" for conclusion in subject.conclusions)
+        windows = windows_of(found, named, is_hung, choice, source.again, _shown)
+    world = world_of(found.analysis.graph) if found.analysis.graph is not None else None
+    hosts = {name: place for place, name in enumerate(world.host_names)} if world is not None else {}
+    rows, skews = calls_in(statistics.rows), skews_in(statistics.groups)
+    steps = found.recorded.steps
+    return Report(
+        heading=_heading(subject, found),
+        conclusions=tuple(subject.conclusions),
+        incidents=tuple(incident_of(wait, steps, _shown) for wait in found.waits[:MOST]),
+        world=world,
+        matrix=matrix_of(found.analysis.graph) if found.analysis.graph is not None else None,
+        windows=tuple(windows),
+        calls=tuple(rows[:MOST_ROWS]),
+        calls_left_out=max(0, len(rows) - MOST_ROWS),
+        differences=tuple(_differences(statistics.differences)),
+        ranks=ranks_in(statistics.ranks, steps, hosts),
+        skews=tuple(skews[:_MOST_SKEWS]),
+        skews_left_out=max(0, len(skews) - _MOST_SKEWS),
+        steps=steps_of(steps),
+        path=path_section(found.analysis.path) if found.analysis.path is not None else None,
+        advice=tuple(hints_in(found.analysis.advice, found.analysis.path)),
+        notes=tuple(readable(note) for note in dict.fromkeys([*source.warnings, *subject.warnings])),
+    )
+
+
+def _heading(subject: Subject, found: Findings) -> Heading:
+    statistics = found.analysis.statistics
+    ended_ns = found.recorded.ended_ns
+    size = max(statistics.world_size, statistics.ranks[-1].rank + 1)
+    return Heading(
+        title=subject.title,
+        run=subject.source.run_id,
+        place=subject.source.place,
+        began=subject.began,
+        seen_until=_shown(ended_ns) if ended_ns else "",
+        made=day_and_time(time.time_ns()),
+        made_by=f"otel-torchdist {version('otel-torchdist')}",
+        world_size=size,
+        known_ranks=len(statistics.ranks),
+        unknown_ranks=compress_ranks(statistics.unknown),
+        hosts=tuple(_hosts(statistics)),
+        calls=sum(one.calls for one in statistics.ranks),
+        lost=sum(one.lost for one in statistics.ranks),
+    )
+
+
+def _hosts(statistics: Statistics) -> list[tuple[str, str]]:
+    counts = Counter(one.host for one in statistics.ranks if one.host)
+    return [
+        (readable(host), compress_ranks(one.rank for one in statistics.ranks if one.host == host)) for host in counts
+    ]
+
+
+def _differences(found: Sequence[CountDifference]) -> list[str]:
+    sentences = [describe_difference(one) for one in found[:_MOST_DIFFERENCES]]
+    more = len(found) - len(sentences)
+    return [*sentences, f"and {more:,} more; `otel-torchdist analyze --only calls` lists them"] if more else sentences
+
+
+def _shown(wall_ns: int) -> str:
+    """A time of the day to the millisecond, with its date."""
+    milliseconds = wall_ns // 1_000_000
+    return f"{day_and_time(wall_ns)}.{milliseconds % 1000:03d}"

@@ -1,0 +1,60 @@
+"""Writes the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_torchdist.cli.analyze.html.gather import Subject, report_of, subject_of
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.output.text import fail, shown
+from otel_torchdist.cli.targets import Target, warn, without_calls
+from otel_torchdist.config import Config
+from otel_torchdist.files.outputs import OutputError, check_output, write_output
+from otel_torchdist.report.build import Choice
+from otel_torchdist.report.page import MARKER, html_of_report
+from otel_torchdist.units import amount
+from otel_torchdist.verdict.rules import StallRules
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """What a page shows, and what it may replace.
+
+    Attributes:
+        ranks: Ranks that the timeline shows; None for a choice of ours.
+        steps: First and last step that the timeline shows; None likewise.
+        threshold_s: Age from which an open operation counts as stalled; None as configured.
+        force: Whether a file that is no report is replaced.
+    """
+
+    ranks: frozenset[int] | None
+    steps: tuple[int, int] | None
+    threshold_s: float | None
+    force: bool
+
+
+def write_page(out: Path, wanted: Target, options: PageOptions) -> str:
+    """Write the page; returns a line on where it is. Ends the command if it cannot."""
+    steps = options.steps
+    choice = Choice(options.ranks, range(steps[0], steps[1] + 1) if steps is not None else None)
+    rules = StallRules.from_config(Config.from_environment(), options.threshold_s)
+    try:
+        check_output(out, MARKER.encode(), options.force)
+    except OutputError as error:
+        fail(str(error), ExitCode.NO_DIRECTORY)
+    return write_report(out, subject_of(wanted, rules), rules, choice)
+
+
+def write_report(out: Path, subject: Subject, rules: StallRules, choice: Choice) -> str:
+    """Write the report on a run or dumps; returns a line on where it is. Ends the command if it cannot."""
+    made = report_of(subject, rules, choice)
+    warn(made.notes)
+    if choice.steps is not None and not made.windows:
+        warn([f"--steps: no rank has recorded the steps {choice.steps.start}-{choice.steps.stop - 1} to their ends"])
+    warn(without_calls(choice.ranks, made.ranks.rank))
+    try:
+        size = write_output(out, [html_of_report(made).encode()])
+    except OutputError as error:
+        fail(str(error), ExitCode.NOT_WRITTEN)
+    return f"{shown(out)}: {made.heading.title}, {amount(size)}"

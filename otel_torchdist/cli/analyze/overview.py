@@ -1,0 +1,169 @@
+"""An analysis on one screen: what the job is, where its time goes, who holds it up, and what to do first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rich.text import Text
+
+from otel_torchdist.advice.wording import check, finding
+from otel_torchdist.analysis.analyzer import Analysis
+from otel_torchdist.cli.analyze.advice import group_names
+from otel_torchdist.cli.analyze.calls import describe_difference, describe_unfinished, span_of_calls
+from otel_torchdist.cli.analyze.graph import between_hosts, shape_of
+from otel_torchdist.cli.analyze.path import headline_of, pieces_of
+from otel_torchdist.cli.histories import Source
+from otel_torchdist.critical_path.model import CauseKind, CriticalPath
+from otel_torchdist.critical_path.wording import sentence
+from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.naming import name_ranks
+from otel_torchdist.parallelism.graph import Graph
+from otel_torchdist.statistics.grouping import NO_SIZE, UNKNOWN_SIZE, Part
+from otel_torchdist.statistics.model import RankTotals, Row, Statistics
+from otel_torchdist.units import amount, duration, per_second, share
+from otel_torchdist.verdict.wording.frames import describe_frame
+
+MOST: Final = 3
+"""Lines on one subject."""
+OVERVIEW_PARTS: Final = (Part.OPERATION, Part.SIZE, Part.SITE)
+"""What distinguishes the calls that take most time."""
+_OFTEN_LAST: Final = 2.0
+"""A rank arrives last often if it does so this many times as often as its share."""
+_NOTABLE: Final = 0.01
+"""Share of the time in calls below which a row is left out."""
+_DETAILS: Final = (
+    "details: --only calls, --only graph, --only path, --only advice; as a page with a timeline: --html FILE"
+)
+
+
+def lines_of_overview(found: Analysis, source: Source) -> Iterator[Text]:
+    """Answer four questions, each with the few lines that matter most."""
+    yield Text(source.headline)
+    yield from _section("what it is", _job(found))
+    yield from _section("where its time goes", _time(found, source))
+    yield from _section("who holds it up", _held_up(found))
+    yield from _section("what to do first", _advice(found))
+    yield Text()
+    yield Text(_DETAILS, style="dim")
+
+
+def _section(title: str, lines: Iterable[str | Text]) -> Iterator[Text]:
+    yield Text()
+    yield Text(title, style="bold")
+    for line in lines:
+        yield Text.assemble("  ", line)
+
+
+def _job(found: Analysis) -> Iterator[str | Text]:
+    graph, statistics = found.graph, found.statistics
+    if graph is not None:
+        yield Text(shape_of(graph), style="bold")
+    facts = [*_calls(statistics.ranks), *([_sent(graph)] if graph is not None and graph.sent else [])]
+    if facts:
+        yield "; ".join(facts)
+    yield from list(span_of_calls(statistics.ranks))[1:]
+    if found.unknown:
+        yield Text(f"not known: the calls of {name_ranks(found.unknown)}", style="yellow")
+
+
+def _calls(ranks: Sequence[RankTotals]) -> Iterator[str]:
+    if ranks:
+        yield f"{sum(one.calls for one in ranks):,} {next(span_of_calls(ranks))}"
+
+
+def _sent(graph: Graph) -> str:
+    total = sum(graph.sent.values())
+    across = between_hosts(graph).total()
+    between = f", {share(across, total)} of that between hosts" if across else ""
+    return f"{amount(total)} sent from rank to rank{between}"
+
+
+def _time(found: Analysis, source: Source) -> Iterator[str]:
+    if not source.has_times:
+        yield "not known: execution traces have no times"
+        return
+    path = found.path
+    if path is not None and path.has_steps:
+        yield headline_of(path)
+        yield from pieces_of(path, MOST)
+    timed = sorted((row for row in found.statistics.rows if row.time_ns), key=lambda row: -row.time_ns)
+    if not timed:
+        yield "not known: no call has an end that is known exactly"
+        return
+    total = sum(row.time_ns for row in timed)
+    yield "in calls, over all ranks:"
+    yield from (
+        f"  {share(row.time_ns, total):>4}  {_row(row)}" for row in timed[:MOST] if row.time_ns >= _NOTABLE * total
+    )
+
+
+def _row(row: Row) -> str:
+    waiting = share(row.wait_ns, row.wait_ns + row.transfer_ns)
+    facts = [
+        f"{row.timed:,} calls of {duration(row.median_ns)} at the median",
+        *([f"{waiting} of it waiting for others"] if waiting else []),
+        *([f"{per_second(row.bandwidth.bus)}/s bus bandwidth"] if row.bandwidth is not None else []),
+    ]
+    function, file, line = row.key.site or ("", "", 0)
+    size = f" of {row.key.size_class}" if row.key.size_class not in (NO_SIZE, UNKNOWN_SIZE) else ""
+    site = f" in {describe_frame(CallSiteName(function, file, line))}" if file else ""
+    return f"{row.key.operation}{size}{site}: {', '.join(facts)}"
+
+
+def _held_up(found: Analysis) -> Iterator[str | Text]:
+    lines = [*_missing(found.statistics), *_causes(found.path), *_last(found)]
+    yield from lines or ["no rank stands out, as far as arrivals can be compared"]
+
+
+def _missing(found: Statistics) -> Iterator[Text]:
+    """The ranks that have called less than others, or the newest operations that not all have entered or left."""
+    unfinished = [(one, group.group_name) for group in found.groups for one in group.unfinished]
+    unfinished.sort(key=lambda both: (-both[0].sequence, both[1]))
+    absent = [describe_unfinished(*both) for both in unfinished if both[0].missing]
+    sentences = [describe_difference(one) for one in found.differences] or absent
+    yield from (Text(one, style="bold red") for one in sentences[:MOST])
+    if len(sentences) > MOST:
+        yield Text(f"… {len(sentences) - MOST} more; --only calls shows all")
+    if unfinished and not sentences:
+        more = f", and {len(unfinished) - 1} more operations are open" if len(unfinished) > 1 else ""
+        yield Text(f"{describe_unfinished(*unfinished[0])}{more}", style="red")
+
+
+def _causes(path: CriticalPath | None) -> Iterator[str]:
+    """The ranks that make steps longer; never those that only wait, nor transfers."""
+    causes = [one for one in path.causes if one.kind is not CauseKind.TRANSFER] if path is not None else []
+    for cause in causes[:MOST]:
+        assert path is not None
+        gain = f"{duration(cause.gain_ns)} ({share(cause.gain_ns, path.path_ns)})"
+        yield f"{sentence(cause, path.group_names)}; otherwise a step would be up to {gain} shorter"
+
+
+def _last(found: Analysis) -> Iterator[str]:
+    """The rank that arrives last far more often than others, where no path shows what waits for it."""
+    if found.path is not None and found.path.has_steps:
+        return
+    compared = [one for one in found.statistics.ranks if one.compared]
+    often = [one for one in compared if one.came_last * len(compared) >= _OFTEN_LAST * one.compared]
+    for one in sorted(often, key=lambda one: -one.came_last)[:MOST]:
+        yield f"rank {one.rank} arrives last at {one.came_last:,} of {one.compared:,} operations"
+
+
+def _advice(found: Analysis) -> Iterator[str]:
+    is_open = bool(found.statistics.differences) or any(group.unfinished for group in found.statistics.groups)
+    if is_open:
+        yield "otel-torchdist diagnose judges what is open, and shows what each rank was doing last"
+    names = group_names(found.path)
+    for one in found.advice[:MOST]:
+        is_described = one.cause is not None  # above, as what holds the job up
+        yield (
+            f"{one.topic.value} ({name_ranks(one.ranks)})"
+            if is_described
+            else f"{one.topic.value}: {finding(one, names)}"
+        )
+        yield f"  check: {check(one)}"
+    if len(found.advice) > MOST:
+        yield f"… {len(found.advice) - MOST} more; --only advice shows all"
+    if not found.advice and not is_open:
+        is_steady = found.path is not None and found.path.has_steps
+        yield "nothing stands out" if is_steady else "nothing stands out; no steady steps are recorded"

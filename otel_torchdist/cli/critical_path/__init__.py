@@ -1,1 +1,0 @@
-"""`otel-torchdist critical-path`: what determines how long a step takes."""

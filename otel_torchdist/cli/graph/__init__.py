@@ -1,1 +1,0 @@
-"""`otel-torchdist graph`: how a job's ranks share the work, as text and JSON."""

@@ -1,1 +1,0 @@
-"""`otel-torchdist report`: one HTML file about a run."""
