@@ -136,7 +136,7 @@ class Analyzer:
             sections=frozenset(scope.sections),
             world_size=self._world_size,
             known=sorted(self._known),
-            statistics=statistics_of_calls(self.calls, self._world_size, parts, scope.ranks, observers),
+            statistics=statistics_of_calls(self.calls, parts, scope.ranks, observers),
             graph=graph,
             path=path,
             advice=advise(graph, counted, path) if Section.ADVICE in scope.sections else (),

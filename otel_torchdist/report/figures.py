@@ -9,9 +9,8 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.report.model.figures import Calls, RankColumns, Skew
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import RankCalls
-from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.grouping import Grouping, Part
-from otel_torchdist.statistics.model import BandwidthOver, RankTotals, Row
+from otel_torchdist.statistics.model import BandwidthOver, CallSite, CallTotals, GroupCorrelation, Row
 from otel_torchdist.verdict.wording.frames import describe_frame
 
 MOST_ROWS: Final = 300
@@ -35,18 +34,18 @@ def parts_for(ranks: Iterable[RankCalls]) -> tuple[Part, ...]:
 
 def calls_in(rows: Iterable[Row]) -> list[Calls]:
     """All rows, most time first."""
-    return [_calls(row) for row in sorted(rows, key=lambda row: (-row.time_ns, -row.calls, row.key.operation or ""))]
+    return [_calls(row) for row in sorted(rows, key=lambda row: (-row.time_ns, -row.calls, row.operation or ""))]
 
 
 def _calls(row: Row) -> Calls:
-    key, last = row.key, next(iter(row.latecomers), None)
+    last = next(iter(row.latecomers), None)
     counts = row.calls_by_rank.values()
     return Calls(
-        operation=key.operation or "",
-        group=row.group_name if key.group is not None else None,
-        members=row.members,
-        size_class=key.size_class or "",
-        site=_site(key.site),
+        operation=row.operation or "",
+        group=row.group.name if row.group is not None else None,
+        members=row.group.members if row.group is not None else 0,
+        size_class=row.size_class or "",
+        site=_site(row.call_site),
         calls=row.calls,
         fewest=min(counts, default=0),
         most=max(counts, default=0),
@@ -59,7 +58,7 @@ def _calls(row: Row) -> Calls:
         p99_ns=row.p99_ns,
         wait_ns=row.wait_ns,
         transfer_ns=row.transfer_ns,
-        bus=row.bandwidth.bus if row.bandwidth is not None else None,
+        bus=row.bandwidth.bus_bytes_per_second if row.bandwidth is not None else None,
         is_bound=row.bandwidth is not None and row.bandwidth.over is BandwidthOver.DURATION,
         compared=row.compared,
         last_rank=last.rank if last is not None else None,
@@ -68,12 +67,12 @@ def _calls(row: Row) -> Calls:
     )
 
 
-def ranks_in(totals: Sequence[RankTotals], steps: Mapping[int, RankSteps], hosts: Mapping[str, int]) -> RankColumns:
+def ranks_in(totals: Sequence[CallTotals], steps: Mapping[int, RankSteps], hosts: Mapping[str, int]) -> RankColumns:
     """All ranks."""
     figures = [steps[one.rank].figures() for one in totals]
     return RankColumns(
         rank=tuple(one.rank for one in totals),
-        host=tuple(hosts.get(one.host, -1) for one in totals),
+        host=tuple(hosts.get(one.host or "", -1) for one in totals),
         calls=tuple(one.calls for one in totals),
         open=tuple(one.open for one in totals),
         lost=tuple(one.lost for one in totals),
@@ -91,15 +90,15 @@ def ranks_in(totals: Sequence[RankTotals], steps: Mapping[int, RankSteps], hosts
 
 def skews_in(groups: Iterable[GroupCorrelation]) -> list[Skew]:
     """All groups of several ranks: those in which something is missing, then the largest skew first."""
-    found = [_skew(group) for group in groups if group.members > 1]
+    found = [_skew(group) for group in groups if group.group.members > 1]
     return sorted(found, key=lambda one: (-one.mismatched, -one.incomplete, -(one.p99_ns or 0), one.group))
 
 
 def _skew(group: GroupCorrelation) -> Skew:
     return Skew(
-        group=group.group_name,
-        is_point_to_point=group.is_point_to_point,
-        members=group.members,
+        group=group.group.name,
+        is_point_to_point=group.point_to_point,
+        members=group.group.members,
         complete=group.complete,
         open=group.open,
         incomplete=group.incomplete,
@@ -110,7 +109,7 @@ def _skew(group: GroupCorrelation) -> Skew:
     )
 
 
-def _site(site: tuple[str, str, int] | None) -> str | None:
+def _site(site: CallSite | None) -> str | None:
     if site is None:
         return None
-    return describe_frame(CallSiteName(*site)) if site[1] else ""
+    return describe_frame(CallSiteName(site.function, site.file, site.line)) if site.file else ""

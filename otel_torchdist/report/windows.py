@@ -12,7 +12,7 @@ from otel_torchdist.parallelism.calls import FIRST_STEADY
 from otel_torchdist.report.incidents import LongWait
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import RankCalls
-from otel_torchdist.statistics.model import RankTotals
+from otel_torchdist.statistics.model import CallTotals
 
 MOST_BARS: Final = 24_000
 """Of all ranks in a window: about 15 bytes each in the page, and a fraction of a second to draw."""
@@ -69,7 +69,7 @@ class Recorded:
 
 
 def chosen_ranks(
-    recorded: Recorded, named: Iterable[int], totals: Sequence[RankTotals], only: Collection[int] | None
+    recorded: Recorded, named: Iterable[int], totals: Sequence[CallTotals], only: Collection[int] | None
 ) -> list[int]:
     """Choose the ranks to show: those that were asked for, or all, or those that matter most and some between them.
 

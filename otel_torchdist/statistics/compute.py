@@ -7,16 +7,20 @@ from typing import Protocol
 
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.statistics.calls import RankCalls
-from otel_torchdist.statistics.correlation import Correlator, GroupCorrelation
-from otel_torchdist.statistics.counts import CountDifference, differences
+from otel_torchdist.statistics.correlation import Correlator
+from otel_torchdist.statistics.counts import differences
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Grouping, Part, RowKey
 from otel_torchdist.statistics.labels import labels_of
 from otel_torchdist.statistics.meetings import Meeting, SharedChannel, is_operation, shared_channels
 from otel_torchdist.statistics.model import (
     Bandwidth,
     BandwidthOver,
+    CallSite,
+    CallTotals,
+    CountDifference,
+    GroupCorrelation,
+    GroupRef,
     Latecomer,
-    RankTotals,
     Row,
     Statistics,
 )
@@ -34,12 +38,10 @@ def statistics_of(
         parts: What distinguishes rows.
         only: The ranks whose calls are in rows and totals; None for all. Waiting depends on the others as well.
     """
-    world_size = 0
     taken: dict[int, RankCalls] = {}
     for history in histories:
-        world_size = max(world_size, history.world_size)
         taken[history.rank] = RankCalls(history)
-    return statistics_of_calls(taken, world_size, parts, only)
+    return statistics_of_calls(taken, parts, only)
 
 
 class Observer(Protocol):
@@ -52,7 +54,6 @@ class Observer(Protocol):
 
 def statistics_of_calls(
     taken: Mapping[int, RankCalls],
-    world_size: int,
     parts: Iterable[Part] = DEFAULT_PARTS,
     only: Collection[int] | None = None,
     observers: Sequence[Observer] = (),
@@ -61,7 +62,6 @@ def statistics_of_calls(
 
     Args:
         taken: The calls, by rank.
-        world_size: Ranks of the job; 0 if that is not known.
         parts: What distinguishes rows.
         only: The ranks whose calls are in rows and totals; None for all.
         observers: See all meetings too: to go over them takes most of the time.
@@ -79,8 +79,7 @@ def statistics_of_calls(
     found = differences(shared, labels)
     members = {key: len(view.members) for rank in ranks.values() for key, view in rank.groups.items()}
     return Statistics(
-        world_size=world_size,
-        parts=parts,
+        by=parts,
         differences=tuple(found),
         rows=tuple(
             _row(key, tally, labels.get(key.group or "", ""), members.get(key.group or "", 0), found)
@@ -88,7 +87,6 @@ def statistics_of_calls(
         ),
         ranks=tuple(_totals(rank, splitter) for rank in chosen),
         groups=tuple(groups),
-        unknown=tuple(rank for rank in range(world_size) if rank not in ranks),
     )
 
 
@@ -126,16 +124,22 @@ def _correlated(
 
 def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterable[CountDifference]) -> Row:
     durations = sorted_ns(tally.durations)
+    calls = sum(tally.calls.values())
     return Row(
-        key=key,
-        group_name=group_name,
-        members=members,
+        operation=key.operation,
+        group=GroupRef(key.group, group_name, members) if key.group is not None else None,
+        size_class=key.size_class,
+        call_site=CallSite(*key.site) if key.site is not None else None,
+        rank=key.rank,
+        phase=key.phase,
+        calls=calls,
         calls_by_rank=dict(sorted(tally.calls.items())),
         counts_differ=any(_concerns(one, tally) for one in found),
         open=tally.open,
         failed=tally.failed,
-        message_bytes=tally.message_bytes,
+        not_timed=calls - tally.open - tally.failed - len(durations),
         timed=len(durations),
+        message_bytes=tally.message_bytes,
         time_ns=sum(durations),
         median_ns=percentile(durations, 0.5) if durations else None,
         p99_ns=percentile(durations, 0.99) if durations else None,
@@ -150,7 +154,7 @@ def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterab
 
 def _concerns(difference: CountDifference, tally: Tally) -> bool:
     """Whether calls of a row are among those whose number differs."""
-    if difference.group not in tally.groups:
+    if difference.group.key not in tally.groups:
         return False
     return any(count.operation in tally.operations and count.rank in tally.calls for count in difference.counts)
 
@@ -171,12 +175,12 @@ def _latecomers(tally: Tally) -> tuple[Latecomer, ...]:
     return tuple(sorted(found, key=lambda one: (-one.times, -one.median_ns, one.rank)))
 
 
-def _totals(calls: RankCalls, splitter: Splitter) -> RankTotals:
+def _totals(calls: RankCalls, splitter: Splitter) -> CallTotals:
     first_ns, offset_ns = calls.first_ns, calls.wall_offset_ns
     counted = list(zip(calls.kinds, calls.tallies, strict=True))
-    return RankTotals(
+    return CallTotals(
         rank=calls.rank,
-        host=calls.host,
+        host=calls.host or None,
         calls=sum(tally.calls for _, tally in counted),
         open=sum(tally.open for _, tally in counted),
         failed=sum(tally.failed for _, tally in counted),
@@ -184,6 +188,7 @@ def _totals(calls: RankCalls, splitter: Splitter) -> RankTotals:
         message_bytes=sum(kind.message_bytes * tally.calls for kind, tally in counted),
         from_ns=first_ns + offset_ns if first_ns is not None else None,
         until_ns=calls.last_ns + offset_ns if first_ns is not None else None,
+        span_ns=calls.last_ns - first_ns if first_ns is not None else 0,
         communicating_ns=calls.communicating_ns,
         waiting_ns=splitter.waiting_ns(calls.rank),
         compared=splitter.compared[calls.rank],

@@ -5,74 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
 
 from otel_torchdist.statistics.calls import OPEN, UNKNOWN, RankCalls
 from otel_torchdist.statistics.meetings import Meeting, SharedChannel
+from otel_torchdist.statistics.model import MAX_LISTED, GroupCorrelation, GroupRef, Unfinished
 from otel_torchdist.statistics.tally import percentile, sorted_ns
-
-MAX_LISTED: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """An operation that not all members have left.
-
-    Attributes:
-        sequence: Its position in the group.
-        ends: Sender and receiver; None for a collective.
-        operations: What members called there, in alphabetical order.
-        missing: Members that have not entered it.
-        open: Members that are in it.
-    """
-
-    sequence: int
-    ends: tuple[int, int] | None
-    operations: tuple[str, ...]
-    missing: tuple[int, ...]
-    open: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCorrelation:
-    """The operations of one group, by sequence.
-
-    Attributes:
-        group: The group's key.
-        group_name: How the group is called in sentences.
-        is_point_to_point: Whether these are its sends and receives, which count by sender, receiver and tag.
-        members: How many ranks it has.
-        known: How many of them have a history.
-        first: The sequence from which on the calls of all of these are known; 0 if none is missing.
-        last: The highest sequence; 0 for sends and receives.
-        complete: Operations that all of these have entered and left.
-        open: Operations that all have entered, and not all have left.
-        incomplete: Operations that not all have entered.
-        mismatched: Operations at which members called something different.
-        unfinished: The newest that are open or incomplete, at most `MAX_LISTED`.
-        skewed: For how many complete operations the times of arrival could be compared.
-        skew_median_ns: Time between the first arrival and the last; None if no times could be compared.
-        skew_p99_ns: The same, for the 99th percentile.
-        skew_max_ns: The same, at most.
-    """
-
-    group: str
-    group_name: str
-    is_point_to_point: bool
-    members: int
-    known: int
-    first: int
-    last: int
-    complete: int
-    open: int
-    incomplete: int
-    mismatched: int
-    unfinished: tuple[Unfinished, ...]
-    skewed: int
-    skew_median_ns: int | None
-    skew_p99_ns: int | None
-    skew_max_ns: int | None
 
 
 class Correlator:
@@ -113,13 +50,11 @@ class Correlator:
         group, channel = self._shared.group, self._shared.channel
         skews = sorted_ns(self._skews)
         return GroupCorrelation(
-            group=group.key,
-            group_name=labels[group.key],
-            is_point_to_point=channel.is_point_to_point,
-            members=len(group.members),
+            group=GroupRef(group.key, labels[group.key], len(group.members)),
+            point_to_point=channel.is_point_to_point,
             known=sum(rank in ranks for rank in group.members),
-            first=self._first,
-            last=0 if channel.is_point_to_point else self._last,
+            first_sequence=self._first,
+            last_sequence=None if channel.is_point_to_point else self._last or None,
             complete=self._counts["complete"],
             open=self._counts["open"],
             incomplete=self._counts["incomplete"],

@@ -7,48 +7,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from otel_torchdist.statistics.calls import OPEN
 from otel_torchdist.statistics.meetings import Member, SharedChannel
-
-
-@dataclass(frozen=True, slots=True)
-class CallCount:
-    """Calls of one rank.
-
-    Attributes:
-        rank: Global rank.
-        operation: What it called.
-        calls: How often.
-        open: How many of them have not ended.
-    """
-
-    rank: int
-    operation: str
-    calls: int
-    open: int
-
-
-@dataclass(frozen=True, slots=True)
-class CountDifference:
-    """Ranks that should have called the same number of times, and have not.
-
-    Attributes:
-        group: The group's key.
-        group_name: How the group is called in sentences.
-        operation: What they called; `send` for a send and its receive.
-        ends: Sender and receiver; None for a collective.
-        first: The sequence from which on calls count, because some before it are missing; 0 if all calls count.
-        counts: By ascending rank; a rank with no call is in it too.
-    """
-
-    group: str
-    group_name: str
-    operation: str
-    ends: tuple[int, int] | None
-    first: int
-    counts: tuple[CallCount, ...]
+from otel_torchdist.statistics.model import CallCount, CountDifference, GroupRef
 
 
 def differences(shared: Iterable[SharedChannel], labels: Mapping[str, str]) -> list[CountDifference]:
@@ -76,7 +38,7 @@ def _in_collectives(shared: SharedChannel, label: str) -> Iterator[CountDifferen
     for operation in sorted({name for counts in called.values() for name in counts}):
         counts = [CallCount(rank, operation, *called[rank].get(operation, (0, 0))) for rank in sorted(called)]
         if len({count.calls for count in counts}) > 1:
-            yield CountDifference(shared.channel.group, label, operation, None, shared.first, tuple(counts))
+            yield CountDifference(_group(shared, label), operation, None, shared.first or None, tuple(counts))
 
 
 def _between(source: int, destination: int, channels: list[SharedChannel], label: str) -> Iterator[CountDifference]:
@@ -93,7 +55,11 @@ def _between(source: int, destination: int, channels: list[SharedChannel], label
     if counts[0].calls != counts[1].calls:
         counts.sort(key=lambda count: count.rank)
         first = max(shared.first for shared in channels)
-        yield CountDifference(channels[0].channel.group, label, "send", (source, destination), first, tuple(counts))
+        yield CountDifference(_group(channels[0], label), "send", (source, destination), first or None, tuple(counts))
+
+
+def _group(shared: SharedChannel, label: str) -> GroupRef:
+    return GroupRef(shared.channel.group, label, len(shared.group.members))
 
 
 def _counts(member: Member, first: int) -> dict[str, tuple[int, int]]:

@@ -104,7 +104,7 @@ def test_statistics_of_groups(run: Run, source: Path) -> None:
     for group in GROUPS:
         numbered = max(call.sequence for call in run.witnesses[0].calls if call.group == group)
         shown = collectives[group]
-        assert (shown["complete"], shown["last_sequence"], shown["members"]) == (numbered, numbered, RANKS)
+        assert (shown["complete"], shown["last_sequence"], shown["group"]["members"]) == (numbered, numbered, RANKS)
         assert (shown["open"], shown["incomplete"], shown["mismatched"]) == (0, 0, 0)
     [messages] = [one for one in groups if one["point_to_point"]]
     assert (messages["complete"], messages["open"], messages["incomplete"]) == (1, 0, 0)

@@ -85,7 +85,7 @@ def test_kernels_alone(tmp_path: Path) -> None:
     found = operations(tmp_path, trace)
     assert [(view.name, view.group) for view in found] == [("all_reduce", None)] * 3
     [row] = statistics_of(histories(tmp_path)).rows
-    assert (row.timed, row.median_ns, row.key.size_class) == (3, 45_000, "unknown")
+    assert (row.timed, row.median_ns, row.size_class) == (3, 45_000, "unknown")
     lines = list(gaps_in(read(tmp_path).profiles, JobGroups(read(tmp_path).profiles)))
     assert [line.partition(" calls")[0] for line in lines] == ["3 of 3", "3 of 3"]
 
@@ -172,7 +172,7 @@ def test_positions(tmp_path: Path) -> None:
     found = statistics_of(histories(tmp_path))
     assert found.differences == ()
     [group] = found.groups
-    assert (group.first, group.complete, group.incomplete, group.skew_median_ns) == (0, 8, 0, 20_000)
+    assert (group.first_sequence, group.complete, group.incomplete, group.skew_median_ns) == (0, 8, 0, 20_000)
     assert [(rank.rank, rank.came_last, rank.compared) for rank in found.ranks] == [(0, 0, 8), (1, 8, 8)]
     assert [rank.waiting_ns for rank in found.ranks] == [8 * 20_000, 0]
 

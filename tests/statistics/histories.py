@@ -69,5 +69,5 @@ class Ranks:
 
 def only_row(found: Statistics, operation: str) -> Row:
     """The only row of an operation."""
-    [row] = [row for row in found.rows if row.key.operation == operation]
+    [row] = [row for row in found.rows if row.operation == operation]
     return row

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.statistics.compute import statistics_of
-from otel_torchdist.statistics.counts import CallCount, CountDifference
+from otel_torchdist.statistics.model import CallCount, CountDifference, GroupRef
 from tests.statistics.histories import Ranks
 
 
@@ -21,7 +21,9 @@ def test_rank_that_has_called_less(ranks_of: Callable[..., Ranks]) -> None:
     found = statistics_of(ranks.histories())
     [difference] = found.differences
     counts = [CallCount(0, "all_reduce", 2, 1), CallCount(1, "all_reduce", 2, 1), CallCount(2, "all_reduce", 1, 0)]
-    assert difference == CountDifference(ranks.group.key, "default_pg", "all_reduce", None, 0, tuple(counts))
+    assert difference == CountDifference(
+        GroupRef(ranks.group.key, "default_pg", len(counts)), "all_reduce", None, None, tuple(counts)
+    )
     [row] = found.rows
     assert (row.counts_differ, row.open) == (True, 2)
     [group] = found.groups
@@ -54,7 +56,7 @@ def test_different_operations_at_one_position(ranks_of: Callable[..., Ranks]) ->
     assert (found.groups[0].mismatched, found.groups[0].complete) == (1, 1)
     ranks.call(0, 20, 30, "all_reduce", sequence=2)
     ranks.call(1, 25, 30, "broadcast", sequence=2, peer=0)
-    assert sum(row.split for row in statistics_of(ranks.histories()).rows if row.key.operation == "broadcast") == 0
+    assert sum(row.split for row in statistics_of(ranks.histories()).rows if row.operation == "broadcast") == 0
 
 
 def test_sends_without_receives(ranks_of: Callable[..., Ranks]) -> None:
@@ -91,7 +93,7 @@ def test_group_that_some_create(ranks_of: Callable[..., Ranks]) -> None:
     found = statistics_of(ranks.histories())
     [difference] = found.differences
     assert (difference.operation, [one.calls for one in difference.counts]) == ("new_group", [0, 1])
-    assert {row.key.size_class for row in found.rows} == {"none"}
+    assert {row.size_class for row in found.rows} == {"none"}
     assert found.groups == ()
     assert [one.communicating_ns for one in found.ranks] == [None, None]
 
@@ -118,16 +120,21 @@ def test_calls_that_the_ring_has_lost(ranks_of: Callable[..., Ranks]) -> None:
     histories = ranks.histories()
     assert [one.lost > 0 for one in histories] == [True, True]
     found = statistics_of(histories)
-    held = next(row.calls_by_rank for row in found.rows if row.key.operation == "all_reduce")
+    held = next(row.calls_by_rank for row in found.rows if row.operation == "all_reduce")
     assert held[0] < held[1] < 100
     assert found.differences == ()
-    [group] = [one for one in found.groups if one.members == 2]
-    assert (group.first, group.last, group.complete, group.incomplete) == (101 - held[0], 100, held[0], 0)
+    [group] = [one for one in found.groups if one.group.members == 2]
+    assert (group.first_sequence, group.last_sequence, group.complete, group.incomplete) == (
+        101 - held[0],
+        100,
+        held[0],
+        0,
+    )
     assert [one.lost for one in found.ranks] == [one.lost for one in histories]
     ranks.call(1, 200, sequence=101)
     [difference] = statistics_of(ranks.histories()).differences
     assert [count.calls for count in difference.counts] == [held[0], held[0] + 1]
-    assert difference.first == 101 - held[0]
+    assert difference.first_sequence == 101 - held[0]
 
 
 def test_groups_of_one_name(ranks_of: Callable[..., Ranks]) -> None:
@@ -140,7 +147,7 @@ def test_groups_of_one_name(ranks_of: Callable[..., Ranks]) -> None:
     for group in groups:
         for rank in group.ranks:
             ranks.call(rank, 0, 10, group=group)
-    assert [row.group_name for row in statistics_of(ranks.histories()).rows] == [
+    assert [row.group.name for row in statistics_of(ranks.histories()).rows if row.group is not None] == [
         f"default_pg (0-1) {groups[0].key}",
         f"default_pg (0-1) {groups[1].key}",
         "default_pg (0,2)",

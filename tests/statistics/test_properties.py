@@ -111,7 +111,8 @@ def test_order_of_ranks_changes_nothing(histories: list[RankHistory], chance: ra
 def test_another_way_to_compute_it(histories: list[RankHistory]) -> None:
     """Waiting and bandwidth of all-reduces and all-gathers are those that exact fractions of the definition give."""
     rows = {
-        (row.key.operation, row.key.group): row for row in statistics_of(histories, (Part.OPERATION, Part.GROUP)).rows
+        (row.operation, row.group.key if row.group is not None else None): row
+        for row in statistics_of(histories, (Part.OPERATION, Part.GROUP)).rows
     }
     for group in GROUPS:
         for name, times, factor in (
@@ -156,5 +157,5 @@ def check(row: Row, meetings: list[list[OperationView]], times: int, factor: Fra
     assert (row.split, row.wait_ns) == (split, waited)
     if took and moved:
         assert row.bandwidth is not None and row.bandwidth.over is BandwidthOver.TRANSFER
-        assert row.bandwidth.algorithm == pytest.approx(float(Fraction(moved * 10**9, took)))
-        assert row.bandwidth.bus == pytest.approx(float(Fraction(moved * 10**9, took) * factor))
+        assert row.bandwidth.algorithm_bytes_per_second == pytest.approx(float(Fraction(moved * 10**9, took)))
+        assert row.bandwidth.bus_bytes_per_second == pytest.approx(float(Fraction(moved * 10**9, took) * factor))

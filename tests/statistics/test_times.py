@@ -11,7 +11,7 @@ from otel_torchdist.model.ends import EXACT
 from otel_torchdist.model.kinds import Flag, How, Phase
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import Part
-from otel_torchdist.statistics.model import BandwidthOver, Latecomer
+from otel_torchdist.statistics.model import BandwidthOver, GroupRef, Latecomer
 from otel_torchdist.tape.layout import Word
 from tests.statistics.histories import MIB, MS, Ranks, only_row
 
@@ -29,12 +29,12 @@ def test_last_arrival_splits_time(ranks_of: Callable[..., Ranks]) -> None:
     found = statistics_of(ranks.histories())
     [row] = found.rows
     assert (row.calls_by_rank, row.timed, row.open, row.counts_differ) == ({0: 1, 1: 1, 2: 1}, 3, 0, False)
-    assert (row.group_name, row.members, row.key.size_class) == ("default_pg", 3, "1MiB")
+    assert (row.group, row.size_class) == (GroupRef(ranks.group.key, "default_pg", 3), "1MiB")
     assert (row.message_bytes, row.time_ns, row.median_ns, row.p99_ns) == (3 * MIB, 80 * MS, 30 * MS, 40 * MS)
     assert (row.split, row.wait_ns, row.transfer_ns) == (3, 50 * MS, 30 * MS)
     assert row.bandwidth is not None and row.bandwidth.over is BandwidthOver.TRANSFER
-    assert row.bandwidth.algorithm == pytest.approx(MIB / 0.010)
-    assert row.bandwidth.bus == pytest.approx(MIB / 0.010 * 4 / 3)
+    assert row.bandwidth.algorithm_bytes_per_second == pytest.approx(MIB / 0.010)
+    assert row.bandwidth.bus_bytes_per_second == pytest.approx(MIB / 0.010 * 4 / 3)
     assert (row.compared, row.latecomers) == (1, (Latecomer(2, 1, 20 * MS),))
     assert [(one.waiting_ns, one.communicating_ns, one.came_last, one.compared) for one in found.ranks] == [
         (30 * MS, 40 * MS, 0, 1),
@@ -57,7 +57,7 @@ def test_clocks_are_never_compared(ranks_of: Callable[..., Ranks]) -> None:
         [row] = found.rows
         assert (row.split, row.wait_ns, row.compared, row.latecomers) == (0, 0, 0, ())
         assert row.bandwidth is not None and row.bandwidth.over is BandwidthOver.DURATION
-        assert row.bandwidth.algorithm == pytest.approx(3 * MIB / 0.080)
+        assert row.bandwidth.algorithm_bytes_per_second == pytest.approx(3 * MIB / 0.080)
         assert [one.waiting_ns for one in found.ranks] == [None, None, None]
         assert found.groups[0].complete == 1 and found.groups[0].skew_median_ns is None
 
@@ -67,8 +67,8 @@ def test_unknown_member(ranks_of: Callable[..., Ranks]) -> None:
     ranks = ranks_of()
     late_rank(ranks)
     found = statistics_of(ranks.histories()[:2])
-    assert (found.rows[0].split, found.rows[0].compared, found.unknown) == (0, 0, (2,))
-    assert (found.groups[0].known, found.groups[0].members) == (2, 3)
+    assert (found.rows[0].split, found.rows[0].compared) == (0, 0)
+    assert (found.groups[0].known, found.groups[0].group.members) == (2, 3)
 
 
 def test_chosen_ranks(ranks_of: Callable[..., Ranks]) -> None:
@@ -102,7 +102,9 @@ def test_broadcast(ranks_of: Callable[..., Ranks]) -> None:
     assert (row.split, row.wait_ns, row.transfer_ns, row.compared) == (2, 20 * MS, 30 * MS, 0)
     assert row.message_bytes == 16
     assert row.bandwidth is not None
-    assert row.bandwidth.algorithm == row.bandwidth.bus == pytest.approx(2 * 16 / 0.030)
+    assert (
+        row.bandwidth.algorithm_bytes_per_second == row.bandwidth.bus_bytes_per_second == pytest.approx(2 * 16 / 0.030)
+    )
 
 
 def test_reduce(ranks_of: Callable[..., Ranks]) -> None:
@@ -124,11 +126,11 @@ def test_send_and_receive(ranks_of: Callable[..., Ranks]) -> None:
     found = statistics_of(ranks.histories())
     received, sent = only_row(found, "recv"), only_row(found, "send")
     assert (received.split, received.wait_ns, received.transfer_ns) == (1, 20 * MS, 10 * MS)
-    assert received.bandwidth is not None and received.bandwidth.algorithm == pytest.approx(16 / 0.010)
+    assert received.bandwidth is not None and received.bandwidth.algorithm_bytes_per_second == pytest.approx(16 / 0.010)
     assert (sent.split, sent.bandwidth and sent.bandwidth.over) == (0, BandwidthOver.DURATION)
     assert not found.differences
     [pairs] = found.groups
-    assert (pairs.is_point_to_point, pairs.complete, pairs.skew_max_ns) == (True, 2, 20 * MS)
+    assert (pairs.point_to_point, pairs.complete, pairs.skew_max_ns) == (True, 2, 20 * MS)
 
 
 def test_coalesced_and_left_early(ranks_of: Callable[..., Ranks]) -> None:
@@ -188,13 +190,13 @@ def test_grouping(ranks_of: Callable[..., Ranks]) -> None:
     histories = ranks.histories()
     assert [row.calls for row in statistics_of(histories, ()).rows] == [4]
     by_rank = statistics_of(histories, (Part.RANK, Part.OPERATION)).rows
-    assert [(row.key.operation, row.key.rank, row.calls) for row in by_rank] == [
+    assert [(row.operation, row.rank, row.calls) for row in by_rank] == [
         ("all_reduce", 0, 1),
         ("barrier", 0, 1),
         ("all_reduce", 1, 1),
         ("barrier", 1, 1),
     ]
-    assert {row.key.size_class for row in statistics_of(histories).rows} == {"4KiB", "none"}
+    assert {row.size_class for row in statistics_of(histories).rows} == {"4KiB", "none"}
 
 
 def test_by_phase(ranks_of: Callable[..., Ranks]) -> None:
@@ -204,6 +206,6 @@ def test_by_phase(ranks_of: Callable[..., Ranks]) -> None:
         for sequence, phase in enumerate((Phase.BACKWARD, Phase.OUTSIDE_BACKWARD, Phase.BACKWARD, Phase.UNKNOWN), 1):
             ranks.call(rank, 10 * sequence, 10 * sequence + 5, sequence=sequence, phase=phase)
     rows = statistics_of(ranks.histories(), (Part.OPERATION, Part.PHASE)).rows
-    assert {row.key.phase: row.calls for row in rows} == {"backward": 4, "outside_backward": 2, "unknown": 2}
+    assert {row.phase: row.calls for row in rows} == {"backward": 4, "outside_backward": 2, "unknown": 2}
     [row] = statistics_of(ranks.histories()).rows
-    assert (row.key.phase, row.calls) == (None, 8)
+    assert (row.phase, row.calls) == (None, 8)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from otel_torchdist.cli.analyze.order import Order, ordered
+from otel_torchdist.analysis.analyzer import Analysis
 from otel_torchdist.cli.analyze.tables import (
     columns_of_groups,
     columns_of_last_arrivals,
@@ -20,9 +20,14 @@ from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.output.fitting import Column, fitted
 from otel_torchdist.cli.output.text import day_and_time, time_of_day
 from otel_torchdist.naming import compress_ranks, have, name_ranks
-from otel_torchdist.statistics.correlation import Unfinished
-from otel_torchdist.statistics.counts import CallCount, CountDifference
-from otel_torchdist.statistics.model import BandwidthOver, RankTotals, Statistics
+from otel_torchdist.statistics.model import (
+    BandwidthOver,
+    CallCount,
+    CallTotals,
+    CountDifference,
+    Statistics,
+    Unfinished,
+)
 
 MAX_SENTENCES: Final = 8
 
@@ -35,25 +40,24 @@ class Report:
 
     Attributes:
         console: Where to print.
-        order: In which order operations are shown.
         most: How many lines a table may have; 0 for any number.
     """
 
     console: Console
-    order: Order
     most: int
 
-    def print(self, found: Statistics, source: Source) -> None:
+    def print(self, analysis: Analysis, source: Source) -> None:
         """Print the statistics."""
+        found = analysis.statistics
         self._lines(source.headline, source.place, *span_of_calls(found.ranks))
         if found.differences:
             self._lines("", Text("Members of a group have called these a different number of times:", style="bold red"))
             self._sentences([describe_difference(one) for one in found.differences])
-        rows = ordered(found.rows, self.order)
-        self._table(columns_of_rows(self._first(rows), found.parts), len(rows))
+        rows = found.rows
+        self._table(columns_of_rows(self._first(rows), found.by), len(rows))
         latest = [row for row in rows if row.latecomers]
         if latest:
-            self._table(columns_of_last_arrivals(self._first(latest), found.parts), len(latest))
+            self._table(columns_of_last_arrivals(self._first(latest), found.by), len(latest))
         ranks = list(found.ranks)
         if self.most and len(ranks) > self.most:
             ranks.sort(key=lambda one: (-one.came_last, one.rank))
@@ -61,9 +65,9 @@ class Report:
         if found.groups:
             self._table(columns_of_groups(self._first(found.groups)), len(found.groups))
             self._sentences(
-                [describe_unfinished(one, group.group_name) for group in found.groups for one in group.unfinished]
+                [describe_unfinished(one, group.group.name) for group in found.groups for one in group.unfinished]
             )
-        self._lines(*_notes(found))
+        self._lines(*_notes(found, analysis.unknown))
 
     def _lines(self, *lines: str | Text) -> None:
         for line in lines:
@@ -87,7 +91,7 @@ class Report:
             self._lines(f"  … {rows - self.most} more; --rows 0 shows all")
 
 
-def span_of_calls(ranks: Sequence[RankTotals]) -> Iterator[str]:
+def span_of_calls(ranks: Sequence[CallTotals]) -> Iterator[str]:
     """What time the calls are from, and from when on those of all ranks are known."""
     spans = [(one.from_ns, one.until_ns) for one in ranks if one.from_ns is not None and one.until_ns is not None]
     if not spans:
@@ -107,8 +111,8 @@ def span_of_calls(ranks: Sequence[RankTotals]) -> Iterator[str]:
 
 def describe_difference(difference: CountDifference) -> str:
     """Who has called how much, in a clause."""
-    group, counts = difference.group_name, difference.counts
-    since = f" since sequence {difference.first}" if difference.first else ""
+    group, counts = difference.group.name, difference.counts
+    since = f" since sequence {difference.first_sequence}" if difference.first_sequence else ""
     if difference.ends is not None:
         source, destination = difference.ends
         sent, received = (next(one for one in counts if one.operation == name) for name in ("send", "recv"))
@@ -142,10 +146,10 @@ def describe_unfinished(one: Unfinished, group: str) -> str:
     return f"{text}: {', '.join(clauses)}"
 
 
-def _notes(found: Statistics) -> Iterator[str]:
+def _notes(found: Statistics, unknown: Sequence[int]) -> Iterator[str]:
     """What the tables leave out, and what their signs mean."""
-    if found.unknown:
-        yield f"not known: the calls of {name_ranks(found.unknown)}"
+    if unknown:
+        yield f"not known: the calls of {name_ranks(unknown)}"
     not_timed = sum(row.not_timed for row in found.rows)
     if not_timed:
         yield (

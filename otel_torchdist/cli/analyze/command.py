@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from otel_torchdist.analysis.analyzer import ALL_SECTIONS, Analysis, Scope, Section, analysis_of
@@ -126,23 +127,24 @@ def analyze(
     wanted = target_of(target or [], run_dir)
     needs_times = only in (Section.CALLS, Section.PATH)
     source = timed_source_of(wanted) if needs_times else source_of(wanted)
-    found = _analysis(source, scope)
+    found = _analysis(source, scope, sort)
     _check_found(found, source, scope)
     if as_json:
-        typer.echo(json.dumps(document_of(found, source, sort), indent=2))
+        typer.echo(json.dumps(document_of(found, source), indent=2))
     elif as_csv:
-        typer.echo(csv_of(ordered(found.statistics.rows, sort)), nl=False)
+        typer.echo(csv_of(found.statistics.rows), nl=False)
     else:
-        _print(only, found, source, _report(sort, rows))
+        _print(only, found, source, _report(rows))
 
 
-def _analysis(source: Source, scope: Scope) -> Analysis:
+def _analysis(source: Source, scope: Scope, order: Order) -> Analysis:
     if not source.has_times:
         scope = replace(scope, sections=frozenset(scope.sections) - {Section.CALLS, Section.PATH})
     with without_collecting_garbage():
         found = analysis_of(source.histories, scope)
     warn(source.warnings)
-    return found
+    statistics = msgspec.structs.replace(found.statistics, rows=ordered(found.statistics.rows, order))
+    return replace(found, statistics=statistics)
 
 
 def _check_found(found: Analysis, source: Source, scope: Scope) -> None:
@@ -160,7 +162,7 @@ def _print(only: Section | None, found: Analysis, source: Source, tables: Report
         case None:
             print_lines(lines_of_overview(found, source))
         case Section.CALLS:
-            tables.print(found.statistics, source)
+            tables.print(found, source)
         case Section.GRAPH:
             print_lines(lines_of_graph(found.graph, source) if found.graph is not None else ())
         case Section.PATH:
@@ -182,10 +184,10 @@ def print_calls_of(directory: Path, run_id: int) -> None:
         typer.echo(f"no statistics: its tapes in {directory} are gone")
         return
     source = source_of_run(run)
-    found = _analysis(source, Scope(frozenset({Section.CALLS})))
-    _report(Order.TIME, MOST_ROWS).print(found.statistics, source)
+    found = _analysis(source, Scope(frozenset({Section.CALLS})), Order.TIME)
+    _report(MOST_ROWS).print(found, source)
 
 
-def _report(order: Order, most: int) -> Report:
+def _report(most: int) -> Report:
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Report(CommandConsole(highlight=False, width=width), order, most)
+    return Report(CommandConsole(highlight=False, width=width), most)

@@ -22,12 +22,12 @@ class Order(str, Enum):
     NAME = "name"
 
 
-def ordered(rows: Iterable[Row], order: Order) -> list[Row]:
+def ordered(rows: Iterable[Row], order: Order) -> tuple[Row, ...]:
     """Return rows in an order: by name ascending, else the largest first."""
-    by_name = sorted(rows, key=_name)
+    by_name = tuple(sorted(rows, key=_name))
     if order is Order.NAME:
         return by_name
-    return sorted(by_name, key=lambda row: _measure(row, order), reverse=True)
+    return tuple(sorted(by_name, key=lambda row: _measure(row, order), reverse=True))
 
 
 def _measure(row: Row, order: Order) -> int:
@@ -41,15 +41,15 @@ def _measure(row: Row, order: Order) -> int:
 
 
 def _name(row: Row) -> tuple[object, ...]:
-    key = row.key
+    group, site = row.group, row.call_site
     return (
-        row.group_name,
-        key.group or "",
-        key.operation or "",
-        key.size_class or "",
-        key.site or (),
-        key.rank or 0,
-        key.phase or "",
+        group.name if group is not None else "",
+        group.key if group is not None else "",
+        row.operation or "",
+        row.size_class or "",
+        (site.function, site.file, site.line) if site is not None else (),
+        row.rank or 0,
+        row.phase or "",
     )
 
 

@@ -20,7 +20,7 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.parallelism.graph import Graph
 from otel_torchdist.statistics.grouping import NO_SIZE, UNKNOWN_SIZE, Part
-from otel_torchdist.statistics.model import RankTotals, Row, Statistics
+from otel_torchdist.statistics.model import CallTotals, Row, Statistics
 from otel_torchdist.units import amount, duration, per_second, share
 from otel_torchdist.verdict.wording.frames import describe_frame
 
@@ -67,7 +67,7 @@ def _job(found: Analysis) -> Iterator[str | Text]:
         yield Text(f"not known: the calls of {name_ranks(found.unknown)}", style="yellow")
 
 
-def _calls(ranks: Sequence[RankTotals]) -> Iterator[str]:
+def _calls(ranks: Sequence[CallTotals]) -> Iterator[str]:
     if ranks:
         yield f"{sum(one.calls for one in ranks):,} {next(span_of_calls(ranks))}"
 
@@ -103,12 +103,13 @@ def _row(row: Row) -> str:
     facts = [
         f"{row.timed:,} calls of {duration(row.median_ns)} at the median",
         *([f"{waiting} of it waiting for others"] if waiting else []),
-        *([f"{per_second(row.bandwidth.bus)}/s bus bandwidth"] if row.bandwidth is not None else []),
+        *([f"{per_second(row.bandwidth.bus_bytes_per_second)}/s bus bandwidth"] if row.bandwidth is not None else []),
     ]
-    function, file, line = row.key.site or ("", "", 0)
-    size = f" of {row.key.size_class}" if row.key.size_class not in (NO_SIZE, UNKNOWN_SIZE) else ""
-    site = f" in {describe_frame(CallSiteName(function, file, line))}" if file else ""
-    return f"{row.key.operation}{size}{site}: {', '.join(facts)}"
+    line = row.call_site
+    size = f" of {row.size_class}" if row.size_class not in (NO_SIZE, UNKNOWN_SIZE) else ""
+    is_known = line is not None and line.file
+    site = f" in {describe_frame(CallSiteName(line.function, line.file, line.line))}" if line and is_known else ""
+    return f"{row.operation}{size}{site}: {', '.join(facts)}"
 
 
 def _held_up(found: Analysis) -> Iterator[str | Text]:
@@ -118,7 +119,7 @@ def _held_up(found: Analysis) -> Iterator[str | Text]:
 
 def _missing(found: Statistics) -> Iterator[Text]:
     """The ranks that have called less than others, or the newest operations that not all have entered or left."""
-    unfinished = [(one, group.group_name) for group in found.groups for one in group.unfinished]
+    unfinished = [(one, group.group.name) for group in found.groups for one in group.unfinished]
     unfinished.sort(key=lambda both: (-both[0].sequence, both[1]))
     absent = [describe_unfinished(*both) for both in unfinished if both[0].missing]
     sentences = [describe_difference(one) for one in found.differences] or absent

@@ -10,6 +10,8 @@ import io
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from otel_torchdist.statistics.model import Row
 
 COLUMNS: Final = (
@@ -32,15 +34,17 @@ def csv_of(rows: Iterable[Row]) -> str:
 
 
 def _cells(row: Row) -> list[object]:
-    key, bandwidth = row.key, row.bandwidth
+    bandwidth, site = row.bandwidth, row.call_site
     last = row.latecomers[0] if row.latecomers else None
-    group = (key.group, row.group_name, row.members or None) if key.group is not None else (None,) * 3
+    group = (row.group.key, row.group.name, row.group.members or None) if row.group is not None else (None,) * 3
+    line = (site.function, site.file, site.line) if site is not None else (None,) * 3
     calls = row.calls_by_rank.values()
     return [
-        *(key.operation, *group, key.size_class, *(key.site or (None,) * 3), key.rank),
+        *(row.operation, *group, row.size_class, *line, row.rank),
         *(row.calls, min(calls), max(calls), int(row.counts_differ), row.open, row.failed, row.not_timed, row.timed),
         *(row.message_bytes, row.time_ns, row.median_ns, row.p99_ns, row.split, row.wait_ns, row.transfer_ns),
-        *((bandwidth.algorithm, bandwidth.bus, bandwidth.over.value) if bandwidth is not None else (None,) * 3),
+        *(msgspec.structs.astuple(bandwidth)[:2] if bandwidth is not None else (None,) * 2),
+        bandwidth.over.value if bandwidth is not None else None,
         *(row.compared, *((last.rank, last.times, last.median_ns) if last is not None else (None,) * 3)),
-        key.phase,
+        row.phase,
     ]

@@ -9,16 +9,15 @@ from typing import Final, TypeVar
 from rich.text import Text
 
 from otel_torchdist.cli.output.fitting import Column
-from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.grouping import Part
-from otel_torchdist.statistics.model import BandwidthOver, RankTotals, Row
+from otel_torchdist.statistics.model import BandwidthOver, CallTotals, GroupCorrelation, Row
 from otel_torchdist.units import amount, duration, per_second, share
 
 UNEQUAL: Final = "≠"
 AT_LEAST: Final = "≥"
 _WRONG: Final = "bold red"
 
-_Item = TypeVar("_Item", Row, RankTotals, GroupCorrelation)
+_Item = TypeVar("_Item", Row, CallTotals, GroupCorrelation)
 
 
 def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
@@ -41,20 +40,25 @@ def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
 
 def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
     known: dict[Part, Callable[[Row], str]] = {
-        Part.OPERATION: lambda row: row.key.operation or "",
-        Part.GROUP: lambda row: row.group_name or row.key.group or "unknown",
-        Part.SIZE: lambda row: row.key.size_class or "",
+        Part.OPERATION: lambda row: row.operation or "",
+        Part.GROUP: _group_of,
+        Part.SIZE: lambda row: row.size_class or "",
         Part.SITE: _site,
-        Part.RANK: lambda row: str(row.key.rank),
-        Part.PHASE: lambda row: (row.key.phase or "").replace("_", " "),
+        Part.RANK: lambda row: str(row.rank),
+        Part.PHASE: lambda row: (row.phase or "").replace("_", " "),
     }
     numbers = (Part.RANK,)
     return [_column(part.value, rows, known[part], is_text=part not in numbers) for part in parts]
 
 
+def _group_of(row: Row) -> str:
+    return (row.group.name or row.group.key if row.group is not None else "") or "unknown"
+
+
 def _site(row: Row) -> str:
-    function, file, line = row.key.site or ("", "", 0)
-    return f"{PurePath(file).name}:{line} {function}" if file else "unknown"
+    site = row.call_site
+    known = site is not None and site.file
+    return f"{PurePath(site.file).name}:{site.line} {site.function}" if site is not None and known else "unknown"
 
 
 def _per_rank(row: Row) -> Text:
@@ -69,7 +73,7 @@ def _bandwidth(row: Row, is_bus: bool) -> str:
     if found is None:
         return ""
     bound = AT_LEAST if found.over is BandwidthOver.DURATION else ""
-    return f"{bound}{per_second(found.bus if is_bus else found.algorithm)}"
+    return f"{bound}{per_second(found.bus_bytes_per_second if is_bus else found.algorithm_bytes_per_second)}"
 
 
 def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
@@ -83,7 +87,7 @@ def columns_of_last_arrivals(rows: Sequence[Row], parts: Sequence[Part]) -> list
     ]
 
 
-def columns_of_ranks(ranks: Sequence[RankTotals]) -> list[Column]:
+def columns_of_ranks(ranks: Sequence[CallTotals]) -> list[Column]:
     """One line for each rank."""
     return [
         _column("rank", ranks, lambda one: str(one.rank)),
@@ -120,15 +124,15 @@ def columns_of_groups(groups: Sequence[GroupCorrelation]) -> list[Column]:
 
 
 def _group(group: GroupCorrelation) -> str:
-    return f"{group.group_name}, send/recv" if group.is_point_to_point else group.group_name
+    return f"{group.group.name}, send/recv" if group.point_to_point else group.group.name
 
 
 def _known(group: GroupCorrelation) -> str:
-    return str(group.members) if group.known == group.members else f"{group.known} of {group.members}"
+    return str(group.group.members) if group.known == group.group.members else f"{group.known} of {group.group.members}"
 
 
 def _sequences(group: GroupCorrelation) -> str:
-    return "" if group.is_point_to_point else f"{max(group.first, 1):,}-{group.last:,}"
+    return "" if group.last_sequence is None else f"{max(group.first_sequence, 1):,}-{group.last_sequence:,}"
 
 
 def _column(

@@ -76,7 +76,7 @@ def _check(document: dict[str, Any]) -> None:
     [came_last] = [rank["came_last"] for rank in ranks if rank["rank"] == 2]
     assert came_last >= STEPS  # at each of these; at the others, which rank comes last is chance
     assert min(ranks, key=lambda rank: rank["waiting_ns"])["rank"] == 2
-    [group] = [one for one in document["groups"] if one["members"] == 4 and not one["point_to_point"]]
+    [group] = [one for one in document["groups"] if one["group"]["members"] == 4 and not one["point_to_point"]]
     assert (group["complete"], group["incomplete"], group["mismatched"]) == (4 * STEPS, 1, 0)
     assert group["unfinished"][0]["missing"] == [2]
 

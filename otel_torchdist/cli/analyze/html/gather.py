@@ -28,8 +28,7 @@ from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.report.matrix import matrix_of
 from otel_torchdist.report.model.report import Conclusion, Heading, Report
 from otel_torchdist.report.steps import steps_of
-from otel_torchdist.statistics.counts import CountDifference
-from otel_torchdist.statistics.model import Statistics
+from otel_torchdist.statistics.model import CountDifference, Statistics
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 from otel_torchdist.verdict.rules import StallRules
 
@@ -120,7 +119,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
 def _heading(subject: Subject, found: Findings) -> Heading:
     statistics = found.analysis.statistics
     ended_ns = found.recorded.ended_ns
-    size = max(statistics.world_size, statistics.ranks[-1].rank + 1)
+    size = max(found.analysis.world_size, statistics.ranks[-1].rank + 1)
     return Heading(
         title=subject.title,
         run=subject.source.run_id,
@@ -131,7 +130,7 @@ def _heading(subject: Subject, found: Findings) -> Heading:
         made_by=f"otel-torchdist {version('otel-torchdist')}",
         world_size=size,
         known_ranks=len(statistics.ranks),
-        unknown_ranks=compress_ranks(statistics.unknown),
+        unknown_ranks=compress_ranks(found.analysis.unknown),
         hosts=tuple(_hosts(statistics)),
         calls=sum(one.calls for one in statistics.ranks),
         lost=sum(one.lost for one in statistics.ranks),
