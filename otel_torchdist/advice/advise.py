@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist.advice.model import Advice, Topic
 from otel_torchdist.critical_path.model import Cause, CauseKind, CriticalPath, PathKind
 from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls
-from otel_torchdist.parallelism.graph import Graph, Groups
+from otel_torchdist.parallelism.graph import Graph, ParallelGroups
 from otel_torchdist.parallelism.roles import Role
 
 TWICE: Final = 2.0
@@ -70,7 +70,7 @@ def _share(path: CriticalPath, cause: Cause) -> float:
 
 def _of_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
     steps = max(1, calls.steps)
-    for groups in (*graph.axes, *graph.others):
+    for groups in (*graph.axes, *graph.groups):
         roles = [one.role for one in groups.roles]
         busy = next((role for role in roles if role in _WITHIN_LAYERS), None)
         if busy is not None and groups.across_hosts and calls.has_steps:
@@ -78,7 +78,7 @@ def _of_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
                 Topic.ACROSS_NODES,
                 role=busy.value,
                 groups=groups.across_hosts,
-                step_bytes=round(groups.sent / steps),
+                step_bytes=round(groups.sent_bytes / steps),
             )
         if calls.has_steps and any(role in _OF_GRADIENTS for role in roles):
             yield from _small(groups, calls, steps)
@@ -92,7 +92,7 @@ def _of_graph(graph: Graph, calls: WorldCalls) -> Iterator[Advice]:
             )
 
 
-def _small(groups: Groups, calls: WorldCalls, steps: int) -> Iterator[Advice]:
+def _small(groups: ParallelGroups, calls: WorldCalls, steps: int) -> Iterator[Advice]:
     own = [calls.groups[members] for members in groups.members if members in calls.groups]
     if not own:
         return

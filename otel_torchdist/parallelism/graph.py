@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from otel_torchdist.model.kinds import Phase
 from otel_torchdist.parallelism.axes import Grid, grid_of
@@ -12,62 +13,87 @@ from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls
 from otel_torchdist.parallelism.families import Family, Members, families_of
 from otel_torchdist.parallelism.imbalance import Imbalance, worst
 from otel_torchdist.parallelism.partition import Partition
-from otel_torchdist.parallelism.roles import Evidence, Round, Surroundings, is_misnamed, roles_of
+from otel_torchdist.parallelism.roles import RoleEvidence, Round, Surroundings, is_misnamed, roles_of
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class ParallelGroups(msgspec.Struct, frozen=True):
     """Groups that are for the same.
 
     Attributes:
         members: The members of each, by first member.
-        span: The axes of which each is a product, by their places; one for the groups of an axis. None for parts.
-        is_inferred: Whether some of them were not seen.
-        descriptions: What frameworks call them.
+        size: Ranks of each.
+        stride: Distance of neighbours in a group; null if it is not the same everywhere.
+        span: The axes whose product each group is, from 0, the copies of the grid behind the last; null for parts of
+            such a product.
+        inferred: Whether some of them were not seen.
+        names: Names that frameworks give them.
+        misnamed: Names that promise something else than the calls show.
         roles: What their calls speak for, the largest share first; empty if they make none that says anything.
-        sent: Bytes that were sent in them.
-        across_hosts: How many of them have members on different hosts; None if hosts are not known.
-        misnamed: Descriptions that promise something else than the calls show.
-        imbalance: How unevenly members take part in `all_to_all`, in the group where that is worst; None if there are
+        sent_bytes: Bytes that were sent in them.
+        across_hosts: Number of them with members on different hosts; null if hosts are not known.
+        imbalance: How unevenly members take part in `all_to_all`, in the group where that is worst; null if there are
             no such calls, or none is known of all members of a group.
     """
 
     members: tuple[Members, ...]
+    size: int
+    stride: int | None
     span: tuple[int, ...] | None
-    is_inferred: bool
-    descriptions: tuple[str, ...]
-    roles: tuple[Evidence, ...]
-    sent: float
-    across_hosts: int | None
+    inferred: bool
+    names: tuple[str, ...]
     misnamed: tuple[str, ...]
+    roles: tuple[RoleEvidence, ...]
+    sent_bytes: int
+    across_hosts: int | None
     imbalance: Imbalance | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Traffic(msgspec.Struct, frozen=True, rename={"sender": "from", "receiver": "to"}):
+    """What moves from one rank to another, if libraries use rings in the order of the ranks.
+
+    Attributes:
+        sender: The rank that sends.
+        receiver: The rank that receives.
+        bytes: Bytes of all calls that count.
+    """
+
+    sender: int
+    receiver: int
+    bytes: int
+
+
+class Graph(msgspec.Struct, frozen=True):
     """The parallel world of a job.
 
     Attributes:
         world_size: Ranks of the job.
         unseen: Ranks without records, ascending.
-        has_steps: Whether only calls from the third step on were counted.
-        grid: The ranks as a grid.
-        axes: The groups along each axis, in the order of the grid.
-        others: Products of axes, then parts of such products.
-        sent: Bytes from rank to rank.
-        unspread: Bytes of large `all_to_all`, and of messages to unknown ranks, that are not in it.
+        steady: Whether only calls from the third step on were counted; otherwise all were.
+        copies: Number of grids of this shape that the world holds.
+        coordinates: By rank, its coordinate on each axis, and as the last one its copy of the grid.
+        axes: The groups along each axis of the grid, the axis with the nearest neighbours first.
+        groups: Groups along no axis: products of axes, then parts of such products.
+        traffic: Bytes from rank to rank.
+        unattributed_bytes: Bytes of `all_to_all` in groups of more than 128 ranks, and of messages to unknown ranks,
+            which are not in it.
         hosts: The host of each rank, as far as that is known.
     """
 
     world_size: int
     unseen: tuple[int, ...]
-    has_steps: bool
-    grid: Grid
-    axes: tuple[Groups, ...]
-    others: tuple[Groups, ...]
-    sent: Mapping[tuple[int, int], int]
-    unspread: int
+    steady: bool
+    copies: int
+    coordinates: tuple[tuple[int, ...], ...]
+    axes: tuple[ParallelGroups, ...]
+    groups: tuple[ParallelGroups, ...]
+    traffic: tuple[Traffic, ...]
+    unattributed_bytes: int
     hosts: Mapping[int, str]
+
+    @property
+    def sent(self) -> dict[tuple[int, int], int]:
+        """Bytes from rank to rank, by both."""
+        return {(one.sender, one.receiver): one.bytes for one in self.traffic}
 
 
 def graph_of(calls: WorldCalls) -> Graph:
@@ -87,12 +113,13 @@ def graph_of(calls: WorldCalls) -> Graph:
     return Graph(
         world_size=calls.world_size,
         unseen=unseen,
-        has_steps=calls.has_steps,
-        grid=grid,
+        steady=calls.has_steps,
+        copies=grid.copies,
+        coordinates=grid.coordinates,
         axes=tuple(axes),
-        others=tuple(others),
-        sent=calls.sent,
-        unspread=calls.unspread,
+        groups=tuple(others),
+        traffic=tuple(Traffic(*pair, size) for pair, size in sorted(calls.sent.items())),
+        unattributed_bytes=calls.unspread,
         hosts=calls.hosts,
     )
 
@@ -144,16 +171,16 @@ class _Builder:
         self._scattered = _scattered(by_members)
         self._has_backward = any(kind.phase is Phase.BACKWARD for group in by_members.values() for kind in group.kinds)
 
-    def axis(self, place: int, axis: Family) -> Groups:
+    def axis(self, place: int, axis: Family) -> ParallelGroups:
         """The groups along an axis."""
         return self._groups(axis.groups, (place,), axis.is_inferred)
 
-    def others(self, members: Sequence[Members], is_inferred: bool = False) -> Groups:
+    def others(self, members: Sequence[Members], is_inferred: bool = False) -> ParallelGroups:
         """Groups of one size that are along no axis."""
         spans = {self._grid.span(one) for one in members}
         return self._groups(members, spans.pop() if len(spans) == 1 else None, is_inferred)
 
-    def _groups(self, members: Sequence[Members], span: tuple[int, ...] | None, is_inferred: bool) -> Groups:
+    def _groups(self, members: Sequence[Members], span: tuple[int, ...] | None, is_inferred: bool) -> ParallelGroups:
         calls = GroupCalls()
         for one in members:
             if one in self._by_members:
@@ -162,15 +189,18 @@ class _Builder:
         scattered = {elements for of, found in self._scattered.items() if of not in own for elements in found}
         around = Surroundings(scattered, _round(members, calls, self._calls.ranks), self._has_backward)
         roles = roles_of(calls, around)
-        return Groups(
-            members=tuple(members),
+        family = Family(tuple(members))
+        return ParallelGroups(
+            members=family.groups,
+            size=family.size,
+            stride=family.stride,
             span=span,
-            is_inferred=is_inferred,
-            descriptions=tuple(sorted(calls.descriptions)),
-            roles=tuple(roles),
-            sent=calls.sent,
-            across_hosts=self._across_hosts(members),
+            inferred=is_inferred,
+            names=tuple(sorted(calls.descriptions)),
             misnamed=tuple(text for text in sorted(calls.descriptions) if is_misnamed(text, roles)),
+            roles=tuple(roles),
+            sent_bytes=round(calls.sent),
+            across_hosts=self._across_hosts(members),
             imbalance=worst(
                 self._by_members[one].exchanges.imbalance(one) for one in members if one in self._by_members
             ),

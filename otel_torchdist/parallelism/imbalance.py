@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+import msgspec
+
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.tape.records.bounds import MAX_NUMBER
@@ -22,16 +24,15 @@ MAX_COMPARED: Final = 1_024
 _UNEVEN: Final = int(Flag.UNEVEN)
 
 
-@dataclass(frozen=True, slots=True)
-class Imbalance:
-    """How unevenly the members of a group take part in exchanges, those that are known of all of them.
+class Imbalance(msgspec.Struct, frozen=True):
+    """How unevenly the members of a group take part in exchanges, of those that are known of all of them.
 
     Attributes:
-        members: The group.
-        rank: The member that has most bytes in all of them together, received or sent, see above.
-        ratio: What it has, by the mean of all members.
-        exchanges: How many are compared.
-        typical_ratio: In the median of them, what the member has that has most in it, by the mean.
+        members: The members of the group.
+        rank: The member with most bytes in all exchanges together, received or sent, where members differ more.
+        ratio: Its bytes, by the mean of all members.
+        exchanges: Number of exchanges that are compared.
+        typical_ratio: In the median exchange, the bytes of the member with most in it, by the mean.
     """
 
     members: tuple[int, ...]

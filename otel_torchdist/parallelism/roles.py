@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 from otel_torchdist.model.calls import UNREAD
 from otel_torchdist.model.kinds import Phase
 from otel_torchdist.model.names import CallSiteName
@@ -45,23 +47,22 @@ class Role(Enum):
     """Heads are exchanged for parts of the sequence, always as many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Why groups have a role.
+class RoleEvidence(msgspec.Struct, frozen=True):
+    """A role of groups, and why they have it.
 
     Attributes:
-        role: The role.
+        role: `DP`, `TP`, …
         calls: Calls that speak for it, of all members.
-        sent: Bytes that members sent in them.
-        share: Of the bytes of the groups; of their calls, if nothing was sent.
-        text: What was called, for people.
+        sent_bytes: Bytes that members sent in them.
+        share: Their share of the bytes of the groups; of their calls, if nothing was sent.
+        evidence: The calls, in words.
     """
 
     role: Role
     calls: int
-    sent: float
+    sent_bytes: int
     share: float
-    text: str
+    evidence: str
 
 
 MIN_SHARE: Final = 0.1
@@ -102,7 +103,7 @@ class Surroundings:
     has_backward: bool = False
 
 
-def roles_of(calls: GroupCalls, around: Surroundings) -> list[Evidence]:
+def roles_of(calls: GroupCalls, around: Surroundings) -> list[RoleEvidence]:
     """Return the roles that calls speak for, the one with the largest share first; none if they show nothing.
 
     Args:
@@ -122,7 +123,7 @@ def roles_of(calls: GroupCalls, around: Surroundings) -> list[Evidence]:
     return [one for nth, one in enumerate(found) if not nth or _is_relevant(one, total)]
 
 
-def _is_relevant(one: Evidence, total: int) -> bool:
+def _is_relevant(one: RoleEvidence, total: int) -> bool:
     """Whether a second role is shown: few bytes may be a by-product, unless ranks send others different data."""
     is_exchange = one.role in (Role.EXPERT, Role.CONTEXT, Role.PIPELINE, Role.ATTENTION_RING, Role.RING)
     return one.share >= MIN_SHARE or (is_exchange and one.calls / total >= MIN_SHARE)
@@ -211,7 +212,7 @@ def _role_of_exchange(kind: CallKind, count: KindCount) -> Role | None:
     return Role.EXPERT if count.is_uneven or len(count.elements) > 1 else Role.CONTEXT
 
 
-def _evidence(role: Role, of: Iterable[tuple[CallKind, KindCount]], sent: float, total: int) -> Evidence:
+def _evidence(role: Role, of: Iterable[tuple[CallKind, KindCount]], sent: float, total: int) -> RoleEvidence:
     of = list(of)
     calls, own_sent = sum(count.calls for _, count in of), sum(count.sent for _, count in of)
     names: Counter[str] = Counter()
@@ -223,7 +224,7 @@ def _evidence(role: Role, of: Iterable[tuple[CallKind, KindCount]], sent: float,
         f"{number:,} {name}{_share_in_backward(in_backward[name], number)}" for name, number in names.most_common()
     )
     share = own_sent / sent if sent else calls / max(total, 1)
-    return Evidence(role, calls, own_sent, share, listed)
+    return RoleEvidence(role, calls, round(own_sent), share, listed)
 
 
 def _share_in_backward(calls: int, of: int) -> str:
@@ -268,7 +269,7 @@ def roles_named(description: str) -> frozenset[Role]:
     return _WORDS[words[0]] if len(words) == 1 else frozenset()
 
 
-def is_misnamed(description: str, found: Collection[Evidence]) -> bool:
+def is_misnamed(description: str, found: Collection[RoleEvidence]) -> bool:
     """Whether groups are named after a role, and their calls speak for other roles alone."""
     promised = roles_named(description)
     return bool(promised and found) and not any(one.role in promised for one in found)

@@ -16,7 +16,7 @@ LEAST_ROWS: Final = 16
 
 def matrix_of(found: Graph) -> Matrix | None:
     """Add up bytes; None if nothing moved."""
-    if not found.sent and not found.unspread:
+    if not found.sent and not found.unattributed_bytes:
         return None
     unit, names, row_of = _rows(found)
     cells: Counter[tuple[int, int]] = Counter()
@@ -29,8 +29,8 @@ def matrix_of(found: Graph) -> Matrix | None:
         names=names,
         cells=tuple(number for (row, column), size in sorted(cells.items()) for number in (row, column, size)),
         between_hosts=between if len({*hosts.values()}) > 1 else None,
-        total=sum(found.sent.values()) + found.unspread,
-        unattributed=found.unspread,
+        total=sum(found.sent.values()) + found.unattributed_bytes,
+        unattributed=found.unattributed_bytes,
     )
 
 
@@ -58,7 +58,7 @@ def _first_ranks(found: Graph) -> dict[str, int]:
 def _ranks_a_row(found: Graph) -> int:
     """How many neighbouring ranks share a row: whole groups of the axes with the nearest neighbours."""
     each = 1
-    for axis in found.grid.axes:
+    for axis in found.axes:
         rows = -(-found.world_size // each)
         if axis.stride == each and rows > MOST_ROWS and rows // axis.size >= LEAST_ROWS:
             each *= axis.size

@@ -128,7 +128,7 @@ def test_bytes_go_where_they_were_sent(experts: Experts) -> None:
         (rank, other): 2 * sent[rank][other] for rank in range(4) for other in range(4) if rank != other
     }
     [groups] = found.axes
-    assert groups.sent == sum(found.sent.values())
+    assert groups.sent_bytes == sum(found.sent.values())
     assert groups.imbalance is not None and groups.imbalance.exchanges == 2
 
 

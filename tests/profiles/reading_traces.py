@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.parallelism.calls import calls_of
-from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
+from otel_torchdist.parallelism.graph import Graph, ParallelGroups, graph_of
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.history import histories_of
 from otel_torchdist.profiles.reading.reader import FoundProfiles, read_profiles
@@ -31,7 +31,7 @@ def graph_in(*paths: Path) -> Graph:
     return graph_of(calls_of(histories(*paths)))
 
 
-def roles(groups: Groups) -> tuple[str, ...]:
+def roles(groups: ParallelGroups) -> tuple[str, ...]:
     """What groups are for, in a fixed order."""
     return tuple(sorted(one.role.value for one in groups.roles))
 

@@ -207,7 +207,7 @@ def test_too_little_memory(tmp_path: Path) -> None:
     spaces = gzip.compress(b" " * (64 << 20))
     path.write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": [') + spaces * 12)
     command = Path(sys.executable).with_name("otel-torchdist")
-    limited = f"ulimit -v {700 << 10}; exec {command} stats {path}"
+    limited = f"ulimit -v {700 << 10}; exec {command} analyze --only calls {path}"
     done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (ExitCode.NOTHING_FOUND, "")
     assert done.stderr.splitlines() == [

@@ -130,7 +130,7 @@ def test_members_from_users(tmp_path: Path) -> None:
         trace = MadeTrace(rank, 5, {"uneven": MadeGroup("9", "", ranks)}, has_config=False)
         trace.call("allreduce", "uneven", 4_096)
         trace.write(tmp_path)
-    assert graph_in(tmp_path).others[0].members == (ranks,)
+    assert graph_in(tmp_path).groups[0].members == (ranks,)
     next(tmp_path.glob("*_10004.*")).unlink()
     profiles = read(tmp_path).profiles
     [line] = gaps_in(profiles, JobGroups(profiles))

@@ -120,7 +120,7 @@ def test_graph(tmp_path: Path) -> None:
         trace.call("send" if rank else "recv", "1", 1 - rank // 3, 0, 3, 2)
         trace.write(tmp_path / f"et_{rank}.json")
     graph = graph_in(tmp_path)
-    [pair] = [other for other in (*graph.axes, *graph.others) if other.members[0] == (0, 3)]
+    [pair] = [other for other in (*graph.axes, *graph.groups) if other.members[0] == (0, 3)]
     assert roles(pair) == ("DP", "PP")
     assert graph.sent[3, 0] == 2 * 8_192
     assert graph.unseen == (1, 2)

@@ -44,10 +44,8 @@ def test_backward() -> None:
 def test_graph() -> None:
     """One of two ranks shows the axis, its purpose, and that the other has no trace."""
     graph = graph_in(TRACE)
-    assert [(axis.members, axis.descriptions, roles(axis)) for axis in graph.axes] == [
-        (((0, 1),), ("default_pg",), ("DP",))
-    ]
-    assert (graph.world_size, graph.unseen, graph.has_steps) == (2, (1,), True)
+    assert [(axis.members, axis.names, roles(axis)) for axis in graph.axes] == [(((0, 1),), ("default_pg",), ("DP",))]
+    assert (graph.world_size, graph.unseen, graph.steady) == (2, (1,), True)
 
 
 def test_statistics() -> None:

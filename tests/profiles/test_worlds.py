@@ -18,9 +18,9 @@ def assert_shown(graph: Graph, world: World) -> None:
     """Check axes, their roles, and what all ranks do together."""
     expected = sorted(zip(world.sizes, world.axes, strict=True))
     assert sorted((len(axis.members[0]), roles(axis)) for axis in graph.axes) == expected
-    wide = [other for other in graph.others if len(other.members[0]) == graph.world_size]
+    wide = [other for other in graph.groups if len(other.members[0]) == graph.world_size]
     assert [roles(one) for one in wide] == ([world.wide] if wide else [])
-    assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
+    assert not any(groups.misnamed for groups in (*graph.axes, *graph.groups))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_one_rank_of_many(tmp_path: Path) -> None:
     for trace in traces_of(three, Format.GROUPS, only=[5]):
         trace.write(tmp_path)
     graph = graph_in(tmp_path)
-    assert [(len(axis.members[0]), roles(axis), axis.is_inferred) for axis in graph.axes] == [
+    assert [(len(axis.members[0]), roles(axis), axis.inferred) for axis in graph.axes] == [
         (2, ("TP",), True),
         (2, ("DP",), True),
         (4, ("PP or ring CP",), True),
@@ -64,10 +64,10 @@ def test_a_few_shuffled_ranks(tmp_path: Path) -> None:
     for trace in traces_of(three, Format.GROUPS, seed=3, only=[0, 1, 2]):
         trace.write(tmp_path)
     graph = graph_in(tmp_path)
-    assert {(len(other.members[0]), roles(other)) for other in graph.others} == {
+    assert {(len(other.members[0]), roles(other)) for other in graph.groups} == {
         (2, ("TP",)), (2, ("DP",)), (4, ("PP or ring CP",)),
     }  # fmt: skip
-    assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
+    assert not any(groups.misnamed for groups in (*graph.axes, *graph.groups))
 
 
 def test_counts_alone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ not asked for is null.
 - `schema`: 2.
 - `source`: `run` (32 hex digits, or null), `place`, `world_size` (null if it is not known), `unknown_ranks`: ranks of
   the job whose calls are not known.
-- `calls`: see `statistics.model`; `graph` and `path`: see `graph_document` and `path_document`.
+- `calls`: see `statistics.model`; `graph`: see `parallelism.graph`; `path`: see `path_document`.
 - `advice`: `topic`, `text`, `check`, `page` of the documentation, and the figures: `ranks`, `host`, `role`, `groups`,
   `path_share`, `gain_ns`, `step_bytes`, `step_operations`, `operation_bytes`, `ratio`, null where they do not apply.
 - `warnings`: what could not be read, and why.
@@ -23,7 +23,6 @@ from otel_torchdist.advice.model import Advice
 from otel_torchdist.advice.wording import PAGES, check, finding
 from otel_torchdist.analysis.analyzer import Analysis, Section
 from otel_torchdist.cli.analyze.advice import group_names
-from otel_torchdist.cli.analyze.graph_document import graph_document
 from otel_torchdist.cli.analyze.path_document import path_document
 from otel_torchdist.cli.histories import Source
 
@@ -42,7 +41,9 @@ def document_of(found: Analysis, source: Source) -> dict[str, Any]:
             "unknown_ranks": found.unknown,
         },
         "calls": msgspec.to_builtins(found.statistics, str_keys=True) if Section.CALLS in found.sections else None,
-        "graph": graph_document(graph) if graph is not None and Section.GRAPH in found.sections else None,
+        "graph": msgspec.to_builtins(graph, str_keys=True)
+        if graph is not None and Section.GRAPH in found.sections
+        else None,
         "path": path_document(path) if path is not None and Section.PATH in found.sections else None,
         "advice": [_advice(one, names) for one in found.advice] if Section.ADVICE in found.sections else None,
         "warnings": list(source.warnings),

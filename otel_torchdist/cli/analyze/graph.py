@@ -11,7 +11,7 @@ from rich.text import Text
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.naming import compress_ranks, name_ranks
 from otel_torchdist.parallelism.calls import MAX_SPREAD
-from otel_torchdist.parallelism.graph import Graph, Groups
+from otel_torchdist.parallelism.graph import Graph, ParallelGroups
 from otel_torchdist.parallelism.roles import Role
 from otel_torchdist.units import amount, share
 
@@ -27,11 +27,11 @@ def lines_of_graph(found: Graph, source: Source) -> Iterator[Text]:
     yield Text(source.headline)
     yield Text()
     yield Text(shape_of(found), style="bold")
-    total, has_hosts = sum(found.sent.values()) + found.unspread, len({*found.hosts.values()}) > 1
+    total, has_hosts = sum(found.sent.values()) + found.unattributed_bytes, len({*found.hosts.values()}) > 1
     for nth, axis in enumerate(found.axes, 1):
         yield Text()
         yield from _groups(f"axis {nth}", axis, total, has_hosts)
-    for other in found.others:
+    for other in found.groups:
         yield Text()
         yield from _groups(span_of(other, len(found.axes)), other, total, has_hosts)
     yield from _traffic(found)
@@ -44,18 +44,18 @@ def lines_of_graph(found: Graph, source: Source) -> Iterator[Text]:
 def shape_of(found: Graph) -> str:
     """The world as a product of its axes, with how many ranks there are."""
     factors = [f"{role_of(axis)} {len(axis.members[0])}" for axis in found.axes]
-    if found.grid.copies > 1 and found.axes:
-        factors.append(f"{found.grid.copies} copies")
+    if found.copies > 1 and found.axes:
+        factors.append(f"{found.copies} copies")
     ranks = "1 rank" if found.world_size == 1 else f"{found.world_size} ranks"
     return f"{ranks} = {TIMES.join(factors)}" if factors else f"{ranks}, no groups"
 
 
-def role_of(groups: Groups) -> str:
+def role_of(groups: ParallelGroups) -> str:
     """What groups are for, in a word; `unclear` if calls do not show it."""
     return " + ".join(one.role.value for one in groups.roles) or UNKNOWN
 
 
-def span_of(groups: Groups, axes: int) -> str:
+def span_of(groups: ParallelGroups, axes: int) -> str:
     """The axes of which groups are a product, in words; `other` for parts of such a product."""
     if groups.span is None:
         return "other"
@@ -63,25 +63,25 @@ def span_of(groups: Groups, axes: int) -> str:
     return TIMES.join(names)
 
 
-def _groups(title: str, groups: Groups, total: int, has_hosts: bool) -> Iterator[Text]:
+def _groups(title: str, groups: ParallelGroups, total: int, has_hosts: bool) -> Iterator[Text]:
     size, count = len(groups.members[0]), len(groups.members)
     number = "1 group" if count == 1 else f"{count} groups"
     examples = [compress_ranks(members) for members in groups.members[:SHOWN_GROUPS]]
     listed = " | ".join([*examples, *(["…"] if count > SHOWN_GROUPS else [])])
     yield Text.assemble((title, "bold"), f"  {role_of(groups)}: {number} of {size} ranks, {listed}")
     for one in groups.roles:
-        yield Text(f"{_INDENT}{one.role.value}: {one.text}; {amount(round(one.sent))} sent")
+        yield Text(f"{_INDENT}{one.role.value}: {one.evidence}; {amount(one.sent_bytes)} sent")
     if balance_of(groups):
         yield Text(f"{_INDENT}{balance_of(groups)}")
-    facts = [f"{share(round(groups.sent), total) or '0%'} of all bytes"]
+    facts = [f"{share(groups.sent_bytes, total) or '0%'} of all bytes"]
     if groups.across_hosts is not None and has_hosts:
         facts.append(_hosts(groups.across_hosts, count))
-    if groups.descriptions:
-        facts.append(f"named {', '.join(groups.descriptions)}")
+    if groups.names:
+        facts.append(f"named {', '.join(groups.names)}")
     yield Text(f"{_INDENT}{'; '.join(facts)}")
 
 
-def balance_of(groups: Groups) -> str:
+def balance_of(groups: ParallelGroups) -> str:
     """How evenly experts are used, in a sentence; '' for groups without experts, or where it is not known."""
     found = groups.imbalance
     if found is None or not any(one.role is Role.EXPERT for one in groups.roles):
@@ -125,16 +125,16 @@ def between_hosts(found: Graph) -> Counter[tuple[str, str]]:
 
 def remarks_of(found: Graph) -> Iterator[str]:
     """What is not known, and what does not fit."""
-    if found.unspread:
+    if found.unattributed_bytes:
         yield (
-            f"{amount(found.unspread)} of all_to_all in groups of more than {MAX_SPREAD} ranks, and of messages to "
-            "ranks that are not recorded, are in no line from rank to rank"
+            f"{amount(found.unattributed_bytes)} of all_to_all in groups of more than {MAX_SPREAD} ranks, and of "
+            "messages to ranks that are not recorded, are in no line from rank to rank"
         )
     if found.unseen:
         yield f"not known: the calls of {name_ranks(found.unseen)}"
-    if not found.has_steps:
+    if not found.steady:
         yield "there are no steps after the second: all calls are counted, with those of the start"
-    for groups in (*found.axes, *found.others):
+    for groups in (*found.axes, *found.groups):
         for name in groups.misnamed:
             yield f"named {name}, but its calls are those of {role_of(groups)}"
         if any(one.role is Role.RING for one in groups.roles):
@@ -142,9 +142,9 @@ def remarks_of(found: Graph) -> Iterator[str]:
                 f"{_listed(groups)}: stages of an interleaved pipeline and ring attention both send round a ring; "
                 "these calls are too few to tell"
             )
-        if groups.is_inferred:
+        if groups.inferred:
             yield f"{_listed(groups)}: some of these groups follow from the others; there are no records of their ranks"
 
 
-def _listed(groups: Groups) -> str:
+def _listed(groups: ParallelGroups) -> str:
     return f"groups of {len(groups.members[0])} like {compress_ranks(groups.members[0])}"

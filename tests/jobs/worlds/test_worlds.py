@@ -15,7 +15,7 @@ from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs.runs import Run, index_of
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.parallelism.calls import calls_of
-from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
+from otel_torchdist.parallelism.graph import Graph, ParallelGroups, graph_of
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.side_by_side import selected
 from tests.support.launch.warm_python import WarmPython
@@ -117,7 +117,7 @@ def graph_in(run: Run) -> Graph:
     return graph_of(calls_of(histories))
 
 
-def roles(groups: Groups) -> tuple[str, ...]:
+def roles(groups: ParallelGroups) -> tuple[str, ...]:
     """What groups are for, in a fixed order."""
     return tuple(sorted(one.role.value for one in groups.roles))
 
@@ -126,11 +126,11 @@ def roles(groups: Groups) -> tuple[str, ...]:
 def test_world(graphs: dict[str, Graph], world: World) -> None:
     """Axes and roles are those by which the world was made, and no name of a group is found to mislead."""
     graph = graphs[world.name]
-    assert graph.has_steps and graph.unseen == ()
+    assert graph.steady and graph.unseen == ()
     assert [(len(axis.members[0]), roles(axis)) for axis in graph.axes] == list(world.axes)
-    wide = [other for other in graph.others if len(other.members[0]) == world.ranks]
+    wide = [other for other in graph.groups if len(other.members[0]) == world.ranks]
     assert [roles(one) for one in wide] == ([world.everywhere] if wide else [])
-    assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
+    assert not any(groups.misnamed for groups in (*graph.axes, *graph.groups))
 
 
 @pytest.mark.parametrize("world", PARAMS)
@@ -149,7 +149,7 @@ def test_balance_of_experts(graphs: dict[str, Graph]) -> None:
     steady, ways, row = range(2, 5), 2, 32 * 4
     sent = {(one, other): sum(tokens_of(one, other, nth) for nth in steady) for one in (0, 1) for other in (0, 1)}
     # Twice in each step there and back, in two pairs.
-    assert axis.sent == 2 * 2 * ways * row * (sent[0, 1] + sent[1, 0])
+    assert axis.sent_bytes == 2 * 2 * ways * row * (sent[0, 1] + sent[1, 0])
     most = [max(tokens_of(0, one, nth) + tokens_of(1, one, nth) for one in (0, 1)) for nth in steady]
     found = axis.imbalance
     assert found is not None

@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_torchdist.cli.analyze.graph import balance_of, remarks_of, role_of, shape_of, span_of
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.parallelism.graph import Graph, Groups
+from otel_torchdist.parallelism.graph import Graph, ParallelGroups
 from otel_torchdist.report.model.report import GroupSet, Purpose, World
 
 _EXAMPLES: Final = 3
@@ -20,9 +20,9 @@ def world_of(found: Graph) -> World:
     return World(
         shape=shape_of(found),
         axes=tuple(_groups(f"axis {nth}", axis) for nth, axis in enumerate(found.axes, 1)),
-        others=tuple(_groups(span_of(one, len(found.axes)), one) for one in found.others[:_MOST_OTHERS]),
-        coordinates=tuple(number for row in found.grid.coordinates for number in row),
-        copies=found.grid.copies,
+        others=tuple(_groups(span_of(one, len(found.axes)), one) for one in found.groups[:_MOST_OTHERS]),
+        coordinates=tuple(number for row in found.coordinates for number in row),
+        copies=found.copies,
         hosts=tuple(places.get(found.hosts.get(rank, ""), -1) for rank in range(found.world_size)),
         host_names=tuple(names),
         unknown=found.unseen,
@@ -30,16 +30,16 @@ def world_of(found: Graph) -> World:
     )
 
 
-def _groups(span: str, groups: Groups) -> GroupSet:
+def _groups(span: str, groups: ParallelGroups) -> GroupSet:
     return GroupSet(
         span=span,
         role=role_of(groups),
         size=len(groups.members[0]),
         count=len(groups.members),
         examples=tuple(compress_ranks(members, 32) for members in groups.members[:_EXAMPLES]),
-        purposes=tuple(Purpose(one.role.value, one.text, one.calls, round(one.sent)) for one in groups.roles),
-        names=groups.descriptions[:_EXAMPLES],
-        sent=round(groups.sent),
+        purposes=tuple(Purpose(one.role.value, one.evidence, one.calls, one.sent_bytes) for one in groups.roles),
+        names=groups.names[:_EXAMPLES],
+        sent=groups.sent_bytes,
         across_hosts=groups.across_hosts,
         balance=balance_of(groups),
     )
