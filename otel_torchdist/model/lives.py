@@ -136,7 +136,3 @@ class Stopped:
 
     state: str
     since_ns: int
-
-
-GIVEN_UP: Final = "BackendGaveUp"
-"""The failure recorded by a rank whose backend has given up waiting for the others, and may end the process."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import GIVEN_UP
+from otel_torchdist.model.names import GIVEN_UP
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.writer import TapeWriter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from otel_torchdist.model.kinds import TapeState
-from otel_torchdist.model.lives import GIVEN_UP
+from otel_torchdist.model.names import GIVEN_UP
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.verdict.model import Verdict, VerdictKind

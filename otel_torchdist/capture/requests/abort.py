@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.requests.stacks import current_stacks
 from otel_torchdist.job.requests.abort import EXIT_CODE, FAILURE, abort_reason
-from otel_torchdist.model.lives import GIVEN_UP
+from otel_torchdist.model.names import GIVEN_UP
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
