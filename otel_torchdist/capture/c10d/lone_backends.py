@@ -22,23 +22,11 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Call
     from otel_torchdist.capture.c10d.hot_path import HotPath
 
-_OPERATIONS: Final = {
-    "allgather": "allgather_",
-    "_allgather_base": "_allgather_base_",
-    "allreduce": "allreduce_",
-    "alltoall": "alltoall_",
-    "alltoall_base": "alltoall_base_",
-    "barrier": "barrier",
-    "broadcast": "broadcast_",
-    "gather": "gather_",
-    "recv": "recv_",
-    "reduce": "reduce_",
-    "reduce_scatter": "reduce_scatter_",
-    "_reduce_scatter_base": "_reduce_scatter_base_",
-    "scatter": "scatter_",
-    "send": "send",
-}
-"""Methods of a backend, and the operations of the dispatcher that call them."""
+_METHODS: Final = (
+    *("allgather", "_allgather_base", "allreduce", "alltoall", "alltoall_base", "barrier", "broadcast", "gather"),
+    *("recv", "reduce", "reduce_scatter", "_reduce_scatter_base", "scatter", "send"),
+)
+"""Methods of a backend; the operations of the dispatcher that call them have the same names, some with `_` behind."""
 _NO_KEYS: Final = -1
 """Stands for the dispatch keys of a call, which passes no dispatcher."""
 _NO_TENSOR: Final = torch.empty(1)
@@ -60,10 +48,12 @@ class LoneBackends:
 
     def hook(self, patches: Patches) -> None:
         """Patch the methods of backends, when the first of them has been made."""
-        schemas = {schema.overload._schema.name.partition("::")[2]: schema for schema in collective_schemas()}
-        for name, operation in _OPERATIONS.items():
-            if operation in schemas:
-                made = _Method(self, self._hot_path, schemas[operation])
+        schemas = {
+            schema.overload._schema.name.partition("::")[2].removesuffix("_"): schema for schema in collective_schemas()
+        }
+        for name in _METHODS:
+            if name in schemas:
+                made = _Method(self, self._hot_path, schemas[name])
                 patches.replace(ProcessGroupGloo, name, made.make)
 
     def add(self, backend: Any, store: Any) -> None:

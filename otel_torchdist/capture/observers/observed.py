@@ -31,6 +31,7 @@ from otel_torchdist.capture.torch_api import (
     skip_in_dynamo,
 )
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_RANKS
+from otel_torchdist.model.collectives import SEND
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.call import Channel, GroupState
@@ -242,7 +243,7 @@ class ObservedCalls:
         channel = group.channel_of(device)
         counter = channel.counter
         if operation.point_to_point:
-            counter, _ = channel.messages(operation.name == "send", peer, tag)
+            counter, _ = channel.messages(operation.name == SEND, peer, tag)
         sites = group.recorder.call_sites
         site = sites.find(2)
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_torchdist.capture.c10d.calls.schemas import BARRIERS
 from otel_torchdist.capture.torch_api import LIST
+from otel_torchdist.model.collectives import BARRIERS, RECV, SEND, Waiting, waiting_in
 
 if TYPE_CHECKING:
     import torch
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
 
 _IN_PLACE: Final = ("tensor", "tensors")
-_SENT_BY_ROOT: Final = frozenset({"broadcast", "scatter"})
-_WRITTEN_BY_ROOT: Final = frozenset({"reduce", "gather", "gather_into_tensor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,10 @@ def tensor_roles(operation: OperationSchema) -> TensorRoles:
         elif argument.name.startswith("input") and "Tensor" in str(argument.type):
             sent = position
         elif argument.name in _IN_PLACE and name not in BARRIERS:
-            sent = -1 if name == "recv" else position
-            written = -1 if name == "send" else position
-    return TensorRoles(sent, written, name in _SENT_BY_ROOT, name in _WRITTEN_BY_ROOT)
+            sent = -1 if name == RECV else position
+            written = -1 if name == SEND else position
+    waiting = waiting_in(name)
+    return TensorRoles(sent, written, waiting is Waiting.FOR_ROOT, waiting is Waiting.ROOT)
 
 
 def flat(given: Any) -> Iterator[torch.Tensor]:

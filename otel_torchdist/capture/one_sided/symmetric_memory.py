@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.call import Call
 from otel_torchdist.capture.c10d.calls.plans import make_plan
-from otel_torchdist.capture.c10d.calls.schemas import Contribution, OperationSchema, described_argument
+from otel_torchdist.capture.c10d.calls.schemas import OperationSchema, described_argument
 from otel_torchdist.capture.c10d.calls.signatures import key_of
 from otel_torchdist.capture.c10d.groups.groups import GroupState
 from otel_torchdist.capture.torch_api import (
@@ -32,6 +32,7 @@ from otel_torchdist.capture.torch_api import (
     resolve_group,
     skip_in_dynamo,
 )
+from otel_torchdist.model.collectives import Contribution
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.names import BESIDE
 from otel_torchdist.tape.layout import Word

@@ -10,6 +10,7 @@ from otel_torchdist.capture.c10d.calls.call import SOMETIMES, GroupState, Plan, 
 from otel_torchdist.capture.c10d.calls.ragged import line_of, sized
 from otel_torchdist.capture.c10d.calls.split_sizes import gathers_alike, write_splits
 from otel_torchdist.capture.torch_api import SHOWS_BACKWARD
+from otel_torchdist.model.collectives import SEND
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.tape.writer import TapeWriter
 
@@ -99,7 +100,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     times_forgotten = recorder.message_counters.times_forgotten
     counter, is_comparable = channel.counter, True
     if operation.point_to_point:
-        counter, is_comparable = channel.messages(operation.name == "send", peer, tag)
+        counter, is_comparable = channel.messages(operation.name == SEND, peer, tag)
     group_id = channel.name_id
     if has_own_timeout or not is_comparable:
         group_id = group.special_name(channel, described.device, has_own_timeout, is_comparable)

@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_torchdist.capture.torch_api import dispatcher_overloads
+from otel_torchdist.model.collectives import COLLECTIVES, EXCHANGES, MESSAGES, Contribution, Waiting, operation_named
 
-_FRIENDLY: Final[dict[str, str]] = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allgather": "all_gather",
-    "allgather_base": "all_gather_into_tensor",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "reduce_scatter_base": "reduce_scatter_tensor",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "recv_any_source": "recv",
-}
-"""Maps c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions.
-
-An operation has the same name whichever torch is installed: 2.15 also calls these functions `all_gather_single`,
-`reduce_scatter_single` and `gather_single`.
-"""
-
-BARRIERS: Final = frozenset({"barrier", "monitored_barrier"})
-"""Operations whose tensor is torch's own and carries no information."""
-_NOT_SYNCHRONIZING: Final = frozenset(
-    {"broadcast", "scatter", "reduce", "gather", "gather_into_tensor", "send", "recv"}
-)
-_EXCHANGES: Final = frozenset({"all_to_all", "all_to_all_single"})
 _OUTPUTS: Final = ("output", "output_tensors")
 _INPUTS: Final = ("input_tensor", "input_tensors", "input", "inputs", "input_list", "tensors", "tensor")
-
-
-class Contribution(enum.Enum):
-    """How many bytes of the described tensors a rank contributes to an operation."""
-
-    ALL = enum.auto()
-    NOTHING = enum.auto()
-    ROOT_ONLY = enum.auto()
-    TIMES_GROUP = enum.auto()
-    """The described tensors are one rank's share of the input."""
-    ROOT_TIMES_GROUP = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +73,9 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
     described = described_argument(positions, types)
     if group is None or described is None:
         return None
-    bare: str = schema.name.removeprefix("c10d::").strip("_")
-    name = _FRIENDLY.get(bare, bare)
+    name = operation_named(schema.name.removeprefix("c10d::").strip("_"))
+    row = COLLECTIVES.get(name)
     returns = [str(value.type).endswith("c10d.Work") for value in schema.returns]
-    point_to_point = name in ("send", "recv")
     return OperationSchema(
         index=index,
         overload=overload,
@@ -123,10 +87,10 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
         tag=positions.get("tag", -1),
         async_op=positions.get("async_op", -1),
         work=-1 if True not in returns else int(len(returns) > 1),
-        point_to_point=point_to_point,
-        synchronizing=name not in _NOT_SYNCHRONIZING,
-        contribution=_contribution(name),
-        received=next((positions[key] for key in _OUTPUTS if key in positions), -1) if name in _EXCHANGES else -1,
+        point_to_point=name in MESSAGES,
+        synchronizing=row is None or row.family.waiting is Waiting.EVERYONE,
+        contribution=row.contribution if row is not None else Contribution.ALL,
+        received=next((positions[key] for key in _OUTPUTS if key in positions), -1) if name in EXCHANGES else -1,
         input_splits=positions.get("input_split_sizes", -1),
         output_splits=positions.get("output_split_sizes", -1),
         gathered=positions.get("output_tensors", -1) if name == "all_gather" else -1,
@@ -141,13 +105,3 @@ def described_argument(positions: dict[str, int], types: list[str]) -> int | Non
     if named is None:
         named = next(iter(flat), None)
     return None if named is None else positions[named]
-
-
-def _contribution(name: str) -> Contribution:
-    if name == "recv" or name in BARRIERS:
-        return Contribution.NOTHING
-    if name == "broadcast":
-        return Contribution.ROOT_ONLY
-    if name == "scatter":
-        return Contribution.ROOT_TIMES_GROUP
-    return Contribution.TIMES_GROUP if name == "reduce_scatter" else Contribution.ALL

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from otel_torchdist.capture.c10d.calls.schemas import BARRIERS, Contribution, OperationSchema
+from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
 from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS, number_of_reduce_op
+from otel_torchdist.model.collectives import BARRIERS, Contribution
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import OTHER, SPARE_OF_SHAPES, SignatureName
 

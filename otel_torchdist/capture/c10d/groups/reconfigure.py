@@ -17,9 +17,10 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.call import Call, Plan
-from otel_torchdist.capture.c10d.calls.schemas import Contribution, OperationSchema
+from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
 from otel_torchdist.capture.c10d.groups.membership import find_membership
 from otel_torchdist.capture.torch_api import LIST
+from otel_torchdist.model.collectives import Contribution
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.tape.writer import TapeWriter

@@ -10,16 +10,10 @@ from typing import Final
 
 import torch
 
-REDUCED_TO_ALL: Final = frozenset({"all_reduce", "all_reduce_coalesced"})
-COPIED_TO_ALL: Final = frozenset(
-    {
-        "broadcast",
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-    }
-)
+from otel_torchdist.model.collectives import operations_where
+
+REDUCED_TO_ALL: Final = operations_where(lambda row: row.family.name == "all_reduce")
+COPIED_TO_ALL: Final = operations_where(lambda row: row.family.name in ("all_gather", "broadcast"))
 MUST_BE_EQUAL: Final = REDUCED_TO_ALL | COPIED_TO_ALL
 """Operations whose outputs are meant to be equal on all members; of these, a backend may promise all bits."""
 

@@ -24,6 +24,7 @@ from otel_torchdist.capture.observers.values.equal_outputs import MUST_BE_EQUAL,
 from otel_torchdist.capture.observers.values.statistics import checksum_of, extremes_of, format_of, moments_of
 from otel_torchdist.capture.torch_api import backward_id
 from otel_torchdist.config import NumericsMode
+from otel_torchdist.model.collectives import operations_where
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.numerics import NumericsFlag, Unseen
 from otel_torchdist.tape.records.numerics import NumericsWord, checksum_word, float_word, pack_numerics
@@ -37,10 +38,10 @@ _SUMS: Final = frozenset({"sum", "avg", "premul_sum"})
 """Reduce ops whose inputs should be finite; MIN and MAX are often given infinities to start with."""
 _NOT_SHOWN: Final = ""
 """The reduce op in torch 2.8: it may be any."""
-_ADDS: Final = frozenset({"all_reduce", "all_reduce_coalesced", "reduce"})
-_SCATTERS: Final = "reduce_scatter"
-_SENDS: Final = frozenset({"send", "broadcast", "gather", "gather_into_tensor", "all_to_all", "all_to_all_single"})
-_GATHERS: Final = "all_gather"
+_REDUCES: Final = operations_where(lambda row: row.family.reduces)
+_SENDS: Final = operations_where(
+    lambda row: row.family.moves_data and not row.family.reduces and row.has_input_everywhere
+)
 _HASH: Final = 0x9E3779B1
 _ROOM: Final = 1 << 32
 BYTES_PER_SAMPLE: Final = 1 << 20
@@ -60,9 +61,9 @@ def is_chosen(sequence: int, every: int, size: int) -> bool:
 
 def has_values(operation: str, reduce_op: str, in_backward: bool = False) -> bool:
     """Whether an operation sends values that should be finite; reduce ops that are not shown add up gradients only."""
-    if operation in _ADDS or operation.startswith(_SCATTERS):
+    if operation in _REDUCES:
         return reduce_op in _SUMS or (reduce_op == _NOT_SHOWN and in_backward)
-    return operation in _SENDS or operation.startswith(_GATHERS)
+    return operation in _SENDS
 
 
 @dataclass(frozen=True, slots=True)
