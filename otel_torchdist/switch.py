@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist import guard
 from otel_torchdist.config import ActionKind, Config, ReaderHome
+from otel_torchdist.files.kept import make_room_for_descriptors
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
 from otel_torchdist.job.cleaning import RankCleaning
@@ -81,6 +82,7 @@ class Switch:
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
         with guard.guarded("switching on"):
+            make_room_for_descriptors()  # it goes on while modules are imported
             from otel_torchdist.capture.description import SelfDescription
             from otel_torchdist.capture.session import Capture
             from otel_torchdist.native.library import chosen_library

@@ -7,11 +7,13 @@ programs close low ones, and the kernel hands out the lowest that is free.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import resource
 import select
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -140,6 +142,20 @@ def open_epoll() -> select.epoll:
     """
     with select.epoll() as low:
         return select.epoll.fromfd(move_up(os.dup(low.fileno())))
+
+
+def make_room_for_descriptors() -> None:
+    """Let the kernel enlarge this process's descriptor table on a thread.
+
+    In a process with threads that takes 10 to 20 ms, for which the next `move_up` would wait.
+    """
+
+    def enlarge() -> None:
+        with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
+            os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, high_descriptor()))
+
+    with contextlib.suppress(RuntimeError):  # no thread can be started
+        threading.Thread(target=enlarge, name="otel-torchdist-descriptors", daemon=True).start()
 
 
 def high_descriptor() -> int:
