@@ -53,7 +53,7 @@ _RULES: Final = (
         # Not our whole package: it also contains the demo's training script.
         FrameOwner.OTEL_TORCHDIST,
         re.compile(
-            r"(^|/)otel_torchdist/((actions|agent|capture|exchange|files|job|native|processes|serving|stall|tape"
+            r"(^|/)otel_torchdist/((actions|agent|capture|exchange|files|job|model|native|processes|serving|stall|tape"
             r"|telemetry|this_process|verdict|world)/|(autoload|first_group|guard|instrumentor|origin|rescue|switch"
             r"|when_imported)\.py$)"
         ),

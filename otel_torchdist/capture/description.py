@@ -15,7 +15,6 @@ import torch
 
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.job.description import JobDescription, RankDescription, describe_job, write_description
-from otel_torchdist.job.launch_command import git_commit, without_secrets
 from otel_torchdist.job.standard_error import find_standard_error
 
 _logger = logging.getLogger("otel_torchdist")
@@ -65,6 +64,8 @@ def own_job(describes_launch: bool) -> JobDescription:
     job = describe_job(os.environ)
     if not describes_launch:
         return job
+    from otel_torchdist.job.launch_command import git_commit, without_secrets  # few jobs are described so
+
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     start = Path(main).resolve().parent if main else Path.cwd()
     return replace(job, git_commit=git_commit(start), command=without_secrets(_command_line()))

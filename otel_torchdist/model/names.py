@@ -230,6 +230,8 @@ Name: TypeAlias = (
 INIT_PROCESS_GROUP: Final = "init_process_group"
 NEW_GROUP: Final = "new_group"
 """Names of the operations in which ranks create the default group, and others."""
+GIVEN_UP: Final = "BackendGaveUp"
+"""The failure recorded by a rank whose backend has given up waiting for the others, and may end the process."""
 DEFAULT_DESCRIPTION: Final = "default_pg"
 """How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
 GIVEN_UP: Final = "BackendGaveUp"

@@ -15,12 +15,12 @@ from otel_torchdist.files.others import read_part
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.naming import readable
 
-_HEAD: Final = re.compile(rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n")
-_TITLE: Final = re.compile(r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f].*) \(most recent call first\):$")
-_TITLE_IN_TEXT: Final = re.compile(_TITLE.pattern, re.MULTILINE)
-_FRAME: Final = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+# Compiled by who reads: a rank, which only offers, starts without them.
+_HEAD: Final = rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n"
+_TITLE: Final = r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f].*) \(most recent call first\):$"
+_FRAME: Final = r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$'
 _TAIL_BYTES: Final = 65_536
-_ESCAPED: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+_ESCAPED: Final = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def offer_path(tape: Path) -> Path:
 
 def decode_offer(head: bytes) -> SignalOffer | None:
     """Decode the offer at the head of a file; None when there is none."""
-    match = _HEAD.match(head)
+    match = re.match(_HEAD, head)
     return SignalOffer(int(match[1]), int(match[2])) if match else None
 
 
@@ -59,11 +59,11 @@ def parse_stack(text: str) -> tuple[CallSiteName, ...]:
     frames: list[CallSiteName] = []
     begun = False
     for line in text.splitlines():
-        if _TITLE.match(line):
+        if re.match(_TITLE, line):
             if begun:
                 break
             begun = True
-        elif begun and (match := _FRAME.match(line)):
+        elif begun and (match := re.match(_FRAME, line)):
             number = int(match[2]) if match[2].isdecimal() else 0
             frames.append(CallSiteName(readable(_unescape(match[3])), readable(_unescape(match[1])), number))
     return tuple(frames)
@@ -82,13 +82,13 @@ def last_stack(path: Path, owner: int | None = None) -> tuple[CallSiteName, ...]
         text = read_part(path, -_TAIL_BYTES, _TAIL_BYTES, owner).decode(errors="replace")
     except OSError:
         return ()
-    titles = [match.start() for match in _TITLE_IN_TEXT.finditer(text)]
+    titles = [match.start() for match in re.finditer(_TITLE, text, re.MULTILINE)]
     return parse_stack(text[titles[-1] :]) if titles else ()
 
 
 def _unescape(text: str) -> str:
     """Decode non-ASCII letters, which are escaped as in a Python literal; invalid code points stay as they are."""
-    return _ESCAPED.sub(lambda match: _letter(match[0], int(match[1] or match[2] or match[3], 16)), text)
+    return re.sub(_ESCAPED, lambda match: _letter(match[0], int(match[1] or match[2] or match[3], 16)), text)
 
 
 def _letter(escaped: str, code: int) -> str:

@@ -18,7 +18,6 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.calls.call import Call, Plan
 from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
-from otel_torchdist.capture.c10d.groups.membership import find_membership
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.model.collectives import Contribution
 from otel_torchdist.model.kinds import Flag, How, RecordKind
@@ -88,6 +87,8 @@ class Reconfigurations:
 
     def _begin(self, group: ProcessGroup, options: Any) -> Call | None:
         """Register the new membership: the call drops the old members, whether it succeeds or not."""
+        from otel_torchdist.capture.c10d.groups.membership import find_membership  # few programs reconfigure
+
         before = self._meet(group)
         if before is None:
             return None
