@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from benchmarks.calls import cold, growth, per_call
 from benchmarks.calls.orders import Variant
 from benchmarks.parts import parts
-from benchmarks.programs import memory, own_threads, small_collectives
+from benchmarks.programs import memory, own_threads, small_collectives, start
 from benchmarks.readers import agent_memory, exporting, readers, reading
 from benchmarks.results.machine import describe_machine
 from benchmarks.results.report import show, show_machine, write_json
@@ -48,6 +48,7 @@ def _call_us(done: Done) -> dict[Switch, float | None]:
 
 
 SECTIONS: Final[Mapping[str, Callable[[bool, Done], Section]]] = {
+    "start": lambda quick, _: start.measure(start.QUICK if quick else start.USUAL),
     "per_call": lambda quick, _: per_call.measure(per_call.QUICK if quick else per_call.USUAL),
     "cold": lambda quick, _: cold.measure(cold.QUICK if quick else cold.USUAL),
     "growth": lambda quick, _: growth.measure(growth.QUICK if quick else growth.USUAL),

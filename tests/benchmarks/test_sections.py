@@ -105,6 +105,16 @@ def test_programs_are_run_in_every_way(results: Results) -> None:
 
 
 @pytest.mark.thorough
+def test_start_is_compared_at_every_moment(results: Results) -> None:
+    """There are figures of each process, without us, with us and beside ended jobs, up to the exit."""
+    section = results.written["start"]
+    assert set(section["moments"]) == {"first_init", "first_call", "init", "call", "destroy", "exit"}
+    for ways in section["moments"].values():
+        assert {way: len(of) for way, of in ways.items()} == dict.fromkeys(("off", "on", "beside"), section["rounds"])
+        assert all(time > 0 for of in ways.values() for time in of)
+
+
+@pytest.mark.thorough
 def test_own_threads_are_distinguished(results: Results) -> None:
     """With an external reader all that runs inside is capture's own thread; with a reader inside there is one."""
     section = results.written["own_threads"]

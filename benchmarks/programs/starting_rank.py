@@ -1,0 +1,37 @@
+"""Command line: `python -m benchmarks.programs.starting_rank inits`.
+
+A user's script, unaware of us: it creates the default group, communicates and destroys the group, several times. It
+prints how long each took in nanoseconds, without the time that others had the processor, and exits.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from benchmarks.stopwatch import time_of
+
+WORLD_SIZE = 8
+
+
+def main() -> None:
+    """Begin and end, and report."""
+    torch.set_num_threads(1)
+    tensor = torch.ones(4)
+    times = [_begin_and_end(tensor) for _ in range(int(sys.argv[1]))]
+    print(json.dumps(times), flush=True)
+
+
+def _begin_and_end(tensor: torch.Tensor) -> tuple[int, int, int]:
+    store = FakeStore()
+    init = time_of(lambda: dist.init_process_group("fake", store=store, rank=0, world_size=WORLD_SIZE))
+    call = time_of(lambda: dist.all_reduce(tensor))
+    return init.own, call.own, time_of(dist.destroy_process_group).own
+
+
+if __name__ == "__main__":
+    main()
