@@ -46,16 +46,19 @@ def _of_path(path: CriticalPath) -> Iterator[Advice]:
         yield Advice(Topic.SLOW_NODE, cause.ranks, cause.host, share=share, gain_ns=cause.gain_ns, cause=cause)
     named: set[int] = set()
     for cause in path.causes:
-        if cause.kind is CauseKind.STAGE:
-            yield Advice(Topic.UNEQUAL_STAGES, cause.ranks, share=_share(path, cause), gain_ns=cause.gain_ns)
-        elif cause.kind in (CauseKind.LINE, CauseKind.RANK) and not named.issuperset(cause.ranks):
-            named.update(cause.ranks)
-            share = _share(path, cause)
-            if share >= TWICE / len(path.ranks) and not on_nodes.issuperset(cause.ranks):
-                gain_ns = cause.gain_ns
-                yield Advice(
-                    Topic.SLOW_RANK, cause.ranks, cause.host, cause.label, share=share, gain_ns=gain_ns, cause=cause
-                )
+        share, gain_ns = _share(path, cause), cause.gain_ns
+        match cause.kind:
+            case CauseKind.STAGE:
+                yield Advice(Topic.UNEQUAL_STAGES, cause.ranks, share=share, gain_ns=gain_ns)
+            case CauseKind.LINE | CauseKind.RANK:
+                is_new = not named.issuperset(cause.ranks)
+                named.update(cause.ranks)
+                if is_new and share >= TWICE / len(path.ranks) and not on_nodes.issuperset(cause.ranks):
+                    yield Advice(
+                        Topic.SLOW_RANK, cause.ranks, cause.host, cause.label, share=share, gain_ns=gain_ns, cause=cause
+                    )
+            case CauseKind.NODE | CauseKind.TRANSFER:
+                pass  # before and after these
     transfer = path.by_kind[PathKind.TRANSFER] / path.path_ns if path.path_ns else 0.0
     longest = next((cause for cause in path.causes if cause.kind is CauseKind.TRANSFER), None)
     if transfer >= EXPOSED and longest is not None:

@@ -102,7 +102,7 @@ class Notices:
         notice = _Notice(lines, files_of(own), first.path.parent, event.incident.trace_id, self._is_relayed)
         if own:
             return notice
-        if event.verdict.kind.is_final:  # a stall may be over when the launcher ends
+        if event.verdict.kind.traits.is_final:  # a stall may be over when the launcher ends
             notice.leave(first.owner)
         return None
 

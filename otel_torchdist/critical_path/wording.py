@@ -19,16 +19,19 @@ def sentence(cause: Cause, group_names: Mapping[str, str]) -> str:
     It names what most of the time is spent on: `rank 3 waits 52.1 ms longer for data than its peers`.
     """
     ranks, excess = name_ranks(cause.ranks), duration(cause.excess_ns)
-    plural = len(cause.ranks) > 1
-    if cause.kind is CauseKind.TRANSFER:
-        return f"{call_of(cause.label, group_names)} takes {excess} of the path after all have arrived"
-    if cause.kind is CauseKind.NODE:
-        return f"{ranks} on {readable(cause.host)} {_spends(cause)} than their peers on other nodes{_in_all(cause)}"
-    if cause.kind is CauseKind.STAGE:
-        verb = "which are" if plural else "which is"
-        return f"{ranks}, {verb} one stage of a pipeline, compute{'s' * (not plural)} {excess} longer than other stages"
-    where = f"before {call_of(cause.label, group_names)}" if cause.kind is CauseKind.LINE else "before several calls"
-    return f"{ranks} {_spends(cause)} than its peers {where}{_in_all(cause)}"
+    match cause.kind:
+        case CauseKind.LINE:
+            call = call_of(cause.label, group_names)
+            return f"{ranks} {_spends(cause)} than its peers before {call}{_in_all(cause)}"
+        case CauseKind.RANK:
+            return f"{ranks} {_spends(cause)} than its peers before several calls{_in_all(cause)}"
+        case CauseKind.NODE:
+            return f"{ranks} on {readable(cause.host)} {_spends(cause)} than their peers on other nodes{_in_all(cause)}"
+        case CauseKind.STAGE:
+            is_or_are, compute = ("is", "computes") if len(cause.ranks) == 1 else ("are", "compute")
+            return f"{ranks}, which {is_or_are} one stage of a pipeline, {compute} {excess} longer than other stages"
+        case CauseKind.TRANSFER:
+            return f"{call_of(cause.label, group_names)} takes {excess} of the path after all have arrived"
 
 
 _MOST: Final = 0.8

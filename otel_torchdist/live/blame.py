@@ -11,10 +11,11 @@ from otel_torchdist.config import TRACE_ID_PLACE
 from otel_torchdist.live.texts import MAX_SENTENCE, shown, shown_group, shown_line, shown_stack
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import compress_ranks, listed_ranks, readable
 from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.seen import RunSeen
-from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Place, Source, place_of
 
@@ -45,7 +46,7 @@ class KnownStall:
     @property
     def names_the_missing(self) -> bool:
         """Whether the named ranks live, and are elsewhere than the operation that waits for them."""
-        return self.kind is not None and self.kind.names_the_missing
+        return self.kind is not None and self.kind.traits.names_the_missing
 
 
 def blame_in(seen: RunSeen) -> KnownStall | None:

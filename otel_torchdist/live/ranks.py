@@ -12,8 +12,8 @@ from otel_torchdist.live.model import Sample
 from otel_torchdist.live.texts import shown, shown_group, shown_line
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.verdict.model import VerdictKind
 
 WAITS_NS: Final = 1_000_000_000
 """An operation that is open for less is not a wait; its rank runs."""

@@ -9,9 +9,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.reproducer.comments import literal
 from otel_torchdist.reproducer.model import End, Ending
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 
 FOREVER_S: Final = "1_000_000"
 SUDDEN: Final = frozenset({Ending.KILLS_ITSELF, Ending.RAISES, Ending.EXITS_AT_ONCE})

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import Event, StacksWanted
 from otel_torchdist.verdict.compiling import CompileExcuses, last_call_ns
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.waits import Wait
 

@@ -12,6 +12,7 @@ from otel_torchdist.model.finding import JudgedWorld
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
 from otel_torchdist.stall.findings import idle
@@ -26,9 +27,9 @@ from otel_torchdist.stall.peer_agents import JudgingAgent
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.stall.short_timeouts import ShortTimeouts
 from otel_torchdist.verdict.compiling import CompileExcuses
-from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Outcome, Verdict, locate
 from otel_torchdist.verdict.past.hung import find_hung
-from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.roll_call import GONE
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, expects, is_expected
 from otel_torchdist.verdict.standing import awaits_ends, is_being_ended, outcome_of, timed_out_ns
@@ -154,7 +155,9 @@ class RunWatch:
         self._ages.observe(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._ages.age_ns(wait, world))]
-            at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in VerdictKind if kind.is_final]
+            at_once = ruling.attributes.get(semconv.VERDICT) in [
+                kind.value for kind in VerdictKind if kind.traits.is_final
+            ]
             here = [wait for wait in waits if at_once and wait.operation.operation_id == ruling.operation_id]
             due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
@@ -291,7 +294,7 @@ class RunWatch:
         """Remember that a verdict has explained deaths, exceptions after which no member is left, or a finding."""
         self._findings.explained(given.verdict)
         members = [given.world.ranks[rank] for rank in given.verdict.roll.standings if rank in given.world.ranks]
-        has_deaths = given.verdict.kind is VerdictKind.DEAD or given.verdict.roll.ranks(Standing.DEAD, Standing.ENDED)
+        has_deaths = given.verdict.kind is VerdictKind.DEAD or given.verdict.roll.ranks(*GONE)
         if has_deaths or all(view.is_over for view in members):
             self._roots.mark_death_reported()
         return given

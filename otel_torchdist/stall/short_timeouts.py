@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_torchdist.model.calls import GroupView
-from otel_torchdist.model.names import AtTimeout
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.stall.events import TimeoutShort
-from otel_torchdist.verdict.deadline import backend_of
-
-_HARMLESS = (AtTimeout.UNKNOWN, AtTimeout.NOTHING)
+from otel_torchdist.verdict.deadline import backend_of, ends_waits
 
 
 class ShortTimeouts:
@@ -40,4 +37,4 @@ class ShortTimeouts:
 
     def _is_short(self, group: GroupView) -> bool:
         name = group.name
-        return 0 < name.timeout_ms * 1_000_000 <= self._needed_ns and name.at_timeout not in _HARMLESS
+        return 0 < name.timeout_ms * 1_000_000 <= self._needed_ns and ends_waits(name.at_timeout)

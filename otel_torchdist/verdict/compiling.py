@@ -11,7 +11,8 @@ from otel_torchdist.code_owner import FrameOwner, owner_of
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Verdict
 
 COMPILE_NS: Final = 600_000_000_000
 """How long others may wait for a rank that is compiling."""

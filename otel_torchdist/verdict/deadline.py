@@ -48,7 +48,7 @@ def first_deadline(world: WorldSnapshot, waits: Mapping[int, OperationView]) -> 
     """
     living = [_deadline(rank, operation) for rank, operation in waits.items() if world.ranks[rank].alive]
     known = [deadline for deadline in living if deadline is not None]
-    ending = [deadline for deadline in known if deadline.at_timeout is not AtTimeout.NOTHING]
+    ending = [deadline for deadline in known if ends_waits(deadline.at_timeout)]
     return min(ending or known, key=lambda deadline: (deadline.at_ns, deadline.rank), default=None)
 
 
@@ -74,6 +74,15 @@ def known_timeout(operation: OperationView) -> GroupName | None:
     return name if name.timeout_ms and name.at_timeout is not AtTimeout.UNKNOWN else None
 
 
+def ends_waits(at_timeout: AtTimeout) -> bool:
+    """Return whether a backend is known to end waits at its timeout."""
+    match at_timeout:
+        case AtTimeout.RAISES | AtTimeout.ENDS | AtTimeout.ABORTS:
+            return True
+        case AtTimeout.NOTHING | AtTimeout.UNKNOWN:
+            return False
+
+
 def backend_of(name: GroupName) -> str:
     """The backend whose timeout is known, as people call it."""
     return "NCCL" if "nccl" in name.backend.lower() else "gloo"
@@ -82,6 +91,6 @@ def backend_of(name: GroupName) -> str:
 def timeout_passed(operation: OperationView, ended_ns: int | None) -> bool:
     """Whether a wait that ended at a moment had lasted as long as its backend waits, if that is known."""
     name = known_timeout(operation)
-    if name is None or ended_ns is None or name.at_timeout is AtTimeout.NOTHING:
+    if name is None or ended_ns is None or not ends_waits(name.at_timeout):
         return False
     return ended_ns - operation.record.entered_ns >= name.timeout_ms * 1_000_000 - EARLY_NS

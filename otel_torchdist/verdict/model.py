@@ -13,6 +13,7 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.occupations import SharedGroup
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.symptoms import Symptom
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline
@@ -26,89 +27,6 @@ from otel_torchdist.world.threads import missing_thread
 
 MAX_THREADS_CHOSEN: Final = 16
 """Maximum ranks of a verdict for which the thread that should have come is looked up."""
-
-
-class VerdictKind(enum.Enum):
-    """What holds an operation up, strongest evidence first; the value is that of the span attribute."""
-
-    SHARED_GROUP = "shared_group"
-    """Two threads of a rank call collectives of one group, in an order that differs between ranks by chance."""
-    MISMATCHED = "mismatched"
-    """The ranks have made different calls at the same position of a group."""
-    DEAD = "dead"
-    """Their processes are gone."""
-    FROZEN = "frozen"
-    """The kernel does not let them run."""
-    CIRCULAR = "circular"
-    """They wait for each other."""
-    UNMATCHED = "unmatched"
-    """The other side of a send or receive does not arrive: it waits elsewhere, or has ended."""
-    ABSENT = "absent"
-    """They are alive and elsewhere."""
-    RENDEZVOUS = "rendezvous"
-    """They do not join the creation of a group."""
-    DEVICE = "device"
-    """Their devices have not reached it."""
-    STUCK = "stuck"
-    """They have not come out of it, and others have: their devices, or the connections to them, are stuck or broken."""
-    TRANSPORT = "transport"
-    """All ranks have entered, and it does not end."""
-    UNREACHABLE = "unreachable"
-    """The agent of their node does not answer, which is all that is known about them."""
-    UNKNOWN = "unknown"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether waiting longer cannot help, so that neither a threshold nor an excuse counts."""
-        return _TRAITS[self].is_final
-
-    @property
-    def is_of_calls(self) -> bool:
-        """Whether the calls that were made are at fault, so that it explains how ranks ended in them."""
-        return _TRAITS[self].is_of_calls
-
-    @property
-    def names_the_missing(self) -> bool:
-        """Whether the ranks that it names live, and are elsewhere than the operation that waits for them."""
-        return _TRAITS[self].names_the_missing
-
-    @property
-    def is_of_transfer(self) -> bool:
-        """Whether all members have entered the operation, and its transfer does not come to an end."""
-        return _TRAITS[self].is_of_transfer
-
-
-@dataclass(frozen=True, slots=True)
-class _Traits:
-    """As the properties of `VerdictKind`."""
-
-    is_final: bool = False
-    is_of_calls: bool = False
-    names_the_missing: bool = False
-    is_of_transfer: bool = False
-
-
-def _traits(kind: VerdictKind) -> _Traits:
-    match kind:
-        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED:
-            return _Traits(is_final=True, is_of_calls=True)
-        case VerdictKind.DEAD:
-            return _Traits(is_final=True)
-        case (
-            VerdictKind.FROZEN
-            | VerdictKind.UNMATCHED
-            | VerdictKind.ABSENT
-            | VerdictKind.RENDEZVOUS
-            | VerdictKind.DEVICE
-        ):
-            return _Traits(names_the_missing=True)
-        case VerdictKind.STUCK | VerdictKind.TRANSPORT:
-            return _Traits(is_of_transfer=True)
-        case VerdictKind.CIRCULAR | VerdictKind.UNREACHABLE | VerdictKind.UNKNOWN:
-            return _Traits()
-
-
-_TRAITS: Final = {kind: _traits(kind) for kind in VerdictKind}
 
 
 class Doubt(enum.Enum):

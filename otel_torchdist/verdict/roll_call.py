@@ -40,6 +40,49 @@ class Standing(enum.Enum):
     """Does not report: on another node, or not instrumented."""
 
 
+class Presence(enum.Enum):
+    """Where a member is with regard to an operation."""
+
+    CAME = enum.auto()
+    """It has called the operation."""
+    ELSEWHERE = enum.auto()
+    """It has not come to it."""
+    UNKNOWN = enum.auto()
+
+
+def _presence(standing: Standing) -> Presence:
+    match standing:
+        case Standing.WAITING | Standing.FAILED | Standing.OUT | Standing.RAISED:
+            return Presence.CAME
+        case Standing.ABSENT | Standing.ENDED | Standing.QUEUED:
+            return Presence.ELSEWHERE
+        case Standing.DEAD | Standing.UNSURE | Standing.SILENT:
+            return Presence.UNKNOWN
+
+
+def _is_gone(standing: Standing) -> bool:
+    match standing:
+        case Standing.DEAD | Standing.ENDED:
+            return True
+        case (
+            Standing.ABSENT
+            | Standing.QUEUED
+            | Standing.RAISED
+            | Standing.WAITING
+            | Standing.FAILED
+            | Standing.OUT
+            | Standing.UNSURE
+            | Standing.SILENT
+        ):
+            return False
+
+
+CAME: Final = tuple(one for one in Standing if _presence(one) is Presence.CAME)
+ELSEWHERE: Final = tuple(one for one in Standing if _presence(one) is Presence.ELSEWHERE)
+GONE: Final = tuple(one for one in Standing if _is_gone(one))
+"""Their processes have ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class RollCall:
     """The standing of every member that reports.

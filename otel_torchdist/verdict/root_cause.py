@@ -7,10 +7,11 @@ from typing import Final
 
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.departures import has_failed_by_departure, is_cancelled, names_departed
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
+from otel_torchdist.verdict.model import Verdict, urgency
 from otel_torchdist.verdict.rules import is_expected
 from otel_torchdist.verdict.waits import Wait, died_in, interrupted_by_deaths, left_behind
 
@@ -80,7 +81,7 @@ class RootFinder:
 
     def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
         """Those of `waits` that lead to a verdict for which no rank has to wait until the threshold."""
-        if not verdict.kind.is_final or not waits:
+        if not verdict.kind.traits.is_final or not waits:
             return []
         judge = Judge(world, self._threshold_ns)
         leads = {operation_id: judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(waits)}
@@ -94,14 +95,14 @@ class RootFinder:
 
 def _blames(verdict: Verdict) -> bool:
     """Whether a verdict says who, or what, holds the others up."""
-    return verdict.kind.is_of_calls or (verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks))
+    return verdict.kind.traits.is_of_calls or (verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks))
 
 
 def _explains(verdict: Verdict, is_left_behind: bool, world: WorldSnapshot) -> bool:
     """Whether a verdict on an operation in which ranks died or failed says why."""
     if verdict.kind is VerdictKind.DEAD:
         return is_left_behind or _was_seen(verdict, world)
-    return verdict.kind.is_of_calls or has_failed_by_departure(verdict, world)
+    return verdict.kind.traits.is_of_calls or has_failed_by_departure(verdict, world)
 
 
 def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:

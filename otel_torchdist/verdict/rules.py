@@ -21,11 +21,10 @@ from typing import Final
 from otel_torchdist.config import ActionKind, Config
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.checkpoints import checkpoint_of, takes_its_usual_time
-from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
+from otel_torchdist.verdict.model import Doubt, Verdict
 from otel_torchdist.verdict.waits import Wait
-
-_CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
     In a circle each rank holds up all others, so one is enough. A rank that holds the others up in a stage of a
     checkpoint need not announce that, as long as the stage takes no longer than usual.
     """
-    if verdict.kind.is_final:
+    if verdict.kind.traits.is_final:
         return False
     named = [
         expects(world.ranks[rank], world) or _is_saving_as_usual(world, verdict, rank)
@@ -101,9 +100,20 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
         if rank in world.ranks
     ]
     waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]
-    is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt in _CIRCLES
+    is_circle = verdict.kind is VerdictKind.CIRCULAR or _is_of_circle(verdict.doubt)
     is_announced = any(named) if is_circle else len(named) == len(verdict.ranks) and all(named)
     return (bool(named) and is_announced) or (bool(waiting) and all(waiting))
+
+
+def _is_of_circle(doubt: Doubt | None) -> bool:
+    """Return whether ranks wait for each other."""
+    match doubt:
+        case Doubt.CYCLE | Doubt.THREADS:
+            return True
+        case Doubt.SILENT | Doubt.MEMBERS | Doubt.RECORDS_LOST | Doubt.UNALIGNED | Doubt.ANY_SOURCE | Doubt.NO_GROUP:
+            return False
+        case None:
+            return False
 
 
 def _is_saving_as_usual(world: WorldSnapshot, verdict: Verdict, rank: int) -> bool:

@@ -8,10 +8,11 @@ from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.departures import has_failed_by_departure
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.giving_up import all_given_up, explains_ends, timed_out
-from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
+from otel_torchdist.verdict.model import Outcome, Verdict
 
 RAISES_NS: Final = 500_000_000
 """How long a program may take from the exception of a timeout to its end, or until it goes on."""

@@ -37,6 +37,15 @@ class Source(enum.Enum):
     """The call site of the operation that ended last; the rank has moved on since."""
     NOTHING = "nothing"
 
+    @property
+    def is_stack(self) -> bool:
+        """Whether a stack of the rank was taken."""
+        match self:
+            case Source.STACK | Source.SIGNAL:
+                return True
+            case Source.OPEN_OPERATION | Source.EXCEPTION | Source.LAST_OPERATION | Source.NOTHING:
+                return False
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_torchdist.cli.diagnose.texts import TextFindings, judge_texts, lines_of
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from tests.evidence import quoted
 from tests.evidence.reading import read, read_data

@@ -9,7 +9,8 @@ import pytest
 
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.flight.snapshot import moment_of
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules

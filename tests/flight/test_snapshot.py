@@ -15,7 +15,8 @@ from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Splits
-from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Doubt, Verdict
 from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules

@@ -11,7 +11,14 @@ ENUMS: Final = {
     "ActivityKind": "model/kinds.py",
     "How": "model/kinds.py",
     "RecordKind": "model/kinds.py",
-    "VerdictKind": "verdict/model.py",
+    "AtTimeout": "model/names.py",
+    "CauseKind": "critical_path/model.py",
+    "Doubt": "verdict/model.py",
+    "Outcome": "verdict/model.py",
+    "Severity": "model/finding_kinds.py",
+    "Source": "world/places.py",
+    "Standing": "verdict/roll_call.py",
+    "VerdictKind": "model/verdict_kinds.py",
 }
 """The kinds among which `match` statements choose, and where they are defined."""
 _KINDS: Final = {*ENUMS, "FindingKind"}

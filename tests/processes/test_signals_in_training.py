@@ -16,6 +16,7 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.job.requests.fault_handler import offer_path, parse_stack
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.processes import pidfd
 from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.stall.events import VerdictGiven
@@ -23,7 +24,6 @@ from otel_torchdist.stall.reporting.attributes import of_place
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Source

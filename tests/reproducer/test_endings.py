@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from otel_torchdist.model.lives import Death
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.reproducer.endings import end_of, is_assumed, statements_of
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from tests.reproducer.test_planning import NOW_S, RecordedWorld, all_ranks

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from otel_torchdist.model.kinds import Flag
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, StacksWanted
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
-from otel_torchdist.verdict.model import Outcome, VerdictKind
+from otel_torchdist.verdict.model import Outcome
 from tests.support.worlds.fake_world import SECOND, FakeWorld, group_of
 from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
 

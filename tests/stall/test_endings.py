@@ -5,9 +5,10 @@ import signal
 import pytest
 
 from otel_torchdist.model.kinds import Flag, How, TapeState
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import IncidentResolved, StacksWanted
 from otel_torchdist.stall.watch import CHECK_S
-from otel_torchdist.verdict.model import Outcome, VerdictKind
+from otel_torchdist.verdict.model import Outcome
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.watched_world import EVERYBODY, Watching, stalled
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_torchdist.cli.output.rank_table import Doing, rank_rows
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.reporting.spans import incident_spans
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.follower import TapeFollower
 from tests.support.tapes.fake_tape import ClockedTape

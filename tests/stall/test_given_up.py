@@ -6,9 +6,10 @@ import signal
 
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.names import GIVEN_UP
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.run_watch import RunWatch
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 

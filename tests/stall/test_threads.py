@@ -5,9 +5,9 @@ from __future__ import annotations
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import Occasion, StacksWanted
 from otel_torchdist.tape.names.reader import MAIN_THREAD
-from otel_torchdist.verdict.model import VerdictKind
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.watched_world import LOAD_BATCH, THRESHOLD_S, Watching
 

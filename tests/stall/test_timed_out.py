@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.model.kinds import Blame, How, TapeState
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.reporting.attributes import resolution_of
-from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
+from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.past.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.sentence import sentence

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import Event, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.ranks import rank_process
 from tests.support.repository import REPOSITORY

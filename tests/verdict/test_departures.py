@@ -9,8 +9,8 @@ import pytest
 
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of

@@ -9,8 +9,8 @@ import pytest
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import first_death
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
 from tests.support.worlds.fake_world import SECOND, START_NS, THRESHOLD_NS
 from tests.support.worlds.watched_world import Watching, stalled

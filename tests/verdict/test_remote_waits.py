@@ -10,7 +10,8 @@ import pytest
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.remote_calls import CallView, WorkerView
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld, group_of
 from tests.support.worlds.judging import named, verdicts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY, THRESHOLD_S, Watching
 

@@ -10,8 +10,9 @@ from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import MemberRank, name_ranks
-from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Doubt, Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.assembly import left_alone, worlds
 from otel_torchdist.world.following.follower import TapeFollower

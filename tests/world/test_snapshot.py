@@ -14,10 +14,11 @@ from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.tape.layout import LiveWord, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
+from otel_torchdist.verdict.model import Doubt, Verdict
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.following.channel_progress import MAX_CHANNELS

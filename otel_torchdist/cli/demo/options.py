@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.model.finding_kinds import FindingKind
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 
 VERDICT_WITHIN_S: Final = 2.0
 """Seconds after the threshold within which the stall must be named."""

@@ -35,7 +35,7 @@ from otel_torchdist.world.assembly import as_finished, left_alone
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
-from otel_torchdist.world.places import Place, Source, place_of
+from otel_torchdist.world.places import Place, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks
 from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
 
@@ -282,7 +282,7 @@ def _account(moment: LastMoment, view: RankView, tape: TapeReader) -> RankAccoun
         view=view,
         life=life_in(view),
         sign_ns=moment.signs[view.rank],
-        stack=place if place.source in (Source.STACK, Source.SIGNAL) else None,
+        stack=place if place.source.is_stack else None,
         pid=tape.identity.pid,
         tape=str(tape.path),
     )

@@ -17,7 +17,7 @@ from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.frames import describe_frame
@@ -68,7 +68,9 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
     """
     world = snapshot_of(statements)
     found = stalled_verdict(world, rules) if world is not None else None
-    verdict = locate(world, found) if world is not None and found is not None and _is_shown(found.kind) else None
+    verdict = (
+        locate(world, found) if world is not None and found is not None and found.kind.traits.needs_no_silence else None
+    )
     group = found.group if found is not None else None
     silent = () if group is None or world is None else tuple(sorted(group.members - world.ranks.keys()))
     outside, inside = outside_of_collectives(statements)
@@ -80,26 +82,6 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
         outside=outside if inside else (),
         inside=inside if outside else (),
     )
-
-
-def _is_shown(kind: VerdictKind) -> bool:
-    """Whether a verdict rests on what ranks have written, and not also on ranks that have written nothing."""
-    match kind:
-        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED | VerdictKind.ABSENT:
-            return True
-        case (
-            VerdictKind.DEAD
-            | VerdictKind.FROZEN
-            | VerdictKind.CIRCULAR
-            | VerdictKind.UNMATCHED
-            | VerdictKind.RENDEZVOUS
-            | VerdictKind.DEVICE
-            | VerdictKind.STUCK
-            | VerdictKind.TRANSPORT
-            | VerdictKind.UNREACHABLE
-            | VerdictKind.UNKNOWN
-        ):
-            return False
 
 
 def section_of(evidence: Evidence, rules: StallRules) -> Section | None:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from otel_torchdist.cli.output.text import length
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.names import AtTimeout, GroupName
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.deadline import backend_of, known_timeout
 from otel_torchdist.verdict.departures import is_about_failure
-from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
+from otel_torchdist.verdict.model import Doubt, Verdict
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.frames import describe_frame
 from otel_torchdist.world.following.baselines import LONG_NS
@@ -22,7 +23,7 @@ from otel_torchdist.world.following.baselines import LONG_NS
 def timeout_hints(verdict: Verdict) -> list[str]:
     """One sentence for each setting that matters to the operation of a verdict."""
     waits = [operation for _, operation in sorted(verdict.roll.waits.items()) if known_timeout(operation) is not None]
-    if not waits or verdict.kind.is_final or is_about_failure(verdict):
+    if not waits or verdict.kind.traits.is_final or is_about_failure(verdict):
         return []
     # The operations of one verdict are of one group; the first one to end is the one with the shortest timeout.
     first = min(waits, key=lambda operation: _name(operation).timeout_ms)
@@ -36,21 +37,7 @@ def _may_only_be_late(verdict: Verdict) -> bool:
     """Return whether the operation may still complete, so that a longer timeout can be the cure."""
     if verdict.doubt is Doubt.CYCLE:
         return False
-    match verdict.kind:
-        case VerdictKind.ABSENT | VerdictKind.RENDEZVOUS | VerdictKind.DEVICE | VerdictKind.UNKNOWN:
-            return True
-        case (
-            VerdictKind.SHARED_GROUP
-            | VerdictKind.MISMATCHED
-            | VerdictKind.DEAD
-            | VerdictKind.FROZEN
-            | VerdictKind.CIRCULAR
-            | VerdictKind.UNMATCHED
-            | VerdictKind.STUCK
-            | VerdictKind.TRANSPORT
-            | VerdictKind.UNREACHABLE
-        ):
-            return False
+    return verdict.kind.traits.may_only_be_late
 
 
 def _name(operation: OperationView) -> GroupName:
@@ -91,16 +78,15 @@ def _of_nccl(name: GroupName, verdict: Verdict) -> Iterator[str]:
                 "TORCH_NCCL_ASYNC_ERROR_HANDLING is 0: at the timeout nothing happens; 3, the default, ends the "
                 "process, so that a launcher can start it again"
             )
-        case _:
+        case AtTimeout.ENDS | AtTimeout.UNKNOWN:
             pass
-    ends = name.at_timeout in (AtTimeout.ENDS, AtTimeout.ABORTS)
     if _holds_up_watchdog(verdict):
         yield (
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480): where native code holds the GIL or a CUDA call does not return, "
             "NCCL's watchdog may be stuck as well; its monitor ends the process after that time, unless "
             "TORCH_NCCL_ENABLE_MONITORING is 0"
         )
-    if ends and _is_inside_backend(verdict.kind):
+    if _writes_record(name.at_timeout) and verdict.kind.traits.is_inside_backend:
         yield (
             "TORCH_NCCL_DUMP_ON_TIMEOUT (1), TORCH_FR_BUFFER_SIZE (2000), TORCH_FR_DUMP_TEMP_FILE: at the timeout "
             "PyTorch writes its flight recorder there, which otel-torchdist diagnose reads"
@@ -109,22 +95,12 @@ def _of_nccl(name: GroupName, verdict: Verdict) -> Iterator[str]:
         yield "TORCH_NCCL_DESYNC_DEBUG=1 makes NCCL report ranks that are out of step, in a rerun and not in production"
 
 
-def _is_inside_backend(kind: VerdictKind) -> bool:
-    """Whether NCCL's own record may say more about a verdict."""
-    match kind:
-        case VerdictKind.DEVICE | VerdictKind.STUCK | VerdictKind.TRANSPORT | VerdictKind.UNKNOWN:
+def _writes_record(at_timeout: AtTimeout) -> bool:
+    """Return whether NCCL writes its flight recorder at the timeout."""
+    match at_timeout:
+        case AtTimeout.ENDS | AtTimeout.ABORTS:
             return True
-        case (
-            VerdictKind.SHARED_GROUP
-            | VerdictKind.MISMATCHED
-            | VerdictKind.DEAD
-            | VerdictKind.FROZEN
-            | VerdictKind.CIRCULAR
-            | VerdictKind.UNMATCHED
-            | VerdictKind.ABSENT
-            | VerdictKind.RENDEZVOUS
-            | VerdictKind.UNREACHABLE
-        ):
+        case AtTimeout.RAISES | AtTimeout.NOTHING | AtTimeout.UNKNOWN:
             return False
 
 

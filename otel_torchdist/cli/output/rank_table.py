@@ -18,11 +18,12 @@ from otel_torchdist.job.runs.lives import recorded_life_of
 from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.operations import Operation
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.tape.names.reader import Names, shown_path
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.world.remote_calls import worker_of
 
 WAITING_NS: Final = 1_000_000_000
@@ -101,7 +102,7 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
     if life in _ENDS:
         is_other = verdict is not None and bool(verdict.ranks) and rank not in verdict.ranks
         return RankRow(rank, Doing.FOLLOWED if is_other and life is RankLife.DEAD else _ENDS[life], step)
-    if verdict is not None and verdict.kind.names_the_missing and rank in verdict.ranks:
+    if verdict is not None and verdict.kind.traits.names_the_missing and rank in verdict.ranks:
         place = verdict.places.get(rank)
         operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.operation_id.sequence)}"
         age_s = (now_ns - verdict.since_ns) / 1e9

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.reproducer.planning.involved import Involved
 from otel_torchdist.reproducer.planning.tails import Event
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Mismatch
 
 MOST_RANKS: Final = 8

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning.tails import is_stuck
-from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.roll_call import Standing
-
-_TAKES_PART: Final = (Standing.WAITING, Standing.FAILED, Standing.OUT, Standing.RAISED)
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.roll_call import CAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Invol
     Raises:
         NotReproducibleError: No script can show it.
     """
-    reason = _not_by_a_script(verdict.kind)
+    reason = verdict.kind.traits.not_by_a_script
     if reason:
         raise NotReproducibleError(f"the verdict is `{verdict.kind.value}`: {reason}")
     if any(link.remote is not None for link in verdict.circle):
@@ -53,39 +51,12 @@ def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Invol
     return Involved(verdict, _ranks(verdict), focus)
 
 
-def _not_by_a_script(kind: VerdictKind) -> str:
-    """Why no script can show a verdict; '' if one can."""
-    match kind:
-        case VerdictKind.SHARED_GROUP:
-            return "in which order two threads come is a matter of chance"
-        case VerdictKind.DEVICE:
-            return "a device did not reach the operation, which gloo on a CPU cannot show"
-        case VerdictKind.STUCK:
-            return "a device or a connection did not finish the operation, which no call can cause"
-        case VerdictKind.TRANSPORT:
-            return "all ranks have made the same calls, so the cause is below torch.distributed"
-        case VerdictKind.UNREACHABLE:
-            return "what the ranks on a node that does not answer were doing is not known"
-        case VerdictKind.UNKNOWN:
-            return "the records do not show which rank held the others up"
-        case (
-            VerdictKind.MISMATCHED
-            | VerdictKind.DEAD
-            | VerdictKind.FROZEN
-            | VerdictKind.CIRCULAR
-            | VerdictKind.UNMATCHED
-            | VerdictKind.ABSENT
-            | VerdictKind.RENDEZVOUS
-        ):
-            return ""
-
-
 def _ranks(verdict: Verdict) -> tuple[int, ...]:
     if verdict.circle:
         return tuple(sorted({link.rank for link in verdict.circle}))
     if verdict.mismatch is not None:
         return tuple(sorted({rank for _, ranks in verdict.mismatch.parties for rank in ranks}))
-    return tuple(sorted({*verdict.ranks, *verdict.roll.ranks(*_TAKES_PART)}))
+    return tuple(sorted({*verdict.ranks, *verdict.roll.ranks(*CAME)}))
 
 
 def _positions(verdict: Verdict, histories: Mapping[int, RankHistory]) -> list[OperationId]:

@@ -10,6 +10,7 @@ from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.reproducer.endings import end_of
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
@@ -27,7 +28,7 @@ from otel_torchdist.reproducer.planning.groups import groups_for, number_of, who
 from otel_torchdist.reproducer.planning.involved import Involved, involved_in
 from otel_torchdist.reproducer.planning.steps import StepWriter
 from otel_torchdist.reproducer.planning.tails import Event, tails_of
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 
 MOST_RANKS: Final = 1_024
@@ -84,30 +85,12 @@ def _as_judged(history: RankHistory, world: WorldSnapshot) -> RankHistory:
 
 def _cut(verdict: Verdict, rank: int, tail: Sequence[Event]) -> tuple[Event, ...]:
     """Leave out what a rank that does not come has done about the operation since: failed in it, or been killed."""
-    if rank not in verdict.ranks or not _stays_away(verdict.kind):
+    if rank not in verdict.ranks or not verdict.kind.traits.stays_away:
         return tuple(tail)
     count = next(
         (place for place, event in enumerate(tail) if event.operation.operation_id == verdict.operation_id), len(tail)
     )
     return tuple(tail[:count])
-
-
-def _stays_away(kind: VerdictKind) -> bool:
-    """Whether the ranks that a verdict names do not come to the operation."""
-    match kind:
-        case VerdictKind.ABSENT | VerdictKind.DEAD | VerdictKind.FROZEN | VerdictKind.RENDEZVOUS:
-            return True
-        case VerdictKind.MISMATCHED | VerdictKind.CIRCULAR | VerdictKind.UNMATCHED:
-            return False  # they come to another one, which belongs to the picture
-        case (
-            VerdictKind.SHARED_GROUP
-            | VerdictKind.DEVICE
-            | VerdictKind.STUCK
-            | VerdictKind.TRANSPORT
-            | VerdictKind.UNREACHABLE
-            | VerdictKind.UNKNOWN
-        ):
-            return False  # no script shows them
 
 
 def _groups_in(verdict: Verdict, tails: Mapping[int, Sequence[Event]]) -> list[GroupView]:
@@ -144,7 +127,7 @@ def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[
 
 def _steps(verdict: Verdict, rank: int, tail: Sequence[Event], writer: StepWriter) -> list[Step]:
     is_named = rank in verdict.ranks
-    steps, hangs = writer.steps(rank, tail, waits=not (is_named and _stays_away(verdict.kind)))
+    steps, hangs = writer.steps(rank, tail, waits=not (is_named and verdict.kind.traits.stays_away))
     if hangs:
         return steps
     remarks = tuple(remarks_on(verdict, rank))

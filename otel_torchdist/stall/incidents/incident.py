@@ -11,6 +11,7 @@ from typing import Final
 
 from otel_torchdist.model.incident import Incident, incident_name
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.stall.events import (
     Event,
@@ -35,7 +36,7 @@ from otel_torchdist.stall.incidents.pending import (
 )
 from otel_torchdist.stall.reporting.attributes import ruling_of
 from otel_torchdist.verdict.departures import names_departed
-from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Outcome, Verdict, locate
 from otel_torchdist.verdict.standing import outcome_of
 from otel_torchdist.verdict.waits import Wait
 

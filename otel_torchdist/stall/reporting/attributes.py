@@ -7,12 +7,13 @@ from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.incident import Incident
 from otel_torchdist.model.snapshot import RankView
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall.attributes import Attributes, of_frame, of_mismatch, of_operation_id
 from otel_torchdist.stall.events import IncidentResolved, Ruling
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
+from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.machine import telling
 from otel_torchdist.verdict.wording.operations import describe_operation
@@ -107,16 +108,17 @@ def resolution(verdict: Verdict, outcome: Outcome, length_ns: int, how: str = ""
     """Describe how a stalled operation ended, and after how long; `how` is from `describe_end`."""
     where = describe_operation(verdict.operation, verdict.group, verdict.operation_id, verdict.label)
     length = seconds(length_ns / 1e9)
-    if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
-        return f"all ranks that waited in {where} have ended, {length} after it began"
-    endings = {
-        Outcome.COMPLETED: f"{where} completed after {length}",
-        Outcome.FAILED: f"{where} failed after {length}{how and f': {how}'}",
-        Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {where}",
-        Outcome.OUT_OF_SIGHT: f"{where} can no longer be observed after {length}: "
-        "its tapes are gone or now belong to another run",
-    }
-    return endings[outcome]
+    match outcome:
+        case Outcome.COMPLETED:
+            return f"{where} completed after {length}"
+        case Outcome.FAILED:
+            return f"{where} failed after {length}{how and f': {how}'}"
+        case Outcome.RANKS_ENDED if verdict.kind is VerdictKind.DEAD:
+            return f"all ranks that waited in {where} have ended, {length} after it began"
+        case Outcome.RANKS_ENDED:
+            return f"the job was ended while it hung, after {length}, in {where}"
+        case Outcome.OUT_OF_SIGHT:
+            return f"{where} can no longer be observed after {length}: its tapes are gone or now belong to another run"
 
 
 def resolution_of(event: IncidentResolved) -> str:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Phase, RecordKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.creations import other_call
-from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind, verdict_at
+from otel_torchdist.verdict.model import Doubt, Link, Verdict, verdict_at
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.remote_waits import RemoteWait
 from otel_torchdist.world.threads import ThreadStand, Tie

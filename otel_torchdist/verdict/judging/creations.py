@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.launches import is_launch
-from otel_torchdist.verdict.model import Verdict, VerdictKind, verdict_at
-from otel_torchdist.verdict.roll_call import RollCall, Standing
+from otel_torchdist.verdict.model import Verdict, verdict_at
+from otel_torchdist.verdict.roll_call import ELSEWHERE, RollCall, Standing
 from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.ways import CallSide, Ways
@@ -36,7 +37,7 @@ def other_order(roll: RollCall, created: CreatedGroups) -> Mismatch | None:
         return None
     channel, sequence = roll.operation_id
     is_first = sequence == 1 and not channel.is_point_to_point
-    has_met = not is_first or bool(roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED))
+    has_met = not is_first or bool(roll.ranks(*ELSEWHERE))
     return created.differ_in(roll.group, is_new=not has_met)
 
 

@@ -21,6 +21,7 @@ from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.lives import Stopped
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.judging.circles import Hop, judge_circle
 from otel_torchdist.verdict.judging.creations import other_creation, other_order
@@ -28,9 +29,9 @@ from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped
 from otel_torchdist.verdict.judging.strayed import strayed
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
 from otel_torchdist.verdict.launches import cut_off, failed_alone, fewest, is_launch, sizes_given, unseated
-from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, VerdictKind, urgency
+from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
-from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
+from otel_torchdist.verdict.roll_call import ELSEWHERE, RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.group_names import CreatedGroups
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
@@ -107,7 +108,7 @@ class Judge:
         without_store = cut_off(roll, self._world.taken_ns, self._threshold_ns)
         if without_store:
             return _verdict(VerdictKind.RENDEZVOUS, roll, without_store)
-        missing = roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+        missing = roll.ranks(*ELSEWHERE)
         if missing:
             return self._blame(roll, missing, path, seen)
         unreachable = tuple(rank for rank in roll.unseen if rank in self._world.unreachable)
@@ -171,7 +172,7 @@ class Judge:
         is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
         if {*first.ranks} <= {*failed} and not is_alone:
             return False
-        return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+        return not roll.silent and not roll.ranks(*ELSEWHERE)
 
     def _explains_the_wait(self, first: FirstDeath, roll: RollCall) -> bool:
         """Whether the silence of ranks is what the others wait for.
@@ -181,7 +182,7 @@ class Judge:
         """
         if not all(self._world.ranks[rank].at(roll.operation_id) for rank in first.ranks):
             return True
-        if roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED):
+        if roll.ranks(*ELSEWHERE):
             return False
         return self._world.taken_ns - roll.last_entered_ns >= self._threshold_ns
 

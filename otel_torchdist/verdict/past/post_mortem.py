@@ -16,13 +16,14 @@ from otel_torchdist.model.calls import Channel, OperationId, OperationView
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.lives import RankLife, Stopped
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.departures import is_cancelled
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
 from otel_torchdist.verdict.giving_up import back_in
 from otel_torchdist.verdict.judging.judge import Judge
 from otel_torchdist.verdict.launches import file_left_over
-from otel_torchdist.verdict.model import Verdict, VerdictKind, locate, urgency
+from otel_torchdist.verdict.model import Verdict, locate, urgency
 from otel_torchdist.verdict.past.hung import Hung, find_hung
 from otel_torchdist.verdict.past.last_moment import LastMoment, last_moment
 from otel_torchdist.verdict.root_cause import RootFinder
@@ -173,7 +174,7 @@ def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     found = _of_stalls(world, rules)
     behind = [verdict_on(operation_id) for operation_id in left_behind(world, dict(moment.signs))]
     failed = [verdict_on(operation_id) for operation_id in _interrupted(world)]
-    found += [one for one in (*behind, *failed) if one is not None and one.kind.is_final]
+    found += [one for one in (*behind, *failed) if one is not None and one.kind.traits.is_final]
     # Ranks that are not seen may have interrupted an operation from which one is absent.
     absent = [one for one in failed if one is not None and one.kind is VerdictKind.ABSENT and not one.roll.silent]
     found += [one for one in absent if not is_cancelled(one, world)]

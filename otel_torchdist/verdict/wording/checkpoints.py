@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from otel_torchdist.model.checkpoints import CheckpointView
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.units import seconds, size
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.world.places import Place
 
 

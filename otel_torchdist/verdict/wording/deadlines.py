@@ -15,17 +15,19 @@ def describe_deadline(deadline: Deadline, moment_ns: int) -> str:
         moment_ns: Monotonic time of the moment from which it is seen.
     """
     backend, rank = deadline.backend, deadline.rank
-    if deadline.at_timeout is AtTimeout.NOTHING:
-        return f"{backend} does not end this wait (TORCH_NCCL_ASYNC_ERROR_HANDLING is 0)"
+    match deadline.at_timeout:
+        case AtTimeout.RAISES:
+            end = f"raises an error in rank {rank}"
+        case AtTimeout.ENDS:
+            end = f"ends the process of rank {rank}"
+        case AtTimeout.ABORTS:
+            end = f"aborts the operation of rank {rank}, not its process,"
+        case AtTimeout.NOTHING | AtTimeout.UNKNOWN:
+            return f"{backend} does not end this wait (TORCH_NCCL_ASYNC_ERROR_HANDLING is 0)"
     timeout = span_of_time(deadline.timeout_ns / 1e9)
     left_s = (deadline.at_ns - moment_ns) / 1e9
     if left_s <= 0:
         return f"{backend}'s timeout of {timeout} has passed in rank {rank}"
-    end = {
-        AtTimeout.RAISES: f"raises an error in rank {rank}",
-        AtTimeout.ENDS: f"ends the process of rank {rank}",
-        AtTimeout.ABORTS: f"aborts the operation of rank {rank}, not its process,",
-    }[deadline.at_timeout]
     return f"{backend} {end} in {span_of_time(left_s)} (timeout {timeout})"
 
 

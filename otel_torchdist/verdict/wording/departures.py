@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from otel_torchdist.model.lives import name_signal
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.model.names import INIT_PROCESS_GROUP
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.launches import address_of, has_no_seat, is_launch, is_path
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import HOST, Standing
 
 MAX_TWINS: Final = 3

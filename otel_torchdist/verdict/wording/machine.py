@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
 from otel_torchdist.naming import readable
 from otel_torchdist.units import seconds
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 
 RECENT_NS: Final = 60_000_000_000
 """How long before a wait began something must have happened at the latest to be mentioned."""
@@ -17,25 +17,7 @@ LASTING_NS: Final = 10_000_000_000
 """The same for what lasts while it matters, and is seen every few seconds."""
 MAX_DETAIL: Final = 64
 
-_GPU: Final = (SymptomKind.GPU_LOST, SymptomKind.XID, SymptomKind.ECC)
 _MEMORY: Final = (SymptomKind.CGROUP_MEMORY, SymptomKind.NODE_MEMORY)
-
-
-def _explaining(verdict: VerdictKind) -> Collection[SymptomKind]:
-    """Return the symptoms that can explain a verdict. Throttled clocks slow a rank down but never stop it."""
-    match verdict:
-        case VerdictKind.DEAD:
-            return (*_GPU, *_MEMORY)
-        case VerdictKind.FROZEN | VerdictKind.ABSENT | VerdictKind.RENDEZVOUS:
-            return (*_GPU, *_MEMORY, SymptomKind.STORAGE)
-        case VerdictKind.DEVICE:
-            return _GPU
-        case VerdictKind.STUCK | VerdictKind.TRANSPORT:
-            return (*_GPU, SymptomKind.LINK_DOWN)
-        case VerdictKind.SHARED_GROUP | VerdictKind.MISMATCHED | VerdictKind.CIRCULAR | VerdictKind.UNMATCHED:
-            return ()  # the program's own calls explain them
-        case VerdictKind.UNREACHABLE | VerdictKind.UNKNOWN:
-            return ()  # a symptom would suggest more than is known
 
 
 _OF_SLOW: Final = (SymptomKind.THROTTLED, *_MEMORY, SymptomKind.STORAGE)
@@ -68,7 +50,7 @@ def describe_machine(verdict: Verdict) -> list[str]:
 
 def telling(verdict: Verdict) -> tuple[int, Symptom] | None:
     """The most telling recent symptom, and the rank that has it; None if there is none."""
-    kinds = _explaining(verdict.kind)
+    kinds = verdict.kind.traits.symptoms
     ranks: Iterable[int] = verdict.ranks or sorted(verdict.symptoms)
     found = [
         (rank, symptom)

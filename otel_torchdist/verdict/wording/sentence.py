@@ -11,12 +11,13 @@ from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import INIT_PROCESS_GROUP, CallSiteName
 from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import have, name_ranks, readable
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.units import seconds
 from otel_torchdist.verdict.departures import is_about_failure, names_departed
-from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
-from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.model import Doubt, Link, Verdict
+from otel_torchdist.verdict.roll_call import GONE, Standing
 from otel_torchdist.verdict.wording.across import describe_waits_behind
 from otel_torchdist.verdict.wording.brief import compose
 from otel_torchdist.verdict.wording.checkpoints import describe_checkpoint, lone_saver, shared_meeting
@@ -116,7 +117,7 @@ def _crowd(verdict: Verdict) -> list[str]:
     elif parts:
         parts = [f"{parts[0]}{describe_meeting(verdict)}{where_they_wait(verdict)}"]
     out = verdict.roll.ranks(Standing.OUT)
-    if out and verdict.kind.is_of_transfer:
+    if out and verdict.kind.traits.is_of_transfer:
         parts.append(f"{name_ranks(out)} {have(out)} left it")
     return parts
 
@@ -197,12 +198,12 @@ def _place_of(verdict: Verdict, rank: int, subject: str) -> str:
 
 
 def _is_gone(verdict: Verdict, rank: int) -> bool:
-    return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in (Standing.DEAD, Standing.ENDED)
+    return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in GONE
 
 
 def _adds(place: Place, call_site: CallSiteName | None) -> bool:
     """Whether a stack shows more than the line at which the operation was called."""
-    return place.source in (Source.STACK, Source.SIGNAL) and place.frame != call_site
+    return place.source.is_stack and place.frame != call_site
 
 
 def _coverage(verdict: Verdict) -> list[str]:
@@ -466,15 +467,19 @@ def describe_place(place: Place, subject: str) -> str:
     through = describe_through(place.frame)
     if through:
         line += f", in {through}"
-    clauses = {
-        Source.STACK: f"{subject} is in {line}" if line else "",
-        Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
-        Source.EXCEPTION: describe_raised(subject, place.operation, line, place.message),
-        Source.OPEN_OPERATION: f"{subject} is in {place.operation}{called_in(place.frame)}",
-        Source.LAST_OPERATION: f"{subject} was last in {place.operation}{called_in(place.frame)}",
-        Source.NOTHING: "",
-    }
-    clause = clauses[place.source]
+    match place.source:
+        case Source.STACK:
+            clause = f"{subject} is in {line}" if line else ""
+        case Source.SIGNAL:
+            clause = f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else ""
+        case Source.EXCEPTION:
+            clause = describe_raised(subject, place.operation, line, place.message)
+        case Source.OPEN_OPERATION:
+            clause = f"{subject} is in {place.operation}{called_in(place.frame)}"
+        case Source.LAST_OPERATION:
+            clause = f"{subject} was last in {place.operation}{called_in(place.frame)}"
+        case Source.NOTHING:
+            clause = ""
     if place.instead is not None:
         clause = f"{subject} is in {describe_instead(place.instead)}{called_in(place.frame)}"
     if clause and place.child is not None:

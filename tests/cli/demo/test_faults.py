@@ -20,7 +20,7 @@ from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import is_hopeless
 from otel_torchdist.cli.demo.views import PlainView
 from otel_torchdist.cli.output.rank_table import Doing, RankRow
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.commands.running import environment, processes_of
 from tests.support.launch.torchrun import WARM_DEMO
 from tests.support.launch.warm_python import Done, WarmPython

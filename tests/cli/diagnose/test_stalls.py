@@ -10,7 +10,7 @@ import pytest
 
 from otel_torchdist.cli.diagnose import document
 from otel_torchdist.model.names import CallSiteName, GroupName
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.commands.asking import ask
 from tests.support.tapes.fake_tape import SECOND, FakeTape

@@ -24,8 +24,9 @@ from otel_torchdist.model.rank_values import ComparedParameters, OutputChecksum,
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.stacks import Stacks, ThreadStack
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import MemberRank
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from tests.support.worlds.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict

@@ -16,7 +16,7 @@ import pytest
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.config import Config
 from otel_torchdist.job.runs.runs import index_of
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.commands.running import SCRIPT
 from tests.support.launch.quiet import QUIET

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import waits_of
 from tests.support.worlds.fake_world import THRESHOLD_NS
 

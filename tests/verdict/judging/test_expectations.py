@@ -1,6 +1,6 @@
 """A wait that ranks have announced excuses no other rank."""
 
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.watched_world import Watching
 

@@ -8,8 +8,9 @@ import signal
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Blame, How, RecordKind, TapeState
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence

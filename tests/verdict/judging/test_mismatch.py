@@ -9,7 +9,7 @@ from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field, Mismatch, compare
 from tests.support.worlds.fake_world import FakeRank, FakeWorld, group_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.verdict.model import VerdictKind, locate
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict

@@ -9,8 +9,8 @@ import pytest
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.operations import Splits
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.judge import Judge, find_cause
-from otel_torchdist.verdict.model import VerdictKind
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import named
 from tests.support.worlds.sentences import spoken, the_verdict

@@ -7,8 +7,9 @@ import pytest
 
 from otel_torchdist.model.kinds import Flag, TapeState
 from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.judging import named

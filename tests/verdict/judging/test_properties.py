@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Doubt
 from tests.support.examples import few_and_many
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import verdicts

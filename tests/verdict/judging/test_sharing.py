@@ -7,9 +7,10 @@ import signal
 
 from otel_torchdist.model.kinds import Flag, Phase
 from otel_torchdist.model.occupations import Engagement, SharedGroup
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.tape.names.reader import MAIN_THREAD
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import THRESHOLD_NS, FakeRank, FakeWorld, group_of
 from tests.support.worlds.judging import named, verdicts

@@ -8,8 +8,9 @@ import pytest
 
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.tape.names.reader import MAIN_THREAD
-from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import named, verdicts

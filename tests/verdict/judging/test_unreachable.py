@@ -6,9 +6,10 @@ import dataclasses
 
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import Occasion
 from otel_torchdist.stall.peer_agents import Leads
-from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.detector_with_peers import LOCAL, Accompanied, with_others
 from tests.support.worlds.fake_world import FakeWorld, group_of

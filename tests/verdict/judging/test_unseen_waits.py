@@ -8,7 +8,8 @@ from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.occupations import Engagement
 from otel_torchdist.model.stacks import ThreadStack
-from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Doubt
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import named

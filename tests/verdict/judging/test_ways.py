@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict

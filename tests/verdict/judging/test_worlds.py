@@ -9,7 +9,8 @@ import pytest
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How, TapeState
 from otel_torchdist.model.names import RaisedName
-from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Doubt
 from tests.support.worlds.fake_world import group_of
 from tests.support.worlds.steps import (
     Judged,

@@ -10,7 +10,8 @@ from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import How, TapeState
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import Stacks
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.last_moment import last_moment
 from otel_torchdist.verdict.past.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules

@@ -8,8 +8,9 @@ import pytest
 from otel_torchdist.model.calls import OperationId
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.occupations import SharedGroup
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict, VerdictKind
+from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict
 from otel_torchdist.verdict.wording.brief import ALONE, MOST, WITH_PLACE, compose
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field, Mismatch

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from otel_torchdist.model.checkpoints import CheckpointView, RankCheckpoints
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.checkpoints import MOST_ADDED_NS, PATIENCE, takes_its_usual_time
-from otel_torchdist.verdict.model import VerdictKind, locate
+from otel_torchdist.verdict.model import locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import SECOND, START_NS, FakeWorld
 from tests.support.worlds.judging import the_verdict

@@ -7,7 +7,7 @@ import dataclasses
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import LabelKind, LabelName
-from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.sentences import EVERYBODY, spoken, the_verdict

@@ -10,8 +10,9 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.symptoms import Symptom, SymptomKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.reporting.attributes import of_verdict
-from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.wording.machine import describe_machine, describe_slow
 from otel_torchdist.verdict.wording.sentence import sentence

@@ -10,9 +10,9 @@ import pytest
 
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.model.finding_kinds import FindingKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
-from otel_torchdist.verdict.model import VerdictKind
 from tests.jobs.faults.simulated.healthy import Tally, run_job, watch_job
 from tests.jobs.faults.simulated.larger_routines import LARGER_ROUTINES
 from tests.jobs.faults.simulated.routines import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody, logs

@@ -19,9 +19,10 @@ from otel_torchdist.model.lives import Stopped
 from otel_torchdist.model.names import GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.events import Event, StacksWanted, VerdictGiven
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS
 

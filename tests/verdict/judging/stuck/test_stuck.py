@@ -9,9 +9,9 @@ import pytest
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationId
 from otel_torchdist.model.kinds import Flag, How, RecordKind
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.verdict.judging.judge import Judge
-from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.past.last_moment import LastMoment
 from otel_torchdist.verdict.past.post_mortem import judge, roots_of, stalled_verdict
 from otel_torchdist.verdict.rules import StallRules

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.judging.stuck import TRAIL_NS
-from otel_torchdist.verdict.model import VerdictKind
 from tests.support.examples import few_and_many
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, FakeRank, group_of
 from tests.support.worlds.judging import verdicts
