@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Blame, How, RecordKind
@@ -15,6 +16,23 @@ from otel_torchdist.model.lives import RankLife
 from otel_torchdist.model.names import INIT_PROCESS_GROUP
 from otel_torchdist.model.snapshot import RankView, life_in
 from otel_torchdist.verdict.roll_call import HOST, RollCall, Standing, since_of
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFacts:
+    """What ranks know of the launch that a verdict is on; empty for other operations.
+
+    Attributes:
+        sizes: By rank, the world size that it was given, if ranks that meet at one address were given several.
+        in_use: By rank, the address at which it could not host the store, for it is in use.
+        left_over: By rank, the file that leads to ranks which are not there; see `file_left_over`.
+        cut_off: Ranks that have lost a connection, or found nobody, as they created the group.
+    """
+
+    sizes: Mapping[int, int] = field(default_factory=dict[int, int])
+    in_use: Mapping[int, str] = field(default_factory=dict[int, str])
+    left_over: Mapping[int, str] = field(default_factory=dict[int, str])
+    cut_off: tuple[int, ...] = ()
 
 
 def is_launch(roll: RollCall) -> bool:

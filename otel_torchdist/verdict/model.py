@@ -18,7 +18,7 @@ from otel_torchdist.verdict.across import WaitBehind, waits_behind
 from otel_torchdist.verdict.checkpoints import checkpoint_of
 from otel_torchdist.verdict.deadline import Deadline, first_deadline
 from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.launches import address_in_use, file_left_over
+from otel_torchdist.verdict.launches import LaunchFacts, address_in_use, file_left_over
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.places import Place, in_checkpoint, place_of
@@ -114,10 +114,7 @@ class Verdict:
         symptoms: What the machines of ranks have shown, for ranks of which something is known; see `locate`.
         behind: Waits that lead to this operation through several worlds of a process; see `waits_behind` and `locate`.
         twins: By rank, the ids of several processes that claim to be that rank.
-        sizes: By rank, the world size that it was given, if ranks that meet at one address were given several.
-        in_use: By rank, the address at which it could not host the store of its launch, for it is in use.
-        left_over: By rank, the file of its launch that leads to ranks which are not there; see `file_left_over`.
-        cut_off: Ranks that have lost a connection, or found nobody, as they created the group.
+        launch: What its ranks know of the launch; see `locate`.
         deadline: When the backend ends the wait; None if it is not known, or no rank waits any more.
     """
 
@@ -139,13 +136,10 @@ class Verdict:
     first: FirstDeath | None = None
     node: str = ""
     symptoms: Mapping[int, tuple[Symptom, ...]] = field(default_factory=dict[int, tuple[Symptom, ...]])
-    sizes: Mapping[int, int] = field(default_factory=dict[int, int])
-    in_use: Mapping[int, str] = field(default_factory=dict[int, str])
-    left_over: Mapping[int, str] = field(default_factory=dict[int, str])
+    launch: LaunchFacts = field(default_factory=LaunchFacts)
     deadline: Deadline | None = None
     behind: tuple[WaitBehind, ...] = ()
     twins: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    cut_off: tuple[int, ...] = ()
     sharing: Sharing | None = None
 
     @property
@@ -237,12 +231,15 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
         asked={rank: members[rank].asked_signal for rank in codes if members[rank].asked_signal},
         node=_node_of(verdict.ranks, world),
         symptoms=symptoms,
-        left_over={rank: file for rank in verdict.ranks if (file := file_left_over(_last_of(world, rank)))},
-        in_use={rank: address for rank in verdict.ranks if (address := address_in_use(_last_of(world, rank)))},
+        launch=replace(
+            verdict.launch,
+            in_use={rank: address for rank in verdict.ranks if (address := address_in_use(_last_of(world, rank)))},
+            left_over={rank: file for rank in verdict.ranks if (file := file_left_over(_last_of(world, rank)))},
+            cut_off=tuple(rank for rank, view in members.items() if _was_cut_off(view, verdict.operation_id)),
+        ),
         deadline=first_deadline(world, verdict.roll.waits),
         behind=waits_behind(world, verdict.roll, verdict.ranks),
         twins={rank: view.twins for rank, view in members.items() if view.twins},
-        cut_off=tuple(rank for rank, view in members.items() if _was_cut_off(view, verdict.operation_id)),
         circle=tuple(_located(world, link) for link in verdict.circle),
     )
 

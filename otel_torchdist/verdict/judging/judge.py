@@ -28,7 +28,7 @@ from otel_torchdist.verdict.judging.creations import other_creation, other_order
 from otel_torchdist.verdict.judging.sharing import crashed_in_shared, is_swapped, sharing_at
 from otel_torchdist.verdict.judging.strayed import strayed
 from otel_torchdist.verdict.judging.stuck import stuck_ranks
-from otel_torchdist.verdict.launches import cut_off, failed_alone, fewest, is_launch, sizes_given, unseated
+from otel_torchdist.verdict.launches import LaunchFacts, cut_off, failed_alone, fewest, is_launch, sizes_given, unseated
 from otel_torchdist.verdict.model import Doubt, Sharing, Verdict, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import ELSEWHERE, RollCall, Standing, call_roll, open_by_operation, since_of
@@ -80,7 +80,7 @@ class Judge:
         roll = self._roll(operation_id)
         sizes = sizes_given(roll, self._members(roll).values())
         if sizes:
-            return replace(_verdict(VerdictKind.RENDEZVOUS, roll, fewest(sizes)), sizes=sizes)
+            return replace(_verdict(VerdictKind.RENDEZVOUS, roll, fewest(sizes)), launch=LaunchFacts(sizes))
         # Before deaths: backends end processes whose calls do not match.
         mismatch = other_creation(roll) or other_order(roll, self._created)
         mismatch = mismatch or find_cause(self._members(roll), operation_id)

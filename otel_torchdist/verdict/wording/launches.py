@@ -17,7 +17,9 @@ MAX_TWINS: Final = 3
 def has_own_words(verdict: Verdict) -> bool:
     """Whether a verdict is on a launch in which ranks are missing, or look elsewhere than the others."""
     is_missing = (
-        bool(verdict.ranks) and not verdict.sizes and {*verdict.ranks} <= {*verdict.roll.unseen, *verdict.roll.waits}
+        bool(verdict.ranks)
+        and not verdict.launch.sizes
+        and {*verdict.ranks} <= {*verdict.roll.unseen, *verdict.roll.waits}
     )
     return verdict.kind is VerdictKind.RENDEZVOUS and is_launch(verdict.roll) and is_missing
 
@@ -47,13 +49,13 @@ def describe_launch(verdict: Verdict, age: str, line: str) -> str:
 
 def describe_failed_launch(verdict: Verdict, age: str) -> str:
     """Describe which ranks could not take part in a launch; '' if nothing of their own kept them from it."""
-    roll, ranks, address = verdict.roll, verdict.ranks, next(iter(verdict.in_use.values()), "")
+    roll, ranks, address = verdict.roll, verdict.ranks, next(iter(verdict.launch.in_use.values()), "")
     failure = verdict.failures.get(ranks[0], "") if ranks else ""
     named = f" ({failure})" if failure else ""
     blocked = f", and {INIT_PROCESS_GROUP} has been blocked for {age}" if roll.ranks(Standing.WAITING) else ""
     if address:
         return f"{name_ranks(ranks)} could not host the store: {address} is in use{named}{blocked}"
-    file = next(iter(verdict.left_over.values()), "")
+    file = next(iter(verdict.launch.left_over.values()), "")
     if file and is_launch(roll):
         leads = f"the file {file} leads {name_ranks(ranks)} to ranks that are not there{named}"
         return f"{leads}: it is left from an earlier launch, as it seems{blocked}"
@@ -65,7 +67,7 @@ def describe_failed_launch(verdict: Verdict, age: str) -> str:
 def describe_sizes(verdict: Verdict) -> str:
     """Describe which ranks were given which world size; '' if all were given the same."""
     parties: dict[int, list[int]] = {}
-    for rank, size in sorted(verdict.sizes.items()):
+    for rank, size in sorted(verdict.launch.sizes.items()):
         parties.setdefault(size, []).append(rank)
     rarest_first = sorted(parties.items(), key=lambda party: (len(party[1]), party[0]))
     given = [f"{name_ranks(ranks)} {have(ranks)} WORLD_SIZE={size}" for size, ranks in rarest_first]
@@ -108,7 +110,9 @@ def describe_meeting(verdict: Verdict) -> str:
 
 def unanswered(verdict: Verdict) -> list[str]:
     """Why ranks failed first in a launch, though no other had ended: what they know of the others is out of date."""
-    is_alone = verdict.kind is VerdictKind.DEAD and is_launch(verdict.roll) and {*verdict.ranks} <= {*verdict.cut_off}
+    is_alone = (
+        verdict.kind is VerdictKind.DEAD and is_launch(verdict.roll) and {*verdict.ranks} <= {*verdict.launch.cut_off}
+    )
     return ["nobody answers at an address in the store, which may be left from an earlier start"] if is_alone else []
 
 

@@ -209,7 +209,7 @@ def _adds(place: Place, call_site: CallSiteName | None) -> bool:
 def _coverage(verdict: Verdict) -> list[str]:
     if verdict.reporting == verdict.members or has_own_words(verdict):
         return []
-    unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen} - {*verdict.sizes})
+    unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen} - {*verdict.launch.sizes})
     adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
     parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if adds else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]

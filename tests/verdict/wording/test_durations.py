@@ -48,7 +48,8 @@ def test_nothing_formats_seconds_itself() -> None:
     folders = ("verdict", "stall", "cli/diagnose", "cli/output")
     sources = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
     found = {str(path.relative_to(PACKAGE)) for path in sources if RAW.search(path.read_text())}
-    assert found == {"cli/output/text.py", "stall/findings/stragglers.py"}  # `length`, and milliseconds that have `passed`
+    # `length`, and milliseconds that have `passed`.
+    assert found == {"cli/output/text.py", "stall/findings/stragglers.py"}
 
 
 def worded(verdict: Verdict) -> Verdict:
