@@ -12,7 +12,7 @@ from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Follows, PeerAgents, Undecided
+from otel_torchdist.stall.peer_agents import Follows, Leads, PeerAgents, Undecided
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.tape.reading.batch import Batch
@@ -262,17 +262,19 @@ class Detector:
         self, peer_agents: PeerAgents, watch: RunWatch, world: WorldSnapshot, is_last: bool
     ) -> list[Event]:
         role = peer_agents.meet(world, watch.suspects_stall(world))
-        if isinstance(role, Undecided):
-            self._undecided = True
-            return watch.conclude(world) if is_last else []
-        if isinstance(role, Follows):
-            self._undecided |= role.is_hurried
-            watch.agent_id, watch.judging_agent = min(world.ranks), role.judge
-            watch.rescues_elsewhere = role.rescues
-            return watch.follow(world, role.ruling)
-        watch.agent_id, watch.judging_agent = role.agent_id, None
-        events = watch.judge(role.world)
-        events += watch.conclude(role.world) if is_last else []
-        peer_agents.publish(world.run, watch.ruling)
-        peer_agents.want_calls(world.run, watch.wanted_calls)
-        return events
+        match role:
+            case Undecided():
+                self._undecided = True
+                return watch.conclude(world) if is_last else []
+            case Follows():
+                self._undecided |= role.is_hurried
+                watch.agent_id, watch.judging_agent = min(world.ranks), role.judge
+                watch.rescues_elsewhere = role.rescues
+                return watch.follow(world, role.ruling)
+            case Leads():
+                watch.agent_id, watch.judging_agent = role.agent_id, None
+                events = watch.judge(role.world)
+                events += watch.conclude(role.world) if is_last else []
+                peer_agents.publish(world.run, watch.ruling)
+                peer_agents.want_calls(world.run, watch.wanted_calls)
+                return events
