@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from otel_torchdist import semconv
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
 from otel_torchdist.job.runs.lives import life_of
@@ -71,11 +70,11 @@ def _runs(tape: TapeReader | None) -> bool:
 
 
 def _to_record(ruling: Ruling) -> AgentsVerdict:
-    found, channel = ruling.attributes, ruling.operation_id.channel
+    channel = ruling.operation_id.channel
     return AgentsVerdict(
-        kind=str(found.get(semconv.VERDICT, "")),
-        ranks=str(found.get(semconv.VERDICT_RANKS, "")),
-        operation=str(found.get(semconv.OPERATION, "")),
+        kind=ruling.verdict,
+        ranks=ruling.ranks,
+        operation=ruling.operation,
         channel=(int(channel.kind), channel.group, channel.source, channel.destination, channel.tag),
         sequence=ruling.operation_id.sequence,
         text=ruling.text,

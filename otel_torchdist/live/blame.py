@@ -64,13 +64,12 @@ def blame_in(seen: RunSeen) -> KnownStall | None:
     if ruling is None:
         return None
     found = ruling.attributes
-    kinds = {kind.value: kind for kind in VerdictKind}
     group = found.get(semconv.GROUP_DESCRIPTION) or found.get(semconv.GROUP_HASH, "")
     return KnownStall(
-        kinds.get(str(found.get(semconv.VERDICT, ""))),
-        frozenset(listed_ranks(str(found.get(semconv.VERDICT_RANKS, "")))),
+        ruling.kind,
+        frozenset(listed_ranks(ruling.ranks)),
         ruling.operation_id,
-        shown(str(found.get(semconv.OPERATION, ""))),
+        shown(ruling.operation),
         shown(str(group)),
         _since(seen.world, ruling.operation_id),
     )
@@ -157,7 +156,7 @@ def stall_part(seen: RunSeen, blame: KnownStall | None, trace_url: str, now_ns: 
 
 
 def _kind(ruling: Ruling) -> str:
-    return shown(str(ruling.attributes.get(semconv.VERDICT, "")))
+    return shown(ruling.verdict)
 
 
 def _operation(blame: KnownStall) -> str:

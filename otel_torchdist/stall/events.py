@@ -9,11 +9,13 @@ from typing import TypeAlias
 
 from opentelemetry.util.types import AttributeValue
 
+from otel_torchdist import semconv
 from otel_torchdist.model.calls import GroupView, OperationId
 from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.model.incident import Incident, LinkTarget
 from otel_torchdist.model.rescue import Rescue
 from otel_torchdist.model.snapshot import WorldSnapshot
+from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.findings.slow import PathMeasured
 from otel_torchdist.stall.findings.stragglers import ArrivalsCompared
 from otel_torchdist.verdict.model import Outcome, Verdict
@@ -60,6 +62,26 @@ class Ruling:
     operation_id: OperationId
     text: str
     attributes: Mapping[str, AttributeValue]
+
+    @property
+    def verdict(self) -> str:
+        """Name of the verdict's kind; '' if the attributes, which another agent may have sent, lack it."""
+        return str(self.attributes.get(semconv.VERDICT, ""))
+
+    @property
+    def kind(self) -> VerdictKind | None:
+        """The verdict's kind; None for a kind that this version does not know."""
+        return next((kind for kind in VerdictKind if kind.value == self.verdict), None)
+
+    @property
+    def ranks(self) -> str:
+        """The ranks that the verdict names, as `0-7,16`."""
+        return str(self.attributes.get(semconv.VERDICT_RANKS, ""))
+
+    @property
+    def operation(self) -> str:
+        """Name of the operation; '' if the attributes lack it."""
+        return str(self.attributes.get(semconv.OPERATION, ""))
 
 
 @dataclass(frozen=True, slots=True)

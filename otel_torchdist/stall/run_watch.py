@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from otel_torchdist import semconv
 from otel_torchdist.job.requests.abort import FAILURE as ABORTED
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.finding import JudgedWorld
@@ -155,9 +154,7 @@ class RunWatch:
         self._ages.observe(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._ages.age_ns(wait, world))]
-            at_once = ruling.attributes.get(semconv.VERDICT) in [
-                kind.value for kind in VerdictKind if kind.traits.is_final
-            ]
+            at_once = ruling.kind is not None and ruling.kind.traits.is_final
             here = [wait for wait in waits if at_once and wait.operation.operation_id == ruling.operation_id]
             due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]

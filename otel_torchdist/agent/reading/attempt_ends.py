@@ -176,7 +176,5 @@ def _status_of(verdict: Verdict, run: int, trace_id: int) -> EndStatus:
 
 
 def _status_of_ruling(ruling: Ruling, run: int) -> EndStatus:
-    found, group = ruling.attributes, ruling.operation_id.channel.group
-    ranks = tuple(listed_ranks(str(found.get(semconv.VERDICT_RANKS, ""))))
-    operation, verdict = str(found.get(semconv.OPERATION, "")), str(found.get(semconv.VERDICT, ""))
-    return EndStatus(run, group, operation, verdict, ranks, ruling.incident.trace_id)
+    group, ranks = ruling.operation_id.channel.group, tuple(listed_ranks(ruling.ranks))
+    return EndStatus(run, group, ruling.operation, ruling.verdict, ranks, ruling.incident.trace_id)
