@@ -14,10 +14,9 @@ from otel_torchdist.model.snapshot import WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
-from otel_torchdist.stall.findings import idle
 from otel_torchdist.stall.findings.idle import IdleFinder
 from otel_torchdist.stall.findings.remote_calls import TroubleFinder
-from otel_torchdist.stall.findings.watch import FindingWatch
+from otel_torchdist.stall.findings.watch import FindingWatch, LastingFinder
 from otel_torchdist.stall.incidents.ages import WaitAges
 from otel_torchdist.stall.incidents.incident import RunIncident, run_of
 from otel_torchdist.stall.incidents.numbering import MarkerClock
@@ -57,8 +56,7 @@ class RunWatch:
         self._early = EarlyStacks(rules.threshold_ns, self._roots, self._compiling)
         self._findings = FindingWatch()
         self._timeouts = ShortTimeouts(rules.timeouts_exceed_ns)
-        self._calls = TroubleFinder(rules.threshold_ns)
-        self._idle = IdleFinder(rules.idle_ns)
+        self._lasting: tuple[LastingFinder, ...] = (TroubleFinder(rules.threshold_ns), IdleFinder(rules.idle_ns))
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._sight = Sight()
@@ -212,9 +210,8 @@ class RunWatch:
         if self._rules.compares_calls:
             cause = incident.given.mismatch if incident.given is not None else None
             events += self._findings.compare(self._judged(world), cause)
-        if any(view.worker is not None for view in world.ranks.values()):
-            events += self._stuck_calls(world)
-        events += self._standing_still(world)
+        for finder in self._lasting:
+            events += finder.report(self._judged(world))
         self._remember(world, waits)
         return events
 
@@ -237,20 +234,6 @@ class RunWatch:
 
     def _judged(self, world: WorldSnapshot) -> JudgedWorld:
         return JudgedWorld(world, run_of(world), self.agent_id)
-
-    def _stuck_calls(self, world: WorldSnapshot) -> list[Event]:
-        """Report remote procedure calls that cannot go on, and those that can again."""
-        judged = self._judged(world)
-        found: list[Event] = [one.finding(judged) for one in self._calls.find(world)]
-        return found + [one.over(judged.run) for one in self._calls.gone]
-
-    def _standing_still(self, world: WorldSnapshot) -> list[Event]:
-        """Report that the whole job calls nothing, and that it does again."""
-        judged, found = self._judged(world), self._idle.find(world)
-        events: list[Event] = [idle.over_of(self._idle.gone, judged.run)] if self._idle.gone is not None else []
-        if found is not None:
-            events.append(idle.finding_of(found, judged))
-        return events
 
     def lose_sight(self) -> list[Event]:
         """End the incident: the run's tapes are gone, or belong to another run now."""

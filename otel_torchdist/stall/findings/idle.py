@@ -47,6 +47,12 @@ class IdleFinder:
         self._reported = now
         return now
 
+    def report(self, judged: JudgedWorld) -> list[Finding | FindingOver]:
+        """Return the finding that is over, and the new one."""
+        new = self.find(judged.world)
+        over = [FindingOver(FindingKind.IDLE, judged.run, self.gone.ranks)] if self.gone is not None else []
+        return [*over, *([finding_of(new, judged)] if new is not None else [])]
+
     def _look(self, world: WorldSnapshot) -> None:
         """Note where ranks stand; while a new stack is awaited, where they stood before counts."""
         called_ns = {view.nonce: last_called_ns(view) for view in world.ranks.values()}
@@ -78,11 +84,6 @@ def finding_of(idle: Idle, judged: JudgedWorld) -> Finding:
         world=judged.world,
         attributes={semconv.STALL_AGE: lasted_s, **of_frame(idle.stands[idle.ranks[0]].frame)},
     )
-
-
-def over_of(idle: Idle, run: int) -> FindingOver:
-    """Return that the job goes on, or has ended."""
-    return FindingOver(FindingKind.IDLE, run, idle.ranks)
 
 
 def _is_same(now: Idle, before: Idle) -> bool:

@@ -107,6 +107,13 @@ class TroubleFinder:
         self._reported |= new
         return list(new.values())
 
+    def report(self, judged: JudgedWorld) -> list[Finding | FindingOver]:
+        """Return the findings that are new, and those that are over; none for a run without workers."""
+        if all(view.worker is None for view in judged.world.ranks.values()):
+            return []
+        found = [one.finding(judged) for one in self.find(judged.world)]
+        return [*found, *(one.over(judged.run) for one in self.gone)]
+
     def _has_lasted(self, key: object, one: TroubledCalls) -> bool:
         return one.kind is FindingKind.DEAD or self._lasted_ns[key] >= self._threshold_ns
 

@@ -41,6 +41,14 @@ class Finder(Protocol):
         ...
 
 
+class LastingFinder(Protocol):
+    """Looks at the ranks of one run for what holds for a while."""
+
+    def report(self, judged: JudgedWorld) -> Sequence[Finding | FindingOver]:
+        """Return the findings that are new, and those that are over."""
+        ...
+
+
 class FindingWatch:
     """Compares the ranks of one run."""
 
