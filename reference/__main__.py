@@ -9,6 +9,7 @@ from typing import Final
 
 from reference.costs import keep, with_figures
 from reference.pages import alerts_page, metrics_page, settings_page, spans_page, with_tables
+from reference.results import results_page
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -45,6 +46,7 @@ def pages() -> dict[Path, str]:
         docs / "spans.md": spans_page(),
         docs / "archive.md": with_tables((docs / "archive.md").read_text(encoding="utf-8")),
         docs / "costs.md": with_figures((docs / "costs.md").read_text(encoding="utf-8")),
+        docs / "json.md": results_page(),
         docs / "alerts.md": alerts_page(ROOT / "deploy" / "prometheus" / "rules" / "alerts.yaml"),
     }
 

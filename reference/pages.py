@@ -37,7 +37,7 @@ def settings_page() -> str:
     intro = environment_variables.__doc__ or ""
     ours = [one for one in found if one.name.startswith(OURS)]
     others = [one for one in found if not one.name.startswith(OURS)]
-    return _page(
+    return titled_page(
         "Settings",
         "otel_torchdist/environment_variables.py",
         _paragraph(intro.partition("\n\n")[2]),
@@ -59,7 +59,7 @@ def metrics_page() -> str:
         for one in (*NUMBER_METRICS, *HISTOGRAM_METRICS)
     ]
     labels = [[f"`{label}`", f"`{attribute}`"] for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()]
-    return _page(
+    return titled_page(
         "Metrics",
         "otel_torchdist/telemetry/metrics/definitions",
         "On `/metrics` for Prometheus, and pushed through OpenTelemetry's API if `OTEL_METRICS_EXPORTER` is set.",
@@ -72,7 +72,7 @@ def metrics_page() -> str:
 def spans_page() -> str:
     """Every name in traces and log events, from `semconv`."""
     found = [one for module in NAMES for one in constants(module) if isinstance(one.value, str)]
-    return _page(
+    return titled_page(
         "Spans and events",
         "otel_torchdist/semconv",
         _paragraph((semconv.__doc__ or "").partition("\n\n")[2]),
@@ -96,11 +96,11 @@ def alerts_page(rules: Path) -> str:
     """Every alert, from the rules for Prometheus."""
     groups: list[dict[str, Any]] = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     rows = [
-        [f"`{rule['alert']}`", rule["labels"]["severity"], rule.get("for", "at once"), f"`{_on_a_line(rule['expr'])}`"]
+        [f"`{rule['alert']}`", rule["labels"]["severity"], rule.get("for", "at once"), f"`{on_a_line(rule['expr'])}`"]
         for group in groups
         for rule in group["rules"]
     ]
-    return _page(
+    return titled_page(
         "Alerts",
         "deploy/prometheus/rules/alerts.yaml",
         "What each alert means, and what to do about it, is in its annotations.",
@@ -133,10 +133,11 @@ def _names(found: Iterable[Constant]) -> str:
 
 def _paragraph(text: str) -> str:
     """Text of a docstring as a paragraph of Markdown."""
-    return re.sub(r"``(.+?)``", r"`\1`", _on_a_line(text))
+    return re.sub(r"``(.+?)``", r"`\1`", on_a_line(text))
 
 
-def _on_a_line(text: str) -> str:
+def on_a_line(text: str) -> str:
+    """Text of a docstring on one line."""
     return " ".join(text.split())
 
 
@@ -146,6 +147,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _page(title: str, source: str, *parts: str) -> str:
+def titled_page(title: str, source: str, *parts: str) -> str:
+    """A page with its title, and where it is made from."""
     note = f"<!-- Made from {source} by `make docs`: change it there. -->"
     return "\n\n".join([f"# {title}", note, *(part for part in parts if part)]) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,9 @@ import msgspec
 import typer
 
 from otel_torchdist.analysis.analyzer import ALL_SECTIONS, Analysis, Scope, Section, analysis_of
+from otel_torchdist.analysis.result import analysis_result
 from otel_torchdist.cli.analyze.advice import lines_of_advice
 from otel_torchdist.cli.analyze.calls import Report
-from otel_torchdist.cli.analyze.document import document_of
 from otel_torchdist.cli.analyze.graph import lines_of_graph
 from otel_torchdist.cli.analyze.html.writing import PageOptions, write_page
 from otel_torchdist.cli.analyze.order import Order, ordered, parts_of
@@ -29,6 +28,7 @@ from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import ranks_of, steps_of, target_of, warn, without_calls
 from otel_torchdist.critical_path.analysis import MOST_CALLS
 from otel_torchdist.job.runs.runs import index_of
+from otel_torchdist.naming import plain_rank
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS
 from otel_torchdist.this_process.garbage import without_collecting_garbage
 
@@ -130,7 +130,8 @@ def analyze(
     found = _analysis(source, scope, sort)
     _check_found(found, source, scope)
     if as_json:
-        typer.echo(json.dumps(document_of(found, source), indent=2))
+        result = analysis_result(found, source.run_id, source.place, tuple(source.warnings))
+        typer.echo(msgspec.json.format(msgspec.json.encode(result, enc_hook=plain_rank), indent=2))
     elif as_csv:
         typer.echo(csv_of(found.statistics.rows), nl=False)
     else:
