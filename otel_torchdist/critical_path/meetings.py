@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from otel_torchdist.critical_path.timelines import Timeline
 from otel_torchdist.model.calls import ANY_RANK, Channel
-from otel_torchdist.statistics.splitting import Waiting, waiting_in
+from otel_torchdist.model.collectives import Waiting, waiting_in
 
 
 class Place(NamedTuple):

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.clocks.alignment import clock_of
 from otel_torchdist.model.calls import Channel
+from otel_torchdist.model.collectives import family_of
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind, RecordKind
 from otel_torchdist.model.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.time_kinds import TimeSpent
-from otel_torchdist.statistics.traffic import kind_of
 
 _DEVICE_THREAD: Final = -1
 """What runs on a device is in the order of its stream, whichever thread has enqueued it."""
@@ -183,7 +183,7 @@ def _calls(history: RankHistory) -> Iterator[Call]:
         label = labels.get(key)
         if label is None:
             group = "" if view.group is None else view.group.key
-            label = labels[key] = Label(kind_of(view.name), group, view.call_site)
+            label = labels[key] = Label(family_of(view.name), group, view.call_site)
         is_comparable = view.group is not None and view.group.name.aligned
         yield Call(record, label, view.operation_id.channel, arrived_ns, is_comparable)
 

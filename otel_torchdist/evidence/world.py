@@ -15,6 +15,7 @@ from typing import Final
 
 from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statement, TimedOut
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
+from otel_torchdist.model.collectives import MESSAGES, operations_where
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
@@ -23,8 +24,10 @@ from otel_torchdist.world.places import user_frame
 
 NOW_NS: Final = 1 << 60
 """When the snapshot is taken, on a clock of its own: only ages are known."""
-_POINT_TO_POINT: Final = frozenset({"send", "recv", "coalesced", "unknown"})
-_SAME_SIZE: Final = frozenset({"all_reduce", "broadcast", "reduce"})
+_POINT_TO_POINT: Final = MESSAGES | {"coalesced", "unknown"}
+_SAME_SIZE: Final = operations_where(
+    lambda row: row.family.moves_data and row.family.is_in_place and not (row.family.is_message or row.is_coalesced)
+)
 """Operations whose tensors have the same number of elements on all ranks."""
 _DEFAULT: Final = "0"
 _NO_FLAGS: Final = Flag(0)

@@ -7,23 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-_OPERATIONS: Final = {
-    "_all_gather_base": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce",
-    "all_reduce_barrier": "barrier",
-    "all_to_all_v_single": "all_to_all_single",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allgather_coalesced": "all_gather_coalesced",
-    "ALLGATHER_coalesced": "all_gather_coalesced",
-    "REDUCE_SCATTER_coalesced": "reduce_scatter_coalesced",
-}
-_FROM_OUTPUTS: Final = frozenset({"scatter", "recv"})
-"""Operations whose outputs all ranks have, while only some have inputs."""
+from otel_torchdist.model.collectives import MESSAGES, RECV, SEND, operation_named, operations_where
+
+_FROM_OUTPUTS: Final = operations_where(lambda row: not row.has_input_everywhere)
 _DTYPES: Final = {
     "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16",
     "Float": "float32", "Double": "float64", "ComplexHalf": "complex32", "ComplexFloat": "complex64",
@@ -58,7 +44,7 @@ class CalledName:
     @property
     def is_point_to_point(self) -> bool:
         """Whether it sends to, or receives from, one other rank."""
-        return self.operation in ("send", "recv")
+        return self.operation in MESSAGES
 
 
 @lru_cache(maxsize=4_096)
@@ -69,11 +55,11 @@ def called_name(profiling_name: str) -> CalledName:
         library, called = "", profiling_name
     sent, received = _SENT.match(called), _RECEIVED.match(called)
     if sent is not None:
-        return CalledName(library, "send", int(sent[1]), int(sent[2]))
+        return CalledName(library, SEND, int(sent[1]), int(sent[2]))
     if received is not None:
-        return CalledName(library, "recv", int(received[2]), int(received[1]))
+        return CalledName(library, RECV, int(received[2]), int(received[1]))
     word = called.split(" ", 1)[0]
-    return CalledName(library, _OPERATIONS.get(word, word) or "unknown")
+    return CalledName(library, operation_named(word) or "unknown")
 
 
 def takes_outputs(operation: str) -> bool:

@@ -11,6 +11,7 @@ from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.names import GLOO, called_name, dtype_name, takes_outputs
 from otel_torchdist.flight.numbering import Lane, NumberedEntry, is_open
 from otel_torchdist.model.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.collectives import BARRIER, EXCHANGES, RECV, operations_where
 from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.names import CallSiteName, SignatureName
 from otel_torchdist.model.operations import Operation, Splits
@@ -22,7 +23,7 @@ NO_TAG: Final = -1
 UNCLEAR_TAG: Final = 1
 """Keeps sends and receives whose peer is not recorded apart from the group's collectives."""
 UNKNOWN_GROUP: Final = ""
-_REDUCING: Final = ("all_reduce", "reduce")
+_REDUCING: Final = operations_where(lambda row: row.family.reduces)
 
 
 def operation_view(
@@ -63,7 +64,7 @@ def operation_view(
         entered_ns=entry.created_ns,
         step=0,
         sequence=one.sequence,
-        message_bytes=0 if name.operation == "recv" else _bytes_of(signature),  # a receiver contributes nothing
+        message_bytes=0 if name.operation == RECV else _bytes_of(signature),  # a receiver contributes nothing
         group=0,
         signature=0,
         call_site=0,
@@ -137,12 +138,12 @@ def _signature(
 ) -> SignatureName:
     if takes_outputs(operation):
         input_sizes, input_dtypes = output_sizes, output_dtypes
-    if operation == "barrier":  # NCCL's reduces a tensor of its own, which says nothing about the call
+    if operation == BARRIER:  # NCCL's reduces a tensor of its own, which says nothing about the call
         input_sizes, input_dtypes = (), ()
     dtypes = tuple(dtype_name(one) for one in input_dtypes[:MAX_TENSORS])
     return SignatureName(
         operation=operation,
-        reduce_op=UNREAD if operation.startswith(_REDUCING) else "",
+        reduce_op=UNREAD if operation in _REDUCING else "",
         shapes=input_sizes[:MAX_TENSORS],
         dtypes=dtypes[:1] if len(set(dtypes)) == 1 else dtypes,
         device="",
@@ -164,7 +165,7 @@ def splits_of(entry: FlightEntry, operation: str) -> Splits | None:
 
     Of one tensor that is split, the parts are not recorded.
     """
-    if not operation.startswith("all_to_all"):
+    if operation not in EXCHANGES:
         return None
     sent = _tensor_bytes(entry.input_sizes, entry.input_dtypes)
     received = sum(_tensor_bytes(entry.output_sizes, entry.output_dtypes))

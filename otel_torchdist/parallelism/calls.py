@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.model.calls import GroupView, OperationView
+from otel_torchdist.model.collectives import EXCHANGES, MESSAGES, SEND, family_of
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, Phase, RecordKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.parallelism.families import Members
 from otel_torchdist.parallelism.imbalance import Exchanges
-from otel_torchdist.parallelism.sent_bytes import sent_bytes
-from otel_torchdist.statistics.traffic import kind_of
+from otel_torchdist.statistics.traffic import sent_bytes
 from otel_torchdist.units import item_bytes
 
 FIRST_STEADY: Final = 2
@@ -102,13 +102,13 @@ class GroupCalls:
         """The messages that some ranks sent, as those of a group of their own."""
         messages = Counter({pair: count for pair, count in self.messages.items() if pair[0] in ranks})
         sizes = Counter({pair: size for pair, size in self.message_bytes.items() if pair[0] in ranks})
-        kind = CallKind("send", "", 0, False, False, None)
+        kind = CallKind(SEND, "", 0, False, False, None)
         count = KindCount(messages.total(), float(sizes.total()))
         return GroupCalls(kinds={kind: count}, messages=messages, message_bytes=sizes)
 
     def without_messages(self) -> GroupCalls:
         """The calls of all members together."""
-        kinds = {kind: count for kind, count in self.kinds.items() if kind.collective not in ("send", "recv")}
+        kinds = {kind: count for kind, count in self.kinds.items() if kind.collective not in MESSAGES}
         return GroupCalls(self.descriptions, kinds, exchanges=self.exchanges)
 
     def add(self, other: GroupCalls) -> None:
@@ -236,7 +236,7 @@ def _exchanges(operations: Iterable[OperationView]) -> Iterator[tuple[GroupView,
         group = view.group
         # Positions that mean nothing to other ranks cannot be compared with theirs.
         is_shared = group is not None and group.name.aligned and not group.name.world
-        if group is not None and is_shared and view.name.startswith(_EXCHANGE) and not _kind_of(view)[0].is_integer:
+        if group is not None and is_shared and view.name in EXCHANGES and not _kind_of(view)[0].is_integer:
             yield group, view
 
 
@@ -264,13 +264,13 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
     peer = view.record.peer
-    if kind.collective in ("send", "recv") and peer < 0:
+    if kind.collective in MESSAGES and peer < 0:
         group.unaddressed[rank] += calls
-    if kind.collective == "send" and peer >= 0:
+    if kind.collective == SEND and peer >= 0:
         group.messages[rank, peer] += calls
         group.message_bytes[rank, peer] += round(sent)
         found.sent[rank, peer] += round(sent)
-    elif kind.collective == "send":
+    elif kind.collective == SEND:
         found.unspread += round(sent)
     elif kind.collective == _BROADCAST and peer == rank:
         for sender, receiver in _chain(peer, members):
@@ -290,7 +290,7 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
 def _sent(rank: int, members: Members, view: OperationView) -> float:
     parts = _parts(members, view)
     root = view.record.peer
-    if root >= 0 and kind_of(view.name) == _BROADCAST:  # tapes have bytes of the root alone, traces of all members
+    if root >= 0 and family_of(view.name) == _BROADCAST:  # tapes have bytes of the root alone, traces of all members
         return float((len(members) - 1) * view.record.message_bytes) if root == rank else 0.0
     if parts is None:
         return sent_bytes(view.name, view.record.message_bytes, len(members))
@@ -323,7 +323,7 @@ def _kind_of(view: OperationView) -> tuple[CallKind, int]:
     if is_unknown:
         elements = view.record.message_bytes // (item_bytes(dtypes[0]) if dtypes else 1)
     kind = CallKind(
-        collective=kind_of(view.name),
+        collective=family_of(view.name),
         reduce_op=signature.reduce_op if signature is not None else "",
         dimensions=UNKNOWN_SHAPE if is_unknown else len(largest),
         is_integer=bool(dtypes) and all("int" in dtype for dtype in dtypes),

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.model.calls import UNREAD
+from otel_torchdist.model.collectives import MESSAGES
 from otel_torchdist.model.kinds import Phase
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.parallelism.calls import UNKNOWN_SHAPE, CallKind, GroupCalls, KindCount
@@ -163,7 +164,7 @@ class _Whole:
 
 def _role_of(kind: CallKind, count: KindCount, around: Surroundings, whole: _Whole) -> Role | None:
     """The role that calls of one kind speak for; None if any group may make them."""
-    if kind.collective in ("send", "recv"):
+    if kind.collective in MESSAGES:
         return _role_of_messages(around.round)
     if kind.collective == "all_to_all":
         return _role_of_exchange(kind, count)
@@ -234,7 +235,7 @@ def _share_in_backward(calls: int, of: int) -> str:
 
 
 def _described(kind: CallKind) -> str:
-    if kind.collective in ("send", "recv"):
+    if kind.collective in MESSAGES:
         return kind.collective
     is_known = kind.reduce_op not in ("", UNREAD)
     operator = f" ({kind.reduce_op})" if is_known and kind.collective == "all_reduce" else ""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from otel_torchdist.model.collectives import BARRIERS
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.profile import RankProfile
@@ -26,7 +27,7 @@ def gaps_in(profiles: Iterable[RankProfile], groups: JobGroups) -> Iterator[str]
     for profile in profiles:
         for arguments, calls in Counter(call.arguments for call in profile.calls).items():
             total += calls
-            if arguments.elements is None and not arguments.shapes and arguments.operation != "barrier":
+            if arguments.elements is None and not arguments.shapes and arguments.operation not in BARRIERS:
                 sizeless += calls
             if groups.group_of(profile, arguments, aligned=False) is not None:
                 continue

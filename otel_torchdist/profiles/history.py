@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from otel_torchdist.model.calls import UNREAD, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.collectives import MESSAGES, SEND, Contribution, operations_where
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.names import SignatureName
@@ -23,7 +24,8 @@ NO_TAG: Final = -1
 UNCLEAR_TAG: Final = 1
 """Keeps calls whose position is not known apart from those that can be compared with other ranks'."""
 _PHASES: Final = {None: Phase.UNKNOWN, True: Phase.BACKWARD, False: Phase.OUTSIDE_BACKWARD}
-_REDUCING: Final = ("all_reduce", "reduce")
+_REDUCING: Final = operations_where(lambda row: row.family.reduces)
+_WITHOUT_BYTES: Final = operations_where(lambda row: row.contribution is Contribution.NOTHING)
 
 
 def histories_of(profiles: Sequence[RankProfile], groups: JobGroups) -> Iterator[RankHistory]:
@@ -72,7 +74,7 @@ def _operation(
 ) -> OperationView:
     arguments = call.arguments
     flags = Flag.ON_DEVICE if arguments.on_device else Flag(0)
-    if arguments.operation in ("send", "recv"):
+    if arguments.operation in MESSAGES:
         flags |= Flag.POINT_TO_POINT
     if arguments.is_uneven:
         flags |= Flag.UNEVEN
@@ -123,8 +125,8 @@ def _peer_of(arguments: CallArguments, group: GroupView | None) -> int:
 
 def _channel(rank: int, arguments: CallArguments, group: GroupView | None, peer: int, aligned: bool) -> Channel:
     key = group.key if group is not None else ""
-    if arguments.operation in ("send", "recv") and peer != NO_RANK:
-        source, destination = (rank, peer) if arguments.operation == "send" else (peer, rank)
+    if arguments.operation in MESSAGES and peer != NO_RANK:
+        source, destination = (rank, peer) if arguments.operation == SEND else (peer, rank)
         return Channel(RecordKind.OPERATION, key, source, destination, NO_TAG)
     return Channel(RecordKind.OPERATION, key) if aligned else Channel(RecordKind.OPERATION, key, tag=UNCLEAR_TAG)
 
@@ -134,7 +136,7 @@ def _signature(arguments: CallArguments) -> SignatureName:
     shapes = arguments.shapes
     return SignatureName(
         operation=arguments.operation,
-        reduce_op=arguments.reduce_op or (UNREAD if arguments.operation.startswith(_REDUCING) else ""),
+        reduce_op=arguments.reduce_op or (UNREAD if arguments.operation in _REDUCING else ""),
         shapes=shapes[:MAX_TENSORS],
         dtypes=(arguments.dtype,) if arguments.dtype else (),
         device="",
@@ -145,7 +147,7 @@ def _signature(arguments: CallArguments) -> SignatureName:
 @lru_cache(maxsize=65_536)
 def _bytes_of(arguments: CallArguments) -> int:
     """What this rank contributes: nothing to a receive, and a barrier of NCCL reduces a tensor of its own."""
-    if arguments.operation in ("recv", "barrier"):
+    if arguments.operation in _WITHOUT_BYTES:
         return 0
     elements = arguments.elements
     if elements is None:

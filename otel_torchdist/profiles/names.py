@@ -7,33 +7,16 @@ from functools import lru_cache
 from typing import Final
 
 from otel_torchdist.flight.names import called_name, dtype_name
+from otel_torchdist.model.collectives import operation_named
 
-_OPERATIONS: Final = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allreduce_sparse": "all_reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather_into_tensor",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "all_to_allv": "all_to_all_single",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "recv_any_source": "recv",
-}
-"""Names of `record_param_comms` and of operators, as far as the flight recorder does not use them too."""
 _NO_CALLS: Final = frozenset({"wait", "init", "finalize", "split", "coalesced", "work_wait"})
 """What is recorded in the form of a call and is none."""
 _KERNEL: Final = re.compile(
     r"(?:nccl|rccl)(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)", re.IGNORECASE
 )
-_OF_KERNEL: Final = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "sendrecv": "send_recv",
-}
+_MESSAGE_KERNEL: Final = "sendrecv"
+_MESSAGE: Final = "send_recv"
+"""What a kernel is called that sends and receives; which of both the call was, is not known."""
 _AVERAGE: Final = re.compile(r"PreMulSum|SumPostDiv", re.IGNORECASE)
 _C_TYPES: Final = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
@@ -48,7 +31,7 @@ def operation_name(recorded: str) -> str:
     """Return our name of an operation; '' for what is no call, such as a wait for one."""
     if recorded in _NO_CALLS:
         return ""
-    return _OPERATIONS.get(recorded) or called_name(recorded).operation
+    return called_name(recorded).operation
 
 
 @lru_cache(maxsize=1_024)
@@ -62,7 +45,9 @@ def operator_name(operator: str) -> str:
 def operation_of_kernel(kernel: str) -> str:
     """Return the operation that a kernel of NCCL or RCCL runs; '' for other kernels, and where its name is generic."""
     found = _KERNEL.search(kernel)
-    return _OF_KERNEL[found[1].lower()] if found is not None else ""
+    if found is None:
+        return ""
+    return _MESSAGE if found[1].lower() == _MESSAGE_KERNEL else operation_named(found[1])
 
 
 def averages(kernel: str) -> bool:

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.clocks.alignment import Alignment
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.collectives import family_of
 from otel_torchdist.model.ends import ASSUMED
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.model.windows import BarKind, Lane
-from otel_torchdist.statistics.traffic import kind_of
 from otel_torchdist.timeline.lanes import lanes_of
 from otel_torchdist.verdict.wording.frames import describe_frame
 
@@ -116,7 +116,7 @@ class Lanes:
 
     def _kind(self, view: OperationView) -> int:
         site = describe_frame(view.call_site) if view.call_site is not None else ""
-        kind = BarKind(view.name, kind_of(view.name), site, view.record.message_bytes)
+        kind = BarKind(view.name, family_of(view.name), site, view.record.message_bytes)
         return self.kinds.setdefault(kind, len(self.kinds))
 
     def _group(self, view: OperationView, names: Mapping[str, str]) -> int:

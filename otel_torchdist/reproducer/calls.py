@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.model.collectives import MESSAGES, RECV, ROOTED, Waiting, waiting_in
 from otel_torchdist.reproducer.comments import WIDTH
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call
 
@@ -38,7 +39,7 @@ def group_variable(number: int) -> str:
 
 
 def _function(call: Call) -> str:
-    if call.operation in ("send", "recv") and call.work:
+    if call.operation in MESSAGES and call.work:
         return f"i{call.operation}"
     return call.operation
 
@@ -48,14 +49,14 @@ def _keywords(call: Call) -> list[str]:
     keywords: list[str] = []
     if call.reduce_op not in ("", "sum"):
         keywords.append(f"op=dist.ReduceOp.{call.reduce_op.upper()}")
-    role = _PEERS.get(call.operation)
-    if role is not None and call.peer >= 0:
-        keywords.append(f"{role}={call.peer}")
+    if call.peer >= 0 and (call.operation in ROOTED or call.operation in MESSAGES):
+        is_source = call.operation == RECV or waiting_in(call.operation) is Waiting.FOR_ROOT
+        keywords.append(f"{'src' if is_source else 'dst'}={call.peer}")
     if call.tag:
         keywords.append(f"tag={call.tag}")
     if call.group.number != DEFAULT_GROUP:
         keywords.append(f"group={group_variable(call.group.number)}")
-    if call.work and call.operation not in ("send", "recv"):
+    if call.work and call.operation not in MESSAGES:
         keywords.append("async_op=True")
     return keywords
 
@@ -108,9 +109,6 @@ def _only_on_the_root(call: Call) -> str:
     return f"{_one_for_each_member(call)} if rank == {call.peer} else None"
 
 
-_PEERS: Final[Mapping[str, str]] = MappingProxyType(
-    {"broadcast": "src", "gather": "dst", "recv": "src", "reduce": "dst", "scatter": "src", "send": "dst"}
-)
 _TENSORS: Final[Mapping[str, Callable[[Call], list[str]]]] = MappingProxyType(
     {
         "all_gather": lambda call: [_one_for_each_member(call), _first(call)],

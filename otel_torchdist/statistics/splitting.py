@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
+from otel_torchdist.model.collectives import RECV, Waiting, waiting_in
 from otel_torchdist.statistics.calls import UNKNOWN, RankCalls
 from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.statistics.intervals import union_ns
 from otel_torchdist.statistics.meetings import Meeting, SharedChannel
 from otel_torchdist.statistics.tally import Tally
-from otel_torchdist.statistics.traffic import bus_factor, kind_of
+from otel_torchdist.statistics.traffic import bus_factor
 
 DEFERRED_NS: Final = 1_000_000
 """If a thread begins to wait for a call so long after it was entered, and the last rank had arrived by then, the
@@ -134,7 +134,7 @@ def awaited_arrivals(meeting: Meeting, waiting: Waiting, arrived: Sequence[int])
         return [last_ns] * len(arrived)
     kinds = [member.kind(place) for member, place in meeting.calls]
     if waiting is Waiting.RECEIVER:
-        return [last_ns if kind.operation == "recv" else None for kind in kinds]
+        return [last_ns if kind.operation == RECV else None for kind in kinds]
     roots = [member.rank.rank == kind.root for (member, _), kind in zip(meeting.calls, kinds, strict=True)]
     if True not in roots:
         return [None] * len(arrived)
@@ -144,27 +144,3 @@ def awaited_arrivals(meeting: Meeting, waiting: Waiting, arrived: Sequence[int])
         root_ns = arrived[roots.index(True)]
         return [None if is_root else root_ns for is_root in roots]
     return [None] * len(arrived)
-
-
-class Waiting(Enum):
-    """Which ranks cannot leave an operation before which others have entered it."""
-
-    EVERYONE = "everyone waits for the last"
-    FOR_ROOT = "everyone waits for the root"
-    ROOT = "the root waits for the last"
-    RECEIVER = "the receiver waits for the sender"
-    UNKNOWN = "not known"
-
-
-_WAITING: Final = {
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all"), Waiting.EVERYONE),
-    **dict.fromkeys(("barrier", "monitored_barrier"), Waiting.EVERYONE),
-    **dict.fromkeys(("broadcast", "scatter"), Waiting.FOR_ROOT),
-    **dict.fromkeys(("reduce", "gather"), Waiting.ROOT),
-    **dict.fromkeys(("send", "recv"), Waiting.RECEIVER),
-}
-
-
-def waiting_in(operation: str) -> Waiting:
-    """Return which rank waits for which in an operation."""
-    return _WAITING.get(kind_of(operation), Waiting.UNKNOWN)

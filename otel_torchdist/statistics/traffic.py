@@ -8,71 +8,43 @@ times a factor, so that it can be compared with what the hardware can do, whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import OperationView
+from otel_torchdist.model.collectives import BARRIERS, COLLECTIVES, Contribution, operations_where
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.units import item_bytes
 
-
-def _both_ways(n: int) -> float:
-    return 2 * (n - 1) / n
-
-
-def _one_way(n: int) -> float:
-    return (n - 1) / n
-
-
-def _once(_: int) -> float:
-    return 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Traffic:
-    """Traffic of an operation.
-
-    Attributes:
-        factor: Bus bandwidth divided by algorithm bandwidth, by the number of ranks.
-        is_share: Whether what a rank contributes is its share of the whole, which is n times as large.
-        all_know: Whether every rank's own record has the size, not only that of the root or sender.
-    """
-
-    factor: Callable[[int], float]
-    is_share: bool = False
-    all_know: bool = True
-
-
-_TRAFFIC: Final = {
-    "all_reduce": _Traffic(_both_ways),
-    "all_gather": _Traffic(_one_way, is_share=True),
-    "reduce_scatter": _Traffic(_one_way),
-    "all_to_all": _Traffic(_one_way),
-    "broadcast": _Traffic(_once, all_know=False),
-    "reduce": _Traffic(_once),
-    "gather": _Traffic(_one_way, is_share=True),
-    "scatter": _Traffic(_one_way, all_know=False),
-    "send": _Traffic(_once),
-    "recv": _Traffic(_once, all_know=False),
-}
-_NO_DATA: Final = frozenset({"barrier", "monitored_barrier"})
-_FORMS: Final = ("_into_tensor", "_tensor", "_single", "_base", "_coalesced")
-"""Endings of forms of one collective that move the same bytes; a longer one comes before its own ending."""
-
-
-def kind_of(operation: str) -> str:
-    """Return which collective an operation is a form of: `all_gather` for `all_gather_into_tensor_coalesced`."""
-    while (form := next(filter(operation.endswith, _FORMS), None)) is not None:
-        operation = operation.removesuffix(form)
-    return operation
+_GIVES_SHARE: Final = operations_where(lambda row: row.family.has_output_parts and not row.family.has_input_parts)
+"""Operations to which each member contributes a share: the whole is as many times as large as the group."""
+_KNOWN_TO_ALL: Final = operations_where(lambda row: row.contribution in (Contribution.ALL, Contribution.TIMES_GROUP))
+"""Operations whose size every rank's own record has, not only that of the root or sender."""
 
 
 def bus_factor(operation: str, members: int) -> float | None:
     """Return bus bandwidth divided by algorithm bandwidth; None if nccl-tests defines none for the operation."""
-    traffic = _TRAFFIC.get(kind_of(operation))
-    return traffic.factor(members) if traffic is not None and members > 0 else None
+    row = COLLECTIVES.get(operation)
+    if row is None or row.family.bus_factor is None or members <= 0:
+        return None
+    return row.family.bus_factor(members)
+
+
+def sent_bytes(operation: str, message_bytes: int, members: int) -> float:
+    """Return the bytes that a member sends, on average over all members, with the algorithm that sends the fewest.
+
+    Args:
+        operation: Its name, in whichever form.
+        message_bytes: What this rank contributes.
+        members: Ranks of the group.
+
+    Returns:
+        A lower bound, for libraries may choose other algorithms; 0 for what moves no data or is received.
+    """
+    row = COLLECTIVES.get(operation)
+    if row is None or row.family.sent_factor is None or members < 2:
+        return 0.0
+    return row.family.sent_factor(members) * message_bytes
 
 
 def size_of(view: OperationView) -> int | None:
@@ -85,23 +57,22 @@ def size_of(view: OperationView) -> int | None:
         The same on all ranks, except for an `all_to_all` with uneven parts: there it is what this rank sends. 0 for
         what moves no data; None where the record does not have it.
     """
-    kind = kind_of(view.name)
-    traffic = _TRAFFIC.get(kind)
-    if traffic is None:
-        is_empty = kind in _NO_DATA or view.record.kind is RecordKind.RENDEZVOUS
+    row = COLLECTIVES.get(view.name)
+    if row is None or not row.family.moves_data:
+        is_empty = view.name in BARRIERS or view.record.kind is RecordKind.RENDEZVOUS
         return 0 if is_empty else view.record.message_bytes or None
     members = len(view.group.members) if view.group is not None else 0
     contributed = view.record.message_bytes
     if not contributed and view.signature is not None and not view.signature.tensors:
         return None  # a profiler has not recorded what was passed
-    if traffic.is_share:
+    if view.name in _GIVES_SHARE:
         return contributed * members if members else None
-    if traffic.all_know:
+    if view.name in _KNOWN_TO_ALL:
         return contributed
     described = described_bytes(view.signature)
     if described is None:
         return contributed or None
-    return described * members if kind == "scatter" else described
+    return described * members if row.describes_share else described
 
 
 def described_bytes(signature: SignatureName | None) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.model.calls import UNREAD, Arrival, Channel, OperationId
+from otel_torchdist.model.collectives import ROOTED, Sizes, operations_where
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.world.part_sizes import Misfit, find_message_misfit, find_misfit
@@ -76,27 +77,16 @@ class Mismatch:
         return tuple(sorted(rank for _, ranks in named for rank in ranks))
 
 
-_ANY_SIZE: Final = frozenset(
-    {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "reduce_scatter"}
-)
-"""Operations to which each rank may pass a tensor of its own size."""
-_SAME_DIMENSIONS: Final = frozenset(
-    {
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_reduce",
-        "all_reduce_coalesced",
-        "broadcast",
-        "gather",
-        "gather_into_tensor",
-        "reduce",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    }
+_ANY_SIZE: Final = operations_where(lambda row: row.sizes is not Sizes.EQUAL)
+_SAME_DIMENSIONS: Final = operations_where(
+    lambda row: (
+        row.family.moves_data
+        and not row.family.is_message
+        and row.has_input_everywhere
+        and row.sizes is not Sizes.PER_PAIR
+    )
 )
 """Operations that combine or concatenate the tensors of all ranks."""
-_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
 
 
 def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Iterator[Mismatch]:
@@ -304,7 +294,7 @@ def _reduce_op(arrival: Arrival) -> str:
 
 
 def _root(arrival: Arrival) -> str:
-    is_rooted = arrival.root >= 0 and _signature(arrival).operation in _ROOTED
+    is_rooted = arrival.root >= 0 and _signature(arrival).operation in ROOTED
     return f"rank {arrival.root}" if is_rooted else "none"
 
 

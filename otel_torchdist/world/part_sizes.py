@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import PartSizes
+from otel_torchdist.model.collectives import EXCHANGES, operations_where
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.operations import Operation
@@ -21,9 +22,9 @@ from otel_torchdist.units import item_bytes
 _UNEVEN: Final = int(Flag.UNEVEN)
 """A plain integer: arithmetic with enum members is several times slower."""
 _GATHER: Final = "all_gather"
-_EXCHANGES: Final = frozenset({"all_to_all", "all_to_all_single", _GATHER})
-_OF_ROWS: Final = frozenset({"all_to_all_single", _GATHER})
-"""Operations whose tensors are counted in rows, others in elements."""
+_PARTED: Final = EXCHANGES | {_GATHER}
+COUNTED_IN_ROWS: Final = operations_where(lambda row: row.name == _GATHER or (row.name in EXCHANGES and row.is_flat))
+"""Operations whose parts are counted in rows of a tensor; the parts of others in elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def part_sizes(operation: Operation, signature: SignatureName | None, members: i
     Returns:
         None for other operations, in groups of more than `MAX_LISTED` members, or if the sizes are unknown.
     """
-    if signature is None or signature.operation not in _EXCHANGES or not 0 < members <= MAX_LISTED:
+    if signature is None or signature.operation not in _PARTED or not 0 < members <= MAX_LISTED:
         return None
     splits = operation.splits
     if splits is None:
@@ -78,7 +79,7 @@ def _unit_of(signature: SignatureName) -> int:
     """Bytes of a row of the tensor, or of an element of several; 0 if the shape or the type is unknown."""
     if not signature.shapes or len(signature.dtypes) != 1:
         return 0
-    row = signature.shapes[0][1:] if signature.operation in _OF_ROWS else ()
+    row = signature.shapes[0][1:] if signature.operation in COUNTED_IN_ROWS else ()
     return item_bytes(signature.dtypes[0]) * math.prod(row)
 
 

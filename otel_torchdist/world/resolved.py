@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.model.collectives import SEND
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.model.names import CallSiteName, LabelName, SignatureName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.names.reader import Names, shown_path
 
-_SEND: Final = "send"
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 
@@ -129,7 +129,7 @@ class ResolvedNames:
         here, peer = self._rank, operation.peer
         if names.group is not None and names.group.name.world:
             here = names.group.name.here
-        if names.operation == _SEND:
+        if names.operation == SEND:
             return Channel(operation.kind, key, here, peer, operation.tag)
         return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
 

@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.parallelism.calls import CallKind, GroupCalls, KindCount
 from otel_torchdist.parallelism.roles import Role, Round, Surroundings, is_misnamed, roles_of
-from otel_torchdist.parallelism.sent_bytes import sent_bytes
+from otel_torchdist.statistics.traffic import sent_bytes
 
 SEND = CallKind("send", "", 2, False, False, None)
 REDUCE = CallKind("all_reduce", "sum", 1, False, False, None)

@@ -14,6 +14,7 @@ from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
 from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Reached, Statement, TimedOut
+from otel_torchdist.model.collectives import operation_named
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (b"atchdog ", b"ast enqueued", b"eartbeat monitor timed out")
@@ -31,22 +32,6 @@ _PROGRESS: Final = re.compile(
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
 _STUCK: Final = re.compile(r"ProcessGroup\w{1,64}'s watchdog got stuck for \d+ seconds|Heartbeat monitor timed out!")
-_NAMES: Final = {
-    "ALLREDUCE": "all_reduce",
-    "ALLREDUCE_COALESCED": "all_reduce_coalesced",
-    "ALLGATHER": "all_gather",
-    "_ALLGATHER_BASE": "all_gather_into_tensor",
-    "ALLGATHER_SINGLE": "all_gather_into_tensor",
-    "ALLGATHER_COALESCED": "all_gather_coalesced",
-    "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
-    "REDUCE_SCATTER_SINGLE": "reduce_scatter_tensor",
-    "ALLTOALL": "all_to_all",
-    "ALLTOALL_BASE": "all_to_all_single",
-    "ALLTOALL_SINGLE": "all_to_all_single",
-    "_BROADCAST_OOP": "broadcast",
-    "_REDUCE_OOP": "reduce",
-    "RECVANYSOURCE": "recv",
-}
 _NONE: Final = -1
 _PERIODICAL: Final = "update periodically"
 """Such a line says how far a rank was at any time, not when something had timed out."""
@@ -90,7 +75,7 @@ def group_of(before: str) -> GroupMark | None:
 
 def operation_of(type_name: str) -> str:
     """The operation that torch calls `ALLREDUCE`, as users know it."""
-    return _NAMES.get(type_name, type_name.lower())
+    return operation_named(type_name.lower())
 
 
 def _timed_out(found: re.Match[str]) -> TimedOut:

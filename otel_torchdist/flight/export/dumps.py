@@ -15,6 +15,7 @@ from otel_torchdist.flight.export.sizes import NOTHING, Sides, exchanged, sides_
 from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
 from otel_torchdist.flight.names import recorded_dtype
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
+from otel_torchdist.model.collectives import SEND
 from otel_torchdist.model.ends import RAISED, UNMET
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag
@@ -187,7 +188,7 @@ class _RankWriter:
         if not channel.is_point_to_point:
             return name
         source, destination = group.ranks.index(channel.source), group.ranks.index(channel.destination)
-        is_send = operation.name == "send"
+        is_send = operation.name == SEND
         return f"{name} {source}->{destination}" if is_send else f"{name} {destination}<-{source}"
 
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
+from otel_torchdist.model.collectives import COLLECTIVES, EXCHANGES, Waiting
+
 Shape = tuple[int, ...]
 
-_LISTS: Final = ("all_gather", "gather")
-"""A rank receives a list with a tensor from each member."""
-_CONCATENATED: Final = (
-    *("all_gather_into_tensor", "gather_into_tensor"),
-    *("all_gather_coalesced", "all_gather_into_tensor_coalesced"),
-)
-_SCATTERED: Final = ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")
-_TO_ROOT: Final = ("gather", "gather_into_tensor")
 NOTHING: Final[Shape] = (0,)
 """What only the root has, on other ranks."""
 
@@ -37,19 +31,21 @@ def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: b
         members: How many ranks the group has.
         is_root: Whether this rank is the root, if there is one.
     """
-    if operation == "reduce_scatter":  # the output is on the tape
-        return Sides(tuple((members, *shape) for shape in shapes), shapes)
-    if operation == "scatter":
-        return Sides(tuple((members, *shape) for shape in shapes) if is_root else (NOTHING,), shapes)
-    if operation in _TO_ROOT and not is_root:
+    row = COLLECTIVES.get(operation)
+    if row is None:
+        return Sides(shapes, shapes)
+    if row.describes_share:  # the output is on the tape
+        has_input = is_root or not row.family.is_rooted
+        return Sides(tuple((members, *shape) for shape in shapes) if has_input else (NOTHING,), shapes)
+    if row.family.waiting is Waiting.ROOT and not row.family.reduces and not is_root:
         return Sides(shapes, (NOTHING,))
-    if operation in _LISTS:
-        return Sides(shapes, tuple((members, *shape) for shape in shapes))
-    if operation in _CONCATENATED:
-        return Sides(shapes, tuple(_concatenated(shape, members) for shape in shapes))
-    if operation in _SCATTERED:
+    if row.family.is_in_place or row.name in EXCHANGES:
+        return Sides(shapes, shapes)
+    if row.family.has_input_parts:
         return Sides(shapes, tuple(_share(shape, members) for shape in shapes))
-    return Sides(shapes, shapes)
+    if row.is_flat or row.is_coalesced:
+        return Sides(shapes, tuple(_concatenated(shape, members) for shape in shapes))
+    return Sides(shapes, tuple((members, *shape) for shape in shapes))
 
 
 def exchanged(shape: Shape, received: int) -> Sides:

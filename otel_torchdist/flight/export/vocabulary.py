@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-_SAME_NAME: Final = (
-    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"),
-    *("all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "barrier", "new_window", "send", "recv"),
-)
-_OPERATIONS: Final = {
-    **{name: name for name in _SAME_NAME},
-    "all_gather_into_tensor": "_all_gather_base",
-    "reduce_scatter_tensor": "_reduce_scatter_base",
-    "all_reduce_coalesced": "allreduce_coalesced",
-    "all_gather_coalesced": "ALLGATHER_coalesced",  # torch 2.13 does not know `allgather_coalesced`
-    "gather_into_tensor": "gather",
-    # NCCL's recorder has one name for both, and torch 2.13 expects equal sizes from all ranks under the other.
-    "all_to_all_single": "all_to_all",
-    "monitored_barrier": "barrier",
-}
-"""By our names."""
+from otel_torchdist.model.collectives import COLLECTIVES
+
 _LIBRARIES: Final = frozenset({"nccl", "ncclx", "xccl", "gloo", "rccl", "rcclx", "mccl", "hccl"})
 """Those that torch 2.13 knows; 2.15 accepts any."""
 _VARIANTS: Final = {"nccl2": "nccl", "nccl-lazy": "nccl"}
@@ -28,7 +14,8 @@ UNKNOWN_LIBRARY: Final = "gloo"
 
 def recorded_operation(name: str) -> str | None:
     """The recorder's name of an operation: `_all_gather_base` for `all_gather_into_tensor`; None if it has none."""
-    return _OPERATIONS.get(name)
+    row = COLLECTIVES.get(name)
+    return (row.recorded or None) if row is not None else None
 
 
 def backend_on(configured: str, device: str) -> str:

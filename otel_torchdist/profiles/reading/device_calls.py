@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.model.collectives import MESSAGES, ROOTED
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.names import averages, dtype_of, operation_name, operation_of_kernel
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, ProfiledGroup
@@ -16,7 +17,6 @@ from otel_torchdist.profiles.reading.moments import Moments
 from otel_torchdist.profiles.reading.shapes import shapes_at
 
 MAX_ELEMENTS: Final = 1 << 48
-_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 _KERNELS_OF_ONE: Final = "init"
 """Creates a communicator; it describes a group, and calls nothing."""
 
@@ -88,7 +88,7 @@ def _call(event: TraceEvent, launched: list[TraceEvent], moments: Moments, has_c
     found = event.arguments
     arguments = _arguments(found, launched)
     # Each rank numbers its own messages.
-    is_shared = arguments.operation not in ("send", "recv") and 0 < found.sequence < 1 << 62
+    is_shared = arguments.operation not in MESSAGES and 0 < found.sequence < 1 << 62
     return ProfiledCall(
         arguments=arguments,
         entered_ns=event.begun_ns,
@@ -107,8 +107,8 @@ def _arguments(found: Arguments, launched: list[TraceEvent]) -> CallArguments:
     elements = found.elements if found.elements is not None and 0 <= found.elements <= MAX_ELEMENTS else None
     received = found.received if found.received is not None and 0 <= found.received <= MAX_ELEMENTS else None
     parts = split_parts(operation, str(found.sent_parts), found.group_size)
-    is_message = operation in ("send", "recv")
-    has_peer = is_message or operation in _ROOTED
+    is_message = operation in MESSAGES
+    has_peer = is_message or operation in ROOTED
     return CallArguments(
         operation=readable(operation, MAX_NAME),
         group=readable(found.group, MAX_NAME) if found.group is not None else None,

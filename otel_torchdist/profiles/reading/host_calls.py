@@ -9,19 +9,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
+from otel_torchdist.model.collectives import operations_where
 from otel_torchdist.profiles.names import operator_name
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall
 from otel_torchdist.profiles.reading.events import TraceEvent, TraceEvents
 from otel_torchdist.profiles.reading.moments import Moments
 from otel_torchdist.profiles.reading.shapes import dtype_at, shapes_at
 
-INPUT_IS_SECOND: Final = frozenset(
-    {
-        "all_gather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_gather_coalesced",
-        "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", "all_to_all",
-        "all_to_all_single", "gather", "scatter",
-    }
-)  # fmt: skip
+INPUT_IS_SECOND: Final = operations_where(lambda row: not row.family.is_in_place)
 """Operators whose first argument is the output."""
 _PEERS: Final = {"send": 2, "recv": 2}
 """Where an operator has the rank of its peer."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from otel_torchdist.model.collectives import EXCHANGES
+
 MAX_TEXT: Final = 1 << 20
 MAX_DIGITS: Final = 15
 
@@ -40,7 +42,7 @@ def split_parts(operation: str, rows: str, members: int) -> tuple[int, ...]:
         rows: The list as it is recorded.
         members: Ranks of the group.
     """
-    parts = numbers_in(rows) if operation.startswith("all_to_all") else ()
+    parts = numbers_in(rows) if operation in EXCHANGES else ()
     return parts if len(parts) == members else ()
 
 
@@ -54,6 +56,6 @@ def is_uneven(operation: str, sent: int | None, received: int | None, rows: str,
         rows: The list of rows for each member as it is recorded, which may be cut.
         others: The same from each member.
     """
-    if not operation.startswith("all_to_all"):
+    if operation not in EXCHANGES:
         return False
     return differ(rows) or differ(others) or (sent is not None and received is not None and sent != received)

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from otel_torchdist.model.collectives import MESSAGES, ROOTED
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.names import dtype_of, operation_name, operator_name
 from otel_torchdist.profiles.profile import (
@@ -184,11 +185,11 @@ class Nodes:
         if name:
             self._groups.append(group)
         own = _integer(_at(listed, 2), NO_RANK)
-        has_peer = operation in ("send", "recv", "broadcast", "reduce", "gather", "scatter")
+        has_peer = operation in MESSAGES or operation in ROOTED
         members = group.ranks or self._members.get(name, ())
         if not has_peer and 0 <= own < len(members):
             self._own_rank = members[own]
-        numbers, is_message = _at(listed, 0), operation in ("send", "recv")
+        numbers, is_message = _at(listed, 0), operation in MESSAGES
         sequence = _integer(numbers[0], 0) if isinstance(numbers, list) and numbers and not is_message else 0
         elements = attributes.get("in_msg_nelems")
         shapes = shapes_at(_shapes(node), 0, _integer(elements, None)) if has_data else ()
@@ -208,7 +209,7 @@ class Nodes:
         operation = operator_name(node.name)
         place = int(operation in INPUT_IS_SECOND)
         values = _values(node)
-        peer = _integer(_at(values, 2), NO_RANK) if operation in ("send", "recv") else NO_RANK
+        peer = _integer(_at(values, 2), NO_RANK) if operation in MESSAGES else NO_RANK
         group = self._functional.get(node.ctrl_deps or node.parent)
         return CallArguments(
             operation=operation,

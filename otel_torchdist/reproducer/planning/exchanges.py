@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import OperationId, OperationView
+from otel_torchdist.model.collectives import EXCHANGES
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.reproducer.planning.cast import Cast
 from otel_torchdist.reproducer.planning.substitutes import bytes_of
@@ -16,7 +17,6 @@ from otel_torchdist.reproducer.planning.tails import Event
 Shape = tuple[int, ...]
 
 LISTS: Final = "all_to_all"
-EXCHANGES: Final = frozenset({LISTS, "all_to_all_single"})
 _UNKNOWN_ITEM: Final = 4
 """Bytes of an element whose type is not recorded: `float32` is assumed."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.model.collectives import EXCHANGES, operations_where
 from otel_torchdist.reproducer.model import Call
 from otel_torchdist.reproducer.planning.substitutes import bytes_of
 
@@ -14,9 +15,12 @@ Shape = tuple[int, ...]
 
 MOST_BYTES: Final = 1 << 30
 """All tensors of all ranks at the same time."""
-PARTED: Final = frozenset({"all_to_all_single", "reduce_scatter_tensor"})
+PARTED: Final = operations_where(lambda row: row.describes_parts)
 """Operations described by a tensor that has a part for each member."""
-_FOR_EACH_MEMBER: Final = frozenset({"all_gather", "all_gather_into_tensor", "gather", "reduce_scatter", "scatter"})
+_FOR_EACH_MEMBER: Final = operations_where(
+    lambda row: row.describes_share or (row.family.has_output_parts and not row.family.has_input_parts)
+)
+"""Operations that have a tensor for each member besides the one that describes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,6 @@ def _bytes(call: Call) -> int:
     size = len(call.group.ranks)
     if call.is_uneven:
         return own
-    if call.operation in PARTED or call.operation == "all_to_all":
+    if call.operation in PARTED or call.operation in EXCHANGES:
         return 2 * size * own
     return (size + 1) * own if call.operation in _FOR_EACH_MEMBER else own

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.model.calls import UNREAD, OperationView
+from otel_torchdist.model.collectives import BARRIERS, ROOTED, operations_where
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.reproducer.calls import OPERATIONS
 from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
@@ -22,11 +23,7 @@ from otel_torchdist.verdict.wording.frames import describe_frame
 MOST_TENSORS: Final = 4_096
 MOST_EXTRA: Final = 4_096
 UNKNOWN_SHAPE: Final = (4,)
-_WITHOUT_TENSORS: Final = frozenset({"barrier", "monitored_barrier"})
-_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
-_REDUCING: Final = frozenset(
-    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
-)
+_REDUCING: Final = operations_where(lambda row: row.family.reduces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +154,8 @@ class StepWriter:
         return Call(
             operation=operation,
             group=self._groups[group.key],
-            shapes=() if operation in _WITHOUT_TENSORS else shapes,
-            dtypes=() if operation in _WITHOUT_TENSORS else dtypes,
+            shapes=() if operation in BARRIERS else shapes,
+            dtypes=() if operation in BARRIERS else dtypes,
             reduce_op=self._reduce_ops.get(reduce_op, "") if operation in _REDUCING else "",
             peer=self._peer(view),
             tag=max(view.record.tag, 0),
@@ -190,14 +187,14 @@ class StepWriter:
         return replace(call, shapes=shapes)
 
     def _peer(self, view: OperationView) -> int:
-        if view.record.peer < 0 and view.name not in _ROOTED:
+        if view.record.peer < 0 and view.name not in ROOTED:
             return -1
         found = self._cast.script_rank(view.record.peer)
         assert view.group is not None
         return found if found is not None else self._groups[view.group.key].ranks[0]
 
     def _lacks_root(self, view: OperationView) -> bool:
-        return view.name in _ROOTED and self._cast.script_rank(view.record.peer) is None
+        return view.name in ROOTED and self._cast.script_rank(view.record.peer) is None
 
 
 def _is_call(event: Event) -> bool:
@@ -213,7 +210,7 @@ def _changed(replaced: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _lacks_shapes(view: OperationView) -> bool:
-    if view.name in _WITHOUT_TENSORS:
+    if view.name in BARRIERS:
         return False
     return view.signature is None or (bool(view.signature.tensors) and not view.signature.shapes)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import Channel, OperationView
+from otel_torchdist.model.collectives import BARRIER, COLLECTIVES, Sizes, Waiting
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
@@ -30,21 +31,6 @@ from otel_torchdist.verdict.waits import waits_of
 TRAIL_NS: Final = HEARTBEAT_LATE_NS + 2_000_000_000
 """How long an end may be unseen: watchdogs look every second, agents on other nodes answer later, and if native code
 takes the GIL just then, that shows only when the heartbeat is late."""
-_NEEDS_ALL: Final = frozenset(
-    {
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_reduce",
-        "all_reduce_coalesced",
-        "barrier",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    }
-)
-_MAY_NEED_NONE: Final = frozenset({"all_to_all", "all_to_all_single", "reduce_scatter"})
-"""What one member contributes to the result of another may be empty."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
@@ -157,11 +143,12 @@ def _needs(view: RankView, operation: OperationView) -> bool:
     Where a rank may contribute nothing to the result of another, its device may not have come to the operation yet,
     unless there is nothing before it.
     """
-    if operation.name == "barrier":
+    if operation.name == BARRIER:
         return True
-    if not operation.record.message_bytes:
+    row = COLLECTIVES.get(operation.name)
+    if row is None or not row.family.moves_data or row.family.waiting is not Waiting.EVERYONE:
         return False
-    return operation.name in _NEEDS_ALL or (operation.name in _MAY_NEED_NONE and operation is view.open[0])
+    return bool(operation.record.message_bytes) and (row.sizes is not Sizes.PER_PAIR or operation is view.open[0])
 
 
 def _is_on_device(operation: OperationView) -> bool:

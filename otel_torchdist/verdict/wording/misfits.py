@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from otel_torchdist.world.part_sizes import Misfit
-
-_UNITS: Final = {"all_to_all_single": ("row", "rows"), "all_gather": ("row", "rows")}
-_ELEMENTS: Final = ("element", "elements")
+from otel_torchdist.world.part_sizes import COUNTED_IN_ROWS, Misfit
 
 
 def describe_misfit(misfit: Misfit, operation: str) -> str:
     """Describe the sizes of two members that do not fit, in rows or elements if both count in the same ones."""
     unit = misfit.unit
-    names = _UNITS.get(operation, _ELEMENTS)
+    names = ("row", "rows") if operation in COUNTED_IN_ROWS else ("element", "elements")
     if not unit or misfit.sent % unit or misfit.expected % unit:
         unit, names = 1, ("byte", "bytes")
     sent, expected = misfit.sent // unit, misfit.expected // unit

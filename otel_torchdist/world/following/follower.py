@@ -9,6 +9,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
 from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.model.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
+from otel_torchdist.model.collectives import Sizes, operations_where
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName, SignatureName
@@ -45,7 +46,7 @@ DYING_NS: Final = 1_000_000_000
 """How long an ending process may take to close its other files after the locked one."""
 
 
-_GATHERS: Final = ("all_gather", "all_gather_coalesced")
+_GATHERS: Final = operations_where(lambda row: row.sizes is Sizes.PER_RANK)
 
 
 def _wants_one_size(group: GroupView | None, signature: SignatureName | None) -> bool:

@@ -1,0 +1,37 @@
+"""The rows of operations cover what torch has, and their names lead to one row each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from otel_torchdist.capture.c10d.calls.schemas import collective_schemas
+from otel_torchdist.model.collectives import COLLECTIVES, operation_named
+from tests.support.repository import REPOSITORY
+
+
+def test_torch_has_no_operation_without_a_row() -> None:
+    """Each operation of the dispatcher that takes a process group has a row."""
+    assert {schema.name for schema in collective_schemas()} <= COLLECTIVES.keys()
+
+
+def test_names_are_unique() -> None:
+    """No name or alias stands for two operations, and each leads to its own."""
+    named = [(name, row.name) for row in COLLECTIVES.values() for name in (row.name, *row.aliases)]
+    assert [name for name, count in Counter(name for name, _ in named).items() if count > 1] == []
+    assert [name for name, operation in named if operation_named(name) != operation] == []
+
+
+def test_names_of_each_dialect() -> None:
+    """The dispatcher, the flight recorder, traces, kernels and the watchdog name the same operations differently."""
+    recorded = ("_allgather_base_", "_all_gather_base", "ALLGATHER_SINGLE", "all_gather_single", "RECVANYSOURCE", "put")
+    gather = "all_gather_into_tensor"
+    assert [operation_named(name) for name in recorded] == [gather, gather, gather, gather, "recv", "put"]
+
+
+def test_report_has_a_colour_for_each_family() -> None:
+    """The timeline of the report knows each family that moves data or waits."""
+    script = (REPOSITORY / "otel_torchdist" / "report" / "assets" / "windows.js").read_text()
+    [table] = re.findall(r"const FAMILIES = \{([^}]*)\}", script)
+    families = {row.family.name for row in COLLECTIVES.values()} - {"new_window"}
+    assert set(re.findall(r"(\w+): \d", table)) == families
