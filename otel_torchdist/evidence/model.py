@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.model.names import CallSiteName
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
 
 MAX_TEXT: Final = 400
@@ -81,7 +81,7 @@ class GroupMark:
     @property
     def is_default(self) -> bool:
         """Whether it is the default group, in which each rank has its global number."""
-        return self.description == "default_pg"
+        return self.description == DEFAULT_DESCRIPTION
 
 
 @dataclass(frozen=True, slots=True)

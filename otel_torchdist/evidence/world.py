@@ -17,7 +17,7 @@ from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statemen
 from otel_torchdist.model.calls import Arrival, Channel, GroupView, OperationId, OperationView, Progress
 from otel_torchdist.model.collectives import MESSAGES, operations_where
 from otel_torchdist.model.kinds import Flag, RecordKind, TapeState
-from otel_torchdist.model.names import CallSiteName, GroupName, SignatureName
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, CallSiteName, GroupName, SignatureName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.world.places import user_frame
@@ -52,7 +52,7 @@ def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
     if not stuck:
         return None
     members = tuple(range(1 + max([*(one.rank for one in stuck), *reached])))
-    name = GroupName(_DEFAULT, "default_pg", members, 0, "nccl", True)
+    name = GroupName(_DEFAULT, DEFAULT_DESCRIPTION, members, 0, "nccl", True)
     group = GroupView(name.key, name, frozenset(members))
     by_rank = {one.rank: one for one in stuck}
     ranks = {

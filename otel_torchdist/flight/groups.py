@@ -14,9 +14,8 @@ from typing import Final
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.names import called_name
 from otel_torchdist.model.calls import GroupView
-from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 
-_DEFAULT: Final = "default_pg"
 _UNDEFINED: Final = "undefined"
 """What torch writes as the description of a group that has none."""
 _Identity = tuple[str, tuple[int, ...]]
@@ -57,7 +56,7 @@ class JobGroups:
         self._recorded = frozenset(recorded)
         everyone = tuple(range(self.world_size))
         self._inferred = {
-            name: everyone if self._descriptions.get(name) == _DEFAULT else tuple(sorted(members))
+            name: everyone if self._descriptions.get(name) == DEFAULT_DESCRIPTION else tuple(sorted(members))
             for name, members in used.items()
         }
         self._nth = numbers_of({*recorded, *self._inferred.items()})
@@ -94,7 +93,7 @@ class JobGroups:
         if view is None:
             name, ranks = identity
             description, backend = self._descriptions.get(name, ""), self._backends.get(name, "")
-            is_whole = self._is_size_known and description == _DEFAULT
+            is_whole = self._is_size_known and description == DEFAULT_DESCRIPTION
             group = GroupName(name, description, ranks, self._nth.get(identity, 0), backend, aligned)
             view = self._views[identity, aligned] = GroupView(
                 group.key, group, frozenset(ranks), is_inferred=identity not in self._recorded and not is_whole

@@ -17,8 +17,6 @@ from otel_torchdist.naming import compress_ranks
 
 WAITS_NS: Final = 1_000_000_000
 """An operation that is open for less is not a wait; its rank runs."""
-STOPPED_NS: Final = 2_000_000_000
-"""A process in uninterruptible sleep for less is reading a disk."""
 RATES_OVER_NS: Final = 10_000_000_000
 MAX_RANKS: Final = 4096
 """Ranks that are listed one by one; beyond them only crowds are shown, which cover all."""
@@ -209,8 +207,7 @@ def _state(view: RankView, blame: KnownStall | None, age_s: float | None, thresh
     life = life_in(view)
     if life in _ENDS:
         return _ENDS[life]
-    stopped = view.stopped
-    if stopped is not None and (stopped.state != "D" or now_ns - stopped.since_ns > STOPPED_NS):
+    if view.stopped is not None and view.stopped.is_frozen(now_ns):
         return RankState.STOPPED
     if blame is not None and blame.kind is VerdictKind.FROZEN:
         return RankState.STOPPED

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 BY_CGROUP: Final = "cgroup"
 BY_NODE: Final = "node"
+UNINTERRUPTIBLE_NS: Final = 3_000_000_000
+"""A process in uninterruptible sleep for less reads from a disk."""
 CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that a process raises itself when it crashes."""
 
@@ -136,3 +138,7 @@ class Stopped:
 
     state: str
     since_ns: int
+
+    def is_frozen(self, now_ns: int) -> bool:
+        """Whether it is more than a read of a disk, which sleeps uninterruptibly often, but only briefly."""
+        return self.state != "D" or now_ns - self.since_ns >= UNINTERRUPTIBLE_NS

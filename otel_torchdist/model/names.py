@@ -234,8 +234,6 @@ GIVEN_UP: Final = "BackendGaveUp"
 """The failure recorded by a rank whose backend has given up waiting for the others, and may end the process."""
 DEFAULT_DESCRIPTION: Final = "default_pg"
 """How `init_process_group` describes the group that it creates; what makes another world by hand does not."""
-GIVEN_UP: Final = "BackendGaveUp"
-"""Failure of a rank whose backend has given up waiting for the others, and may end the process."""
 OTHER: Final = 0
 """Id of an unknown name: never set, or beyond the limit."""
 MAX_NAMES: Final = 8192

@@ -12,10 +12,9 @@ from typing import Final
 
 from otel_torchdist.flight.groups import numbers_of
 from otel_torchdist.model.calls import GroupView
-from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 from otel_torchdist.profiles.profile import CallArguments, ProfiledGroup, RankProfile
 
-_DEFAULT: Final = "default_pg"
 _NO_DESCRIPTION: Final = ("undefined", "")
 
 
@@ -98,7 +97,9 @@ class JobGroups:
             return None
         view = self._views.get((name, ranks, aligned))
         if view is None:
-            description = self._descriptions.get(name, _DEFAULT if ranks == self._everyone and not name else "")
+            description = self._descriptions.get(
+                name, DEFAULT_DESCRIPTION if ranks == self._everyone and not name else ""
+            )
             group = GroupName(
                 name, description, ranks, self._nth.get((name, ranks), 0), self._backends.get(name, ""), aligned
             )

@@ -11,7 +11,7 @@ from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.verdict.ways import has_raised
 
 DYING_NS: Final = 500_000_000
-"""How long a process may still be seen alive while the kernel closes its files, one after the other."""
+"""A rank that dies in an operation may still be seen alive for this long, while the kernel closes its files."""
 
 
 @dataclass(frozen=True, slots=True)

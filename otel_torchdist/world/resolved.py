@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from otel_torchdist.model.calls import ANY_RANK, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.collectives import SEND
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.model.names import CallSiteName, LabelName, SignatureName
+from otel_torchdist.model.names import NEW_GROUP, CallSiteName, LabelName, SignatureName
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.tape.names.reader import Names, shown_path
 
@@ -173,4 +173,4 @@ class ResolvedNames:
         signature = self._names.signature(operation.signature)
         if signature is not None:
             return signature.operation
-        return "new_group" if operation.kind is RecordKind.RENDEZVOUS else "operation"
+        return NEW_GROUP if operation.kind is RecordKind.RENDEZVOUS else "operation"

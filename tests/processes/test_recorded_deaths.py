@@ -18,7 +18,7 @@ from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.following.follower import DYING_NS, TapeFollower
+from otel_torchdist.world.following.follower import CLOSING_NS, TapeFollower
 from tests.support.tapes.fake_tape import SECOND, ClockedTape, FakeTape
 from tests.support.waiting import until
 
@@ -41,11 +41,11 @@ def test_record_of_the_agent_is_awaited(follower: tuple[ClockedTape, TapeFollowe
     """A free lock is not a death until the agent has recorded one, and then it is that death."""
     tape, found = follower
     now_ns = time.monotonic_ns()
-    for later_ns in (0, DYING_NS // 2):
+    for later_ns in (0, CLOSING_NS // 2):
         view = found.view(now_ns + later_ns)
         assert view is not None and view.alive
     write_death(tape.writer.path, Death(now_ns, status=KILLED))
-    view = found.view(now_ns + DYING_NS // 2)
+    view = found.view(now_ns + CLOSING_NS // 2)
     assert view is not None and view.is_dead and view.death is not None
     assert (view.death.signal_name, view.death.at_ns) == ("SIGKILL", now_ns)
 
@@ -54,7 +54,7 @@ def test_job_without_an_agent(follower: tuple[ClockedTape, TapeFollower]) -> Non
     """Where no agent records how ranks end, the free lock shows a death, a second later."""
     _, found = follower
     now_ns = time.monotonic_ns()
-    first, later = found.view(now_ns), found.view(now_ns + DYING_NS + 1)
+    first, later = found.view(now_ns), found.view(now_ns + CLOSING_NS + 1)
     assert first is not None and first.alive
     assert later is not None and later.is_dead and later.death is None
 
@@ -120,7 +120,7 @@ def test_peers_of_a_killed_rank_are_not_named(tmp_path: Path) -> None:
         rank.writer.close()
     given: list[VerdictGiven] = []
     began = time.monotonic()
-    while time.monotonic() < began + 2 * DYING_NS / 1e9:
+    while time.monotonic() < began + 2 * CLOSING_NS / 1e9:
         seen = watch.observe()
         given += [event for event in seen.events if isinstance(event, VerdictGiven)] if seen is not None else []
         time.sleep(0.02)

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from otel_torchdist.model.collectives import MESSAGES, ROOTED
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.names import dtype_of, operation_name, operator_name
 from otel_torchdist.profiles.profile import (
@@ -97,7 +98,7 @@ class Nodes:
         own = self._own_rank if self._own_rank is not None else rank  # anyone may have changed the name
         if own is None:
             raise TraceError("neither its name nor its calls state a rank")
-        sizes = [group.size for group in self._groups if group.description == "default_pg" or group.name == "0"]
+        sizes = [group.size for group in self._groups if group.description == DEFAULT_DESCRIPTION or group.name == "0"]
         steps = sorted(self._steps.items(), key=lambda step: step[1])
         profile = RankProfile(
             kind=TraceKind.EXECUTION,

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from otel_torchdist.model.calls import GroupView
-from otel_torchdist.model.names import GroupName
+from otel_torchdist.model.names import DEFAULT_DESCRIPTION, GroupName
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptGroup
 from otel_torchdist.reproducer.planning.cast import Cast
 
 MOST_DIGITS: Final = 9
-_DEFAULT_DESCRIPTION: Final = "default_pg"
 
 
 def groups_for(views: Iterable[GroupView], cast: Cast, world_size: int) -> Mapping[str, ScriptGroup]:
@@ -50,6 +49,6 @@ def _created(view: GroupView) -> tuple[int, int, str, str]:
 
 def _is_default(name: GroupName, world_size: int) -> bool:
     """Whether it is the default group: no other with all ranks was created before it."""
-    if name.description == _DEFAULT_DESCRIPTION:
+    if name.description == DEFAULT_DESCRIPTION:
         return True
     return name.nth == 0 and world_size > 0 and len(name.ranks) == world_size and not name.description

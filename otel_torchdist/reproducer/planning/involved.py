@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from otel_torchdist.model.calls import Channel, OperationId
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import RecordKind
+from otel_torchdist.model.names import NEW_GROUP
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning.tails import is_stuck
@@ -78,4 +79,4 @@ def _is_about_a_creation(verdict: Verdict) -> bool:
         return False
     kinds = {verdict.operation_id.channel.kind, verdict.mismatch.operation_id.channel.kind}
     parties = [text for text, _ in verdict.mismatch.parties]
-    return RecordKind.RENDEZVOUS in kinds or any(text.startswith("new_group") for text in parties)
+    return RecordKind.RENDEZVOUS in kinds or any(text.startswith(NEW_GROUP) for text in parties)

@@ -11,7 +11,7 @@ from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.events import Occasion
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.following.follower import DYING_NS
+from otel_torchdist.world.following.follower import CLOSING_NS
 
 STACKS_DUE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""
@@ -31,7 +31,7 @@ OTHERS_END_FAR_NS: Final = 1_000_000_000
 LAUNCHER_SAYS_NS: Final = 3_000_000_000
 """How long a launcher may take to record how ranks ended before an agent came: it learns of a failure when the failed
 rank has unloaded torch, which takes seconds on a loaded node."""
-VANISHES_NS: Final = DYING_NS + 200_000_000
+VANISHES_NS: Final = CLOSING_NS + 200_000_000
 """A rank that was killed records nothing, and may be seen alive for so long while the kernel closes its files."""
 
 

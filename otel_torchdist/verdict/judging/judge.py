@@ -19,7 +19,6 @@ from typing import Final
 from otel_torchdist.model.calls import ANY_RANK, Arrival, Channel, OperationId, OperationView
 from otel_torchdist.model.ends import RAISED
 from otel_torchdist.model.kinds import RecordKind
-from otel_torchdist.model.lives import Stopped
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
@@ -40,7 +39,6 @@ from otel_torchdist.world.threads import ThreadStand, Tie, stand_of, tie_of
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this is passing through, not waiting."""
-UNINTERRUPTIBLE_NS: Final = 3_000_000_000
 
 
 class Judge:
@@ -222,13 +220,9 @@ class Judge:
         return _verdict(VerdictKind.UNMATCHED if is_owed else VerdictKind.ABSENT, roll, absent)
 
     def _frozen(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        return tuple(rank for rank in ranks if self._is_frozen(self._world.ranks[rank].stopped))
-
-    def _is_frozen(self, stopped: Stopped | None) -> bool:
-        """Whether a process is frozen; one that reads from a disk sleeps uninterruptibly often, but only briefly."""
-        if stopped is None:
-            return False
-        return stopped.state != "D" or self._world.taken_ns - stopped.since_ns >= UNINTERRUPTIBLE_NS
+        stopped = {rank: self._world.ranks[rank].stopped for rank in ranks}
+        now_ns = self._world.taken_ns
+        return tuple(rank for rank, found in stopped.items() if found is not None and found.is_frozen(now_ns))
 
     def _follow(
         self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]

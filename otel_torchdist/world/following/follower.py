@@ -42,8 +42,8 @@ from otel_torchdist.world.shared_groups import SharedGroups
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 """Plain integers: arithmetic with enum members is several times slower."""
-DYING_NS: Final = 1_000_000_000
-"""How long an ending process may take to close its other files after the locked one."""
+CLOSING_NS: Final = 1_000_000_000
+"""A process without its lock counts as alive for at most this long, until the kernel has closed its other files."""
 
 
 _GATHERS: Final = operations_where(lambda row: row.sizes is Sizes.PER_RANK)
@@ -305,7 +305,7 @@ class TapeFollower:
             self._unlocked_ns = None
             return True
         self._unlocked_ns = self._unlocked_ns or now_ns
-        if self._deaths is None or now_ns - self._unlocked_ns > DYING_NS:
+        if self._deaths is None or now_ns - self._unlocked_ns > CLOSING_NS:
             return False
         return self._is_held() and not self._has_ended()
 
