@@ -17,7 +17,7 @@ from otel_torchdist.model.kinds import ActivityKind, RecordKind
 from otel_torchdist.model.moments import arrival_ns, hold_of, is_awaited_unseen, is_on_device
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.operations import Operation
-from otel_torchdist.model.time_kinds import TimeSpent
+from otel_torchdist.model.time_spent import TimeSpent
 
 _DEVICE_THREAD: Final = -1
 """What runs on a device is in the order of its stream, whichever thread has enqueued it."""

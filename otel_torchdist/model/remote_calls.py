@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from otel_torchdist.model.kinds import ActivityKind, CallMode
+from otel_torchdist.model.kinds import CallMode
 from otel_torchdist.model.names import CallSiteName
 
 NO_WORKER: Final = -1
@@ -19,32 +19,6 @@ class Side(enum.Enum):
 
     CALLER = enum.auto()
     CALLEE = enum.auto()
-
-
-def _side_of(kind: ActivityKind) -> Side | None:
-    match kind:
-        case ActivityKind.RPC_CLIENT:
-            return Side.CALLER
-        case ActivityKind.RPC_SERVER:
-            return Side.CALLEE
-        case (
-            ActivityKind.OPTIMIZER_STEP
-            | ActivityKind.CHECKPOINT_SAVE
-            | ActivityKind.CHECKPOINT_LOAD
-            | ActivityKind.CHECKPOINT_ASYNC_SAVE
-            | ActivityKind.CHECKPOINT_STAGE
-            | ActivityKind.TORCH_SAVE
-            | ActivityKind.TORCH_LOAD
-            | ActivityKind.DATA_WAIT
-            | ActivityKind.BACKWARD
-            | ActivityKind.RPC_JOIN
-            | ActivityKind.RPC_SHUTDOWN
-        ):
-            return None
-
-
-SIDES: Final = {kind: side for kind in ActivityKind if (side := _side_of(kind)) is not None}
-"""The activities that are calls. Their records, and no others, hold a `RemoteCall`."""
 
 
 class RemoteCall(msgspec.Struct, frozen=True, gc=False):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.clocks.alignment import Alignment
+from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.collectives import family_of
 from otel_torchdist.model.ends import ASSUMED
 from otel_torchdist.model.history import RankHistory
-from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.operations import Operation
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.model.windows import BarKind, Lane
@@ -25,30 +25,8 @@ UNKNOWN: Final = -1
 ACTIVITIES: Final = -1
 
 
-def _is_drawn(kind: ActivityKind) -> bool:
-    """Whether an activity has a bar: those that follow one another have."""
-    match kind:
-        case ActivityKind.OPTIMIZER_STEP | ActivityKind.DATA_WAIT | ActivityKind.BACKWARD:
-            return True
-        case (  # they overlap with these
-            ActivityKind.CHECKPOINT_SAVE
-            | ActivityKind.CHECKPOINT_LOAD
-            | ActivityKind.CHECKPOINT_ASYNC_SAVE
-            | ActivityKind.CHECKPOINT_STAGE
-            | ActivityKind.TORCH_SAVE
-            | ActivityKind.TORCH_LOAD
-            | ActivityKind.RPC_CLIENT
-            | ActivityKind.RPC_SERVER
-            | ActivityKind.RPC_JOIN
-            | ActivityKind.RPC_SHUTDOWN
-        ):
-            return False
-
-
 _ACTIVITIES: Final = {
-    kind: BarKind(kind.name.lower().replace("_", " "), kind.name.lower(), "", 0)
-    for kind in ActivityKind
-    if _is_drawn(kind)
+    kind: BarKind(title, kind.name.lower(), "", 0) for kind, title in titles_on(Track.ACTIVITIES).items()
 }
 
 

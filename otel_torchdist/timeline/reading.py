@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.clocks.alignment import Alignment
+from otel_torchdist.model.activity_kinds import Track, titles_on
 from otel_torchdist.model.calls import Channel, OperationView
-from otel_torchdist.model.checkpoint_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.model.ends import AWAITED
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import ActivityKind
@@ -29,31 +29,8 @@ from otel_torchdist.timeline.model import (
 _NO_GROUP: Final = "unknown group"
 
 
-def _activity_name(kind: ActivityKind) -> str | None:
-    """Return the name of an activity on the track of activities; None if it is not shown there."""
-    match kind:
-        case ActivityKind.OPTIMIZER_STEP:
-            return "optimizer step"
-        case ActivityKind.DATA_WAIT:
-            return "data wait"
-        case ActivityKind.BACKWARD:
-            return "backward"
-        case (
-            ActivityKind.CHECKPOINT_SAVE
-            | ActivityKind.CHECKPOINT_LOAD
-            | ActivityKind.CHECKPOINT_ASYNC_SAVE
-            | ActivityKind.TORCH_SAVE
-            | ActivityKind.TORCH_LOAD
-        ):
-            return None  # these have a track of their own
-        case ActivityKind.CHECKPOINT_STAGE:
-            return None  # the whole checkpoint is drawn
-        case ActivityKind.RPC_CLIENT | ActivityKind.RPC_SERVER | ActivityKind.RPC_JOIN | ActivityKind.RPC_SHUTDOWN:
-            return None  # calls of other workers overlap with what the rank itself does
-
-
-_ACTIVITIES: Final = {kind: name for kind in ActivityKind if (name := _activity_name(kind)) is not None}
-_CHECKPOINTS: Final = {kind: f"checkpoint {name}" for kind, name in CHECKPOINT_OPERATIONS.items()}
+_ACTIVITIES: Final = titles_on(Track.ACTIVITIES)
+_CHECKPOINTS: Final = titles_on(Track.CHECKPOINTS)
 
 
 def timeline_of(history: RankHistory, shift_ns: int, selection: Selection) -> RankTimeline:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.kinds import ActivityKind
-from otel_torchdist.model.remote_calls import SIDES, CallView, Side, WorkerView
+from otel_torchdist.model.remote_calls import CallView, Side, WorkerView
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 

@@ -20,10 +20,11 @@ from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.reading import fresh_rows
 from otel_torchdist.archive.segments import decode, encode
 from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.kinds import ActivityKind, CallMode, Flag, How, RecordKind, TapeState
 from otel_torchdist.model.names import MAX_PIECE
 from otel_torchdist.model.operations import Operation, StepMark
-from otel_torchdist.model.remote_calls import SIDES, RemoteCall
+from otel_torchdist.model.remote_calls import RemoteCall
 from otel_torchdist.tape.layout import MAX_TIME_NS
 from otel_torchdist.tape.names.reader import Names
 from tests.archive.made import NAMES, operations, origin, segment

@@ -9,6 +9,7 @@ from typing import Final
 
 ENUMS: Final = {
     "ActivityKind": "model/kinds.py",
+    "Detail": "model/activity_kinds.py",
     "How": "model/kinds.py",
     "RecordKind": "model/kinds.py",
     "AtTimeout": "model/names.py",

@@ -111,7 +111,7 @@ def _add_member(path: Path, enum: str) -> None:
 
 
 def _moved(file: str, line: int) -> int:
-    """A line as it was before the member was added: no `match` stands above an enum in a file that defines one."""
+    """A line as it was before members were added: no `match` stands above an enum in a file that defines one."""
     return line - sum(path == file for path in ENUMS.values())
 
 

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from otel_torchdist.model.activities import Activity, Interval
+from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.kinds import ActivityKind, RecordKind
-from otel_torchdist.model.remote_calls import SIDES
 from otel_torchdist.tape import layout, seals
 from otel_torchdist.tape.layout import ActivityWord, Word
 from otel_torchdist.tape.records.bounds import check_position, clipped

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.checkpoint_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
+from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, CHECKPOINTS
 from otel_torchdist.model.checkpoints import STAGES
 from otel_torchdist.model.kinds import How
 from otel_torchdist.semconv import OTHER

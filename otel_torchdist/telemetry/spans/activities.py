@@ -9,7 +9,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.checkpoint_kinds import CHECKPOINT_OPERATIONS
+from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS, TRAITS, Detail
 from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.naming import activity_span_id
@@ -144,29 +144,22 @@ class ActivitySpans:
 
 def _shown_as(kind: ActivityKind, detail: str) -> tuple[str, str]:
     """Return the name of the span, and the attribute that holds the activity's detail."""
-    match kind:
-        case ActivityKind.OPTIMIZER_STEP:
-            return semconv.OPTIMIZER_STEP_SPAN, semconv.OPTIMIZER
-        case ActivityKind.CHECKPOINT_STAGE:
-            return detail or "stage", semconv.CHECKPOINT_STAGE
-        case (
-            ActivityKind.CHECKPOINT_SAVE
-            | ActivityKind.CHECKPOINT_LOAD
-            | ActivityKind.CHECKPOINT_ASYNC_SAVE
-            | ActivityKind.TORCH_SAVE
-            | ActivityKind.TORCH_LOAD
-        ):
-            return semconv.CHECKPOINT_SPAN.format(operation=CHECKPOINT_OPERATIONS[kind]), semconv.CHECKPOINT_ID
-        case ActivityKind.DATA_WAIT:
-            return semconv.DATA_WAIT_SPAN, semconv.DATASET
-        case ActivityKind.BACKWARD:
-            return semconv.BACKWARD_SPAN, ""  # it has no detail
-        case ActivityKind.RPC_CLIENT | ActivityKind.RPC_SERVER:
+    row = TRAITS[kind]
+    match row.detail:
+        case Detail.NONE:
+            return row.title, ""
+        case Detail.OPTIMIZER:
+            return row.title, semconv.OPTIMIZER
+        case Detail.DATASET:
+            return row.title, semconv.DATASET
+        case Detail.CHECKPOINT:
+            return row.title, semconv.CHECKPOINT_ID
+        case Detail.STAGE:
+            return detail or row.title, semconv.CHECKPOINT_STAGE
+        case Detail.FUNCTION:
             return detail, semconv.RPC_METHOD
-        case ActivityKind.RPC_JOIN:
-            return semconv.RPC_JOIN_SPAN, semconv.RPC_WORKER
-        case ActivityKind.RPC_SHUTDOWN:
-            return semconv.RPC_SHUTDOWN_SPAN, semconv.RPC_WORKER
+        case Detail.WORKER:
+            return row.title, semconv.RPC_WORKER
 
 
 def _error(name: str, activity: Activity, failure: str, explanation: str, open_because: str) -> str | None:

@@ -14,9 +14,10 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.incident import LinkTarget
 from otel_torchdist.model.kinds import CallMode
-from otel_torchdist.model.remote_calls import SIDES, RemoteCall, Side
+from otel_torchdist.model.remote_calls import RemoteCall, Side
 from otel_torchdist.naming import activity_span_id, anchor_span_id, trace_id_of_step
 from otel_torchdist.tape.names.reader import NamesReader
 

@@ -25,7 +25,7 @@ from otel_torchdist.capture.checkpoints.open_activities import MAX_IN_STEP, MAX_
 from otel_torchdist.capture.checkpoints.texts import MAX_TEXT, MAX_TEXTS
 from otel_torchdist.capture.torch_api import CHECKPOINT_LOGGER
 from otel_torchdist.model.activities import Activity
-from otel_torchdist.model.checkpoint_kinds import CHECKPOINT_OPERATIONS
+from otel_torchdist.model.activity_kinds import CHECKPOINT_OPERATIONS
 from otel_torchdist.model.checkpoints import STAGES
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.tape.reading.reader import TapeReader

@@ -33,7 +33,7 @@ def test_jobs_of_one_group(traces: Path, job: str, role: str, kind: str) -> None
     """Where ranks have one group, every call belongs to it: its purpose is found from either kind of trace."""
     graph = graph_in(traces / job / kind)
     assert [(axis.members, roles(axis)) for axis in graph.axes] == [(((0, 1, 2, 3),), (role,))]
-    assert graph.has_steps
+    assert graph.steady
     assert sum(graph.sent.values()) > 0
 
 

@@ -58,9 +58,10 @@ def ask(
     return Answer(done.exit_code, done.stdout, done.stderr)
 
 
-def analyze(base: Path, *arguments: str | Path, only: str = "", **environ: str) -> Answer:
+def analyze(base: Path, *arguments: str | Path, only: str = "", threshold_s: float = 1.0, **environ: str) -> Answer:
     """Run `otel-torchdist analyze` here, for one part of it or for all."""
-    return ask(base, *(["--only", only] if only else []), *arguments, command="analyze", **environ)
+    chosen = ["--only", only] if only else []
+    return ask(base, *chosen, *arguments, command="analyze", threshold_s=threshold_s, **environ)
 
 
 def ask_as_on_page(base: Path, line: str, threshold_s: float = 1.0) -> Answer:

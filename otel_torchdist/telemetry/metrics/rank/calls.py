@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 from otel_torchdist import semconv
 from otel_torchdist.model.activities import Activity
+from otel_torchdist.model.activity_kinds import SIDES
 from otel_torchdist.model.ends import BLOCKING, RAISED
-from otel_torchdist.model.remote_calls import SIDES, Side
+from otel_torchdist.model.remote_calls import Side
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels
