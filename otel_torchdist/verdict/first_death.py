@@ -94,7 +94,7 @@ def _may_follow(view: RankView, ends: Ends) -> bool:
     way = ends.ways[view.rank]
     if way is Way.LOST:
         return len(ends.views) > 1 and not ends.living
-    return way.is_consequence or way in (Way.ASKED, Way.SWEPT)
+    return way.is_consequence or way.is_request
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -162,13 +162,12 @@ def _with_others(ends: Ends) -> Sequence[RankView]:
 def _outlived(ends: Ends) -> Sequence[RankView]:
     head = ends.heads[0]
     way = ends.ways[head.rank]
-    is_by_itself = way in (Way.CRASHED, Way.EXITED, Way.KILLED) or (way is Way.ABORTED and not ends.has_lost_one)
+    is_by_itself = way.is_sudden or (way is Way.ABORTED and not ends.has_lost_one)
     return [head] if is_by_itself and not _may_be_request(head, ends) and ends.has_been_outlived(head) else []
 
 
 def _broke_off(ends: Ends) -> Sequence[RankView]:
-    by_itself = (Way.CRASHED, Way.EXITED, Way.KILLED)
-    broken = [view for view in ends.heads if ends.ways[view.rank] in by_itself]
+    broken = [view for view in ends.heads if ends.ways[view.rank].is_sudden]
     hard = [one for one in broken if ends.ways[one.rank] is Way.CRASHED or not may_have_been_asked(one)]
     return [view for view in hard if _is_odd(view, ends)]
 
@@ -194,13 +193,13 @@ def _failed_alone(ends: Ends) -> Sequence[RankView]:
 def _asked_alone(ends: Ends) -> Sequence[RankView]:
     first, *others = ends.dead
     by_terminal = first.death is not None and first.death.signal == signal.SIGINT
-    if ends.ways[first.rank] not in (Way.ASKED, Way.SWEPT) or by_terminal or ends.living or not others:
+    if not ends.ways[first.rank].is_request or by_terminal or ends.living or not others:
         return []
     return [first] if all(map(has_left_by_itself, others)) and ends.is_first_of_all(first) else []
 
 
 def _asked(ends: Ends) -> Sequence[RankView]:
-    return ends.heads if {ends.ways[view.rank] for view in ends.heads} <= {Way.ASKED, Way.SWEPT} else []
+    return ends.heads if all(ends.ways[view.rank].is_request for view in ends.heads) else []
 
 
 TABLE: Final = (
@@ -230,7 +229,7 @@ TABLE: Final = (
 
 def _lone_head(ends: Ends, *ways: Way) -> Sequence[RankView]:
     """The only rank that may be first, unless another one was asked before, if it ended in one of these ways."""
-    heads = [view for view in ends.heads if ends.ways[view.rank] not in (Way.ASKED, Way.SWEPT)]
+    heads = [view for view in ends.heads if not ends.ways[view.rank].is_request]
     if len(heads) != 1 or ends.ways[heads[0].rank] not in ways or ends.has_lost_one:
         return []
     first = heads[0]

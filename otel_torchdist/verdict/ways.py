@@ -50,7 +50,41 @@ class Way(enum.Enum):
     @property
     def is_consequence(self) -> bool:
         """Whether a rank ends so only because of others."""
-        return self in (Way.INTERRUPTED, Way.GAVE_UP)
+        return _REASONS[self] is EndReason.OTHERS
+
+    @property
+    def is_request(self) -> bool:
+        """Whether a launcher that ends the rest ends a rank so."""
+        return _REASONS[self] is EndReason.REQUEST
+
+    @property
+    def is_sudden(self) -> bool:
+        """Whether a rank ends so amid its work."""
+        return _REASONS[self] is EndReason.SUDDEN
+
+
+class EndReason(enum.Enum):
+    """Why a rank ends in some way, as far as the way alone says."""
+
+    OTHERS = enum.auto()
+    REQUEST = enum.auto()
+    SUDDEN = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+def _reason(way: Way) -> EndReason:
+    match way:
+        case Way.INTERRUPTED | Way.GAVE_UP:
+            return EndReason.OTHERS
+        case Way.ASKED | Way.SWEPT:
+            return EndReason.REQUEST
+        case Way.CRASHED | Way.EXITED | Way.KILLED:
+            return EndReason.SUDDEN
+        case Way.RAISED | Way.ABORTED | Way.LOST:
+            return EndReason.UNKNOWN
+
+
+_REASONS: Final = {way: _reason(way) for way in Way}
 
 
 def way_of(view: RankView) -> Way:

@@ -21,7 +21,7 @@ _MEMORY: Final = (SymptomKind.CGROUP_MEMORY, SymptomKind.NODE_MEMORY)
 
 
 _OF_SLOW: Final = (SymptomKind.THROTTLED, *_MEMORY, SymptomKind.STORAGE)
-_HAPPENS: Final = frozenset({SymptomKind.XID, SymptomKind.ECC, SymptomKind.LINK_DOWN})
+"""Symptoms that can explain that a rank is slow, the most telling first."""
 _XIDS: Final = {
     13: "graphics engine exception",
     31: "memory page fault",
@@ -78,7 +78,22 @@ _ORDER: Final = tuple(SymptomKind)
 
 
 def _is_recent(symptom: Symptom, since_ns: int) -> bool:
-    return symptom.at_ns >= since_ns - (RECENT_NS if symptom.kind in _HAPPENS else LASTING_NS)
+    return symptom.at_ns >= since_ns - (LASTING_NS if _lasts(symptom.kind) else RECENT_NS)
+
+
+def _lasts(kind: SymptomKind) -> bool:
+    """Return whether a symptom is seen again and again while it matters, and does not happen at one moment."""
+    match kind:
+        case SymptomKind.XID | SymptomKind.ECC | SymptomKind.LINK_DOWN:
+            return False
+        case (
+            SymptomKind.GPU_LOST
+            | SymptomKind.CGROUP_MEMORY
+            | SymptomKind.NODE_MEMORY
+            | SymptomKind.STORAGE
+            | SymptomKind.THROTTLED
+        ):
+            return True
 
 
 def _is_said(symptom: Symptom, verdict: Verdict) -> bool:
