@@ -303,12 +303,22 @@ def _signature(arrival: Arrival) -> SignatureName:
     return arrival.signature
 
 
-_VALUES: Final[Mapping[Field, Callable[[Arrival], str]]] = {
-    Field.OPERATION: _operation,
-    Field.DTYPE: _dtype,
-    Field.SHAPE: _shape,
-    Field.REDUCE_OP: _reduce_op,
-    Field.ROOT: _root,
-}
-"""How to describe what a rank entered. A difference in one makes later ones meaningless: another operation has other
-shapes."""
+def _value_of(field: Field) -> Callable[[Arrival], str] | None:
+    """Return what describes a field of the call that a rank entered; None for what is compared otherwise."""
+    match field:
+        case Field.OPERATION:
+            return _operation
+        case Field.DTYPE:
+            return _dtype
+        case Field.SHAPE:
+            return _shape
+        case Field.REDUCE_OP:
+            return _reduce_op
+        case Field.ROOT:
+            return _root
+        case Field.PARTS | Field.GROUP_NAME | Field.MEMBERS | Field.DIMENSIONS:
+            return None
+
+
+_VALUES: Final = {field: value_of for field in Field if (value_of := _value_of(field)) is not None}
+"""In the order in which a difference in one makes later ones meaningless: another operation has other shapes."""

@@ -15,6 +15,7 @@ ENUMS: Final = {
     "AtTimeout": "model/names.py",
     "CauseKind": "critical_path/model.py",
     "Doubt": "verdict/model.py",
+    "Field": "world/mismatch.py",
     "Outcome": "verdict/model.py",
     "Severity": "model/finding_kinds.py",
     "Source": "world/places.py",
