@@ -7,7 +7,6 @@ of the leading agent, and writes it to this file.
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,13 +14,14 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from otel_torchdist.files.others import read_regular
-from otel_torchdist.files.owned import remove, replace_at_once
+from otel_torchdist.files.owned import remove
+from otel_torchdist.job.run_files import run_file, write_run_file
 from otel_torchdist.naming import listed_ranks, readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
 MAX_FILE_BYTES: Final = 16 << 10
 MAX_TEXT: Final = 4096
-MAX_FILES: Final = 16
+_KIND: Final = "verdict"
 _Number = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 _Text = Annotated[str, Meta(max_length=256)]
 
@@ -60,10 +60,7 @@ def write_agents_verdict(directory: Path, run: int, verdict: AgentsVerdict) -> N
     Raises:
         OSError: There is no room, or the directory is gone.
     """
-    path = _path(directory, run)
-    replace_at_once(path, path.with_name(f".{path.name}.new"), json.dumps(dataclasses.asdict(verdict)).encode())
-    for old in sorted(directory.glob("verdict-*.json"), key=_changed_ns)[:-MAX_FILES]:  # of earlier attempts
-        remove(old)
+    write_run_file(directory, _KIND, run, dataclasses.asdict(verdict))
 
 
 def remove_agents_verdict(directory: Path, run: int) -> None:
@@ -72,25 +69,14 @@ def remove_agents_verdict(directory: Path, run: int) -> None:
     Raises:
         OSError: We may not write to the directory.
     """
-    remove(_path(directory, run))
+    remove(run_file(directory, _KIND, run))
 
 
 def read_agents_verdict(directory: Path, run: int) -> AgentsVerdict | None:
     """Read the verdict on a run; None when there is none, or the file holds something else."""
     try:
-        found = decode_json(read_regular(_path(directory, run), MAX_FILE_BYTES), AgentsVerdict)
+        found = decode_json(read_regular(run_file(directory, _KIND, run), MAX_FILE_BYTES), AgentsVerdict)
     except (OSError, DecodingError):
         return None
     shown = {name: readable(getattr(found, name), MAX_TEXT) for name in ("kind", "ranks", "operation", "text")}
     return dataclasses.replace(found, **shown)
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _path(directory: Path, run: int) -> Path:
-    return directory / f"verdict-{run:032x}.json"

@@ -7,7 +7,6 @@ minutes cannot be found again afterwards.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from otel_torchdist.files.others import read_regular
-from otel_torchdist.files.owned import remove, replace_at_once
+from otel_torchdist.job.run_files import run_file, write_run_file
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
@@ -24,7 +23,7 @@ MAX_KEPT: Final = 32
 """Findings of a run, the newest; a job that is wrong in more ways does not need a longer list."""
 MAX_TEXT: Final = 2048
 MAX_FILE_BYTES: Final = 512 << 10
-MAX_FILES: Final = 16
+_KIND: Final = "findings"
 _Moment = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Text = Annotated[str, Meta(max_length=256)]
 
@@ -61,17 +60,13 @@ def write_kept_findings(directory: Path, run: int, findings: Iterable[KeptFindin
     Raises:
         OSError: There is no room, or the directory is gone.
     """
-    path = _path(directory, run)
-    rows = [dataclasses.asdict(one) for one in list(findings)[-MAX_KEPT:]]
-    replace_at_once(path, path.with_name(f".{path.name}.new"), json.dumps(rows).encode())
-    for old in sorted(directory.glob("findings-*.json"), key=_changed_ns)[:-MAX_FILES]:  # of earlier attempts
-        remove(old)
+    write_run_file(directory, _KIND, run, [dataclasses.asdict(one) for one in list(findings)[-MAX_KEPT:]])
 
 
 def read_kept_findings(directory: Path, run: int) -> list[KeptFinding]:
     """Read the findings on a run, oldest first; none if there is no file, or it holds something else."""
     try:
-        found = decode_json(read_regular(_path(directory, run), MAX_FILE_BYTES), list[KeptFinding])
+        found = decode_json(read_regular(run_file(directory, _KIND, run), MAX_FILE_BYTES), list[KeptFinding])
     except (OSError, DecodingError):
         return []
     return [
@@ -84,14 +79,3 @@ def read_kept_findings(directory: Path, run: int) -> list[KeptFinding]:
         )
         for one in found[-MAX_KEPT:]
     ]
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.lstat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _path(directory: Path, run: int) -> Path:
-    return directory / f"findings-{run:032x}.json"

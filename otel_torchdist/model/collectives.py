@@ -24,7 +24,7 @@ class Waiting(enum.Enum):
     UNKNOWN = "not known"
 
 
-class Sizes(enum.Enum):
+class SizeRule(enum.Enum):
     """Which tensors of one call must be equally large."""
 
     EQUAL = enum.auto()
@@ -124,7 +124,7 @@ class Collective:
         family: CollectiveFamily,
         recorded: str,
         aliases: tuple[str, ...] = (),
-        sizes: Sizes = Sizes.EQUAL,
+        sizes: SizeRule = SizeRule.EQUAL,
         is_flat: bool = False,
     ) -> None:
         self.name: Final = name
@@ -206,13 +206,13 @@ _ROWS: Final = (
     Collective("gather_into_tensor", _GATHER, "gather", ("gather_single",), is_flat=True),
     Collective("all_reduce", _ALL_REDUCE, "all_reduce", ("allreduce", "allreduce_sparse")),
     Collective("all_reduce_coalesced", _ALL_REDUCE, "allreduce_coalesced", ("allreduce_coalesced",)),
-    Collective("all_gather", _ALL_GATHER, "all_gather", ("allgather",), Sizes.PER_RANK),
+    Collective("all_gather", _ALL_GATHER, "all_gather", ("allgather",), SizeRule.PER_RANK),
     Collective(
         "all_gather_coalesced",
         _ALL_GATHER,
         "ALLGATHER_coalesced",  # torch 2.13 does not know `allgather_coalesced`
         ("allgather_coalesced",),
-        Sizes.PER_RANK,
+        SizeRule.PER_RANK,
     ),
     Collective(
         "all_gather_into_tensor",
@@ -228,9 +228,9 @@ _ROWS: Final = (
         ("allgather_into_tensor_coalesced",),
         is_flat=True,
     ),
-    Collective("reduce_scatter", _REDUCE_SCATTER, "reduce_scatter", ("reducescatter",), Sizes.PER_PAIR),
+    Collective("reduce_scatter", _REDUCE_SCATTER, "reduce_scatter", ("reducescatter",), SizeRule.PER_PAIR),
     # NCCL's recorder alone names it, where lists have parts of different sizes.
-    Collective("reduce_scatter_coalesced", _REDUCE_SCATTER, "", sizes=Sizes.PER_PAIR),
+    Collective("reduce_scatter_coalesced", _REDUCE_SCATTER, "", sizes=SizeRule.PER_PAIR),
     Collective(
         "reduce_scatter_tensor",
         _REDUCE_SCATTER,
@@ -239,14 +239,14 @@ _ROWS: Final = (
         is_flat=True,
     ),
     Collective("reduce_scatter_tensor_coalesced", _REDUCE_SCATTER, "reduce_scatter_tensor_coalesced", is_flat=True),
-    Collective("all_to_all", _ALL_TO_ALL, "all_to_all", ("alltoall",), Sizes.PER_PAIR),
+    Collective("all_to_all", _ALL_TO_ALL, "all_to_all", ("alltoall",), SizeRule.PER_PAIR),
     Collective(
         "all_to_all_single",
         _ALL_TO_ALL,
         # NCCL's recorder has one name for both, and torch 2.13 expects equal sizes from all ranks under the other.
         "all_to_all",
         ("alltoall_base", "alltoall_single", "all_to_allv", "all_to_all_v_single"),
-        Sizes.PER_PAIR,
+        SizeRule.PER_PAIR,
         is_flat=True,
     ),
     Collective(SEND, _SEND, SEND),

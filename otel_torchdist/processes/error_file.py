@@ -22,13 +22,32 @@ MAX_FILE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Error:
-    message: str
+class _Extra:
+    py_callstack: str = ""
+    timestamp: str | int = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    message: _Error | str
+class RecordedError:
+    """The exception in an error file; programs may write a text of their own instead.
+
+    Attributes:
+        message: Its type and message, which may have several lines.
+        extraInfo: When it was raised, and its traceback.
+    """
+
+    message: str
+    extraInfo: _Extra = _Extra()
+
+    @property
+    def summary(self) -> str:
+        """The first line of the message."""
+        return self.message.strip().partition("\n")[0].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorFile:
+    message: RecordedError | str
 
 
 def error_file_of(pid: int) -> Path | None:
@@ -49,8 +68,16 @@ def error_file_of(pid: int) -> Path | None:
 def error_in(path: Path) -> str:
     """Return type and first line of the exception (`ValueError: loss is nan`); '' if the file does not show it."""
     try:
-        message = decode_json(read_regular(path, MAX_FILE_BYTES, os.geteuid()), _Content).message
-    except (OSError, ValueError, DecodingError):
+        found = decoded_error(read_regular(path, MAX_FILE_BYTES, os.geteuid()))
+    except (OSError, ValueError):
         return ""
-    text = message if isinstance(message, str) else message.message
-    return readable(text.strip().partition("\n")[0].strip(), MAX_ERROR)[:MAX_ERROR]
+    return readable(found.summary, MAX_ERROR)[:MAX_ERROR] if found is not None else ""
+
+
+def decoded_error(content: bytes) -> RecordedError | None:
+    """Return the exception in an error file; None if it is no such file."""
+    try:
+        message = decode_json(content, _ErrorFile).message
+    except DecodingError:
+        return None
+    return RecordedError(message) if isinstance(message, str) else message

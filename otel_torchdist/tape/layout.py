@@ -57,7 +57,6 @@ The kind is where every payload has it; the time of entry is not, because `begun
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
 WORDS: Final = 6
 EMPTY_WORDS: Final = bytes(8 * WORDS)
-NO_WORDS: Final = (0,) * WORDS
 WORD_BITS_DURATION: Final = 48
 MAX_DURATION_NS: Final = (1 << WORD_BITS_DURATION) - 1
 CHECK_MODULUS: Final = 4093

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.model.calls import UNREAD, Arrival, Channel, OperationId
-from otel_torchdist.model.collectives import ROOTED, Sizes, operations_where
+from otel_torchdist.model.collectives import ROOTED, SizeRule, operations_where
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.snapshot import RankView
 from otel_torchdist.world.part_sizes import Misfit, find_message_misfit, find_misfit
@@ -77,13 +77,13 @@ class Mismatch:
         return tuple(sorted(rank for _, ranks in named for rank in ranks))
 
 
-_ANY_SIZE: Final = operations_where(lambda row: row.sizes is not Sizes.EQUAL)
+_ANY_SIZE: Final = operations_where(lambda row: row.sizes is not SizeRule.EQUAL)
 _SAME_DIMENSIONS: Final = operations_where(
     lambda row: (
         row.family.moves_data
         and not row.family.is_message
         and row.has_input_everywhere
-        and row.sizes is not Sizes.PER_PAIR
+        and row.sizes is not SizeRule.PER_PAIR
     )
 )
 """Operations that combine or concatenate the tensors of all ranks."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
@@ -10,38 +9,18 @@ from otel_torchdist.evidence.lines import parsed
 from otel_torchdist.evidence.model import MAX_TEXT, Kind, Raised, Source, Statement
 from otel_torchdist.evidence.texts.python_stacks import PythonStacks
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.names.decoding import DecodingError, decode_json
+from otel_torchdist.processes.error_file import decoded_error
 
 MAX_BYTES: Final = 1 << 20
 _LOCAL_RANK: Final = "attempt_"
 
 
-@dataclass(frozen=True, slots=True)
-class _Extra:
-    py_callstack: str = ""
-    timestamp: str | int = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Error:
-    message: str
-    extraInfo: _Extra = _Extra()
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    message: _Error | str
-    timestamp: str | int = ""
-
-
 def statement_of(content: bytes, path: str) -> Statement | None:
     """Return what an error file says; None if it is none."""
-    try:
-        message = decode_json(content, _Content).message
-    except DecodingError:
+    error = decoded_error(content)
+    if error is None:
         return None
-    error = _Error(message) if isinstance(message, str) else message
-    text = readable(error.message.strip().partition("\n")[0].strip(), MAX_TEXT)
+    text = readable(error.summary, MAX_TEXT)
     stack = _raised(error.extraInfo.py_callstack, path)
     return Statement(
         kind=Kind.RAISED,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.calls import Channel, OperationView
-from otel_torchdist.model.collectives import BARRIER, COLLECTIVES, Sizes, Waiting
+from otel_torchdist.model.collectives import BARRIER, COLLECTIVES, SizeRule, Waiting
 from otel_torchdist.model.kinds import Flag
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
@@ -148,7 +148,7 @@ def _needs(view: RankView, operation: OperationView) -> bool:
     row = COLLECTIVES.get(operation.name)
     if row is None or not row.family.moves_data or row.family.waiting is not Waiting.EVERYONE:
         return False
-    return bool(operation.record.message_bytes) and (row.sizes is not Sizes.PER_PAIR or operation is view.open[0])
+    return bool(operation.record.message_bytes) and (row.sizes is not SizeRule.PER_PAIR or operation is view.open[0])
 
 
 def _is_on_device(operation: OperationView) -> bool:

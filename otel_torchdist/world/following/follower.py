@@ -9,7 +9,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests.stacks_file import StacksFile
 from otel_torchdist.machine.symptoms import RankSymptoms
 from otel_torchdist.model.calls import MAX_CALLERS, UNREAD, Arrival, GroupView, OperationView
-from otel_torchdist.model.collectives import Sizes, operations_where
+from otel_torchdist.model.collectives import SizeRule, operations_where
 from otel_torchdist.model.kinds import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.model.lives import Death
 from otel_torchdist.model.names import CallSiteName, SignatureName
@@ -46,7 +46,7 @@ CLOSING_NS: Final = 1_000_000_000
 """A process without its lock counts as alive for at most this long, until the kernel has closed its other files."""
 
 
-_GATHERS: Final = operations_where(lambda row: row.sizes is Sizes.PER_RANK)
+_GATHERS: Final = operations_where(lambda row: row.sizes is SizeRule.PER_RANK)
 
 
 def _wants_one_size(group: GroupView | None, signature: SignatureName | None) -> bool:

@@ -27,7 +27,6 @@ _EXTREMES: Final = struct.Struct("=2d")
 _MOMENTS: Final = struct.Struct("=4d")
 _CHECKSUM: Final = struct.Struct("=Q")
 _PARAMETERS: Final = struct.Struct(f"={1 + WORDS}q")
-MAX_ROW: Final = _EXTREMES.size + _MOMENTS.size + _CHECKSUM.size
 """Bytes of the longest row."""
 
 
