@@ -13,7 +13,7 @@ from otel_torchdist.agent.reading.reader import Reader
 from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.files.others import reason
 from otel_torchdist.files.owned import directory_facts
-from otel_torchdist.job.runs.membership import Member, of_living_runs
+from otel_torchdist.job.runs.membership import RunMember, of_living_runs
 from otel_torchdist.job.runs.runs import member_of
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.tape.reading.reader import TapeReader
@@ -144,7 +144,7 @@ def _not_exported(tapes: list[TapeReader], lacks_checkpoint: bool) -> list[TapeR
     Left out are those of runs that are over, if their ranks exported them, or if a checkpoint that can no longer be
     read may have said that another agent did.
     """
-    members: dict[TapeReader, Member] = {}
+    members: dict[TapeReader, RunMember] = {}
     exported: set[TapeReader] = set()
     for tape in tapes:
         with contextlib.suppress(TapeError):  # damaged: the reader warns of it

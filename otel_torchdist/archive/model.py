@@ -106,7 +106,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SegmentPlace:
     """Where a segment is, and what its head says of it.
 
     Attributes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.archive.heads import HEAD_SIZE, MAGIC, Head, decode_head
-from otel_torchdist.archive.model import Origin, Place
+from otel_torchdist.archive.model import Origin, SegmentPlace
 from otel_torchdist.files.others import open_regular
 
 SUFFIX: Final = ".segments"
@@ -46,7 +46,7 @@ def files_in(folder: Path) -> list[tuple[Path, int]]:
     return sorted(found)
 
 
-def segments_in(path: Path, notes: list[str]) -> Iterator[Place]:
+def segments_in(path: Path, notes: list[str]) -> Iterator[SegmentPlace]:
     """Yield where the segments of a file are; what is damaged is skipped, and noted in a line.
 
     Raises:
@@ -78,14 +78,14 @@ def segments_in(path: Path, notes: list[str]) -> Iterator[Place]:
         os.close(file)
 
 
-def _place(head: Head, path: Path, offset: int) -> Place:
-    return Place(
+def _place(head: Head, path: Path, offset: int) -> SegmentPlace:
+    return SegmentPlace(
         path, offset, head.size, head.nonce, head.run_id, head.rank, head.rows[0], head.through, head.begun_ns,
         head.checksum,
     )  # fmt: skip
 
 
-def read_segment(place: Place) -> bytes:
+def read_segment(place: SegmentPlace) -> bytes:
     """Read a segment.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError
 from otel_torchdist.archive.heads import MAGIC
-from otel_torchdist.archive.model import Archived, Origin, Place
+from otel_torchdist.archive.model import Archived, Origin, SegmentPlace
 from otel_torchdist.archive.places import SUFFIX, read_segment, segments_in
 from otel_torchdist.archive.segments import Columns, decode
 from otel_torchdist.files.others import read_part, reason
@@ -39,7 +39,7 @@ class ArchivedRank:
     """
 
     rank: int
-    places: tuple[Place, ...]
+    places: tuple[SegmentPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def runs_in(paths: Iterable[Path]) -> tuple[list[ArchivedRun], list[str]]:
     Returns:
         The runs, the one that started last first, and what could not be read, in a line each.
     """
-    found: dict[int, dict[int, dict[int, list[Place]]]] = {}
+    found: dict[int, dict[int, dict[int, list[SegmentPlace]]]] = {}
     notes: list[str] = []
     files = {file: None for path in paths for file in _files_at(path)}
     for path in sorted(files, key=lambda file: file.name):
@@ -102,7 +102,7 @@ def runs_in(paths: Iterable[Path]) -> tuple[list[ArchivedRun], list[str]]:
     return sorted(runs, key=lambda run: -run.begun_ns), shown
 
 
-def _ranks(found: dict[int, dict[int, list[Place]]]) -> tuple[ArchivedRank, ...]:
+def _ranks(found: dict[int, dict[int, list[SegmentPlace]]]) -> tuple[ArchivedRank, ...]:
     """Return the ranks of a run, each with the segments of the newest of its tapes."""
     return tuple(
         ArchivedRank(rank, tuple(max(tapes.values(), key=lambda places: places[0].begun_ns)))
@@ -179,7 +179,7 @@ def history_in(columns: Columns) -> RankHistory | None:
     return collected.history(left_out=True)
 
 
-def _newest(rank: ArchivedRank, most: int) -> tuple[Place, ...]:
+def _newest(rank: ArchivedRank, most: int) -> tuple[SegmentPlace, ...]:
     total, first = 0, len(rank.places)
     for place in reversed(rank.places):
         total += place.operations

@@ -30,7 +30,7 @@ class HoldsPlans(Protocol):
         ...
 
 
-class Places(Protocol):
+class CounterMemory(Protocol):
     """Memory for counters, each identified by a number or by itself."""
 
     def new(self) -> object:
@@ -47,7 +47,7 @@ class Places(Protocol):
 
 
 class ListPlaces:
-    """Counters that only Python uses; see `Places`."""
+    """Counters that only Python uses; see `CounterMemory`."""
 
     def new(self) -> object:
         """Return a list that holds 0."""
@@ -68,7 +68,7 @@ class MessageCounters:
         times_forgotten: How often counters have been forgotten. A plan that was made meanwhile is void.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: CounterMemory) -> None:
         """Initialize without counters.
 
         Args:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_torchdist.clocks.meetings import MeetingTimes, reversed_samples
-from otel_torchdist.clocks.offsets import ClockOffset, OffsetLine, Sample
+from otel_torchdist.clocks.offsets import ClockOffset, OffsetLine, OffsetSample
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.units import duration
@@ -150,7 +150,7 @@ class ClockAligner:
             front = reached
         return chains
 
-    def _line(self, one: str, other: str, samples: Mapping[tuple[str, str], Sequence[Sample]]) -> OffsetLine:
+    def _line(self, one: str, other: str, samples: Mapping[tuple[str, str], Sequence[OffsetSample]]) -> OffsetLine:
         found = samples.get((one, other))
         if found is None:
             found = list(reversed_samples(samples[other, one]))

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from otel_torchdist.clocks.offsets import Sample
+from otel_torchdist.clocks.offsets import OffsetSample
 from otel_torchdist.model.calls import Channel
 from otel_torchdist.model.collectives import Waiting, waiting_in
 from otel_torchdist.model.history import RankHistory
@@ -66,13 +66,13 @@ class MeetingTimes:
                 known = self._channels[channel] = _ChannelTimes(-(-len(records) // most) | 1)
             known.add(clock, records, joins)
 
-    def samples(self, order: Sequence[str]) -> Mapping[tuple[str, str], list[Sample]]:
+    def samples(self, order: Sequence[str]) -> Mapping[tuple[str, str], list[OffsetSample]]:
         """For each two clocks what their meetings show: the first clock of each meeting is compared with the others.
 
         Args:
             order: All clocks.
         """
-        found: dict[tuple[str, str], list[Sample]] = {}
+        found: dict[tuple[str, str], list[OffsetSample]] = {}
         for channel in self._channels.values():
             first: dict[int, tuple[str, int, int]] = {}
             for clock in order:
@@ -81,7 +81,7 @@ class MeetingTimes:
                         first[sequence] = clock, last_ns, end_ns
                         continue
                     one, one_last, one_end = first[sequence]
-                    sample = Sample(end_ns, one_last - end_ns, one_end - last_ns, one_end - end_ns)
+                    sample = OffsetSample(end_ns, one_last - end_ns, one_end - last_ns, one_end - end_ns)
                     found.setdefault((one, clock), []).append(sample)
         return found
 
@@ -113,7 +113,7 @@ def _end_ns(record: Operation, joins: Sequence[int]) -> int | None:
     return joins[place] if place < len(joins) else None
 
 
-def reversed_samples(samples: Sequence[Sample]) -> Iterator[Sample]:
+def reversed_samples(samples: Sequence[OffsetSample]) -> Iterator[OffsetSample]:
     """The same meetings as seen from the other clock."""
     for time_ns, lower, upper, middle in samples:
-        yield Sample(time_ns + middle, -upper, -lower, -middle)
+        yield OffsetSample(time_ns + middle, -upper, -lower, -middle)

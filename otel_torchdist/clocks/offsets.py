@@ -36,7 +36,7 @@ class ClockOffset:
     meetings: int
 
 
-class Sample(NamedTuple):
+class OffsetSample(NamedTuple):
     """What one meeting shows of two clocks.
 
     Attributes:
@@ -60,7 +60,7 @@ class OffsetLine:
         bound_ns: By how much it may be wrong at most.
     """
 
-    def __init__(self, samples: Sequence[Sample], likely_ns: int | None) -> None:
+    def __init__(self, samples: Sequence[OffsetSample], likely_ns: int | None) -> None:
         """Measure the difference.
 
         Args:
@@ -79,7 +79,7 @@ class OffsetLine:
             self._add(ordered[begin:end])
             begin = end
 
-    def _add(self, section: Sequence[Sample]) -> None:
+    def _add(self, section: Sequence[OffsetSample]) -> None:
         lower = max(sample.lower for sample in section)
         upper = min(sample.upper for sample in section)
         middle = self._likely_ns

@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.numbering import (
-    Lane,
+    EntryLane,
     NumberedEntry,
     ends_by_retiring,
     holds_first,
@@ -62,7 +62,7 @@ class CondensedDump:
 def condense(dump: FlightDump) -> CondensedDump:
     """Keep the calls of each lane that are open, and some before them."""
     by_retiring = ends_by_retiring(dump)
-    lanes: dict[Lane, list[NumberedEntry]] = {}
+    lanes: dict[EntryLane, list[NumberedEntry]] = {}
     for call in numbered(dump):
         lanes.setdefault(call.lane, []).append(call)
     kept = [call for calls in lanes.values() for call in _last_of(calls, by_retiring)]

@@ -16,7 +16,7 @@ from otel_torchdist.flight.names import COALESCED, GLOO, called_name
 PAIR: Final = 2
 
 
-class Lane(NamedTuple):
+class EntryLane(NamedTuple):
     """Calls that start one after the other: a group's collectives, or those from one of its ranks to another.
 
     Attributes:
@@ -49,7 +49,7 @@ class NumberedEntry(NamedTuple):
     """
 
     entry: FlightEntry
-    lane: Lane
+    lane: EntryLane
     sequence: int
     aligned: bool
     batch: int
@@ -57,9 +57,9 @@ class NumberedEntry(NamedTuple):
 
 def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
     """Yield the entries of a dump in the order in which they were recorded, without those that only close a block."""
-    counts: dict[Lane, int] = {}
+    counts: dict[EntryLane, int] = {}
     counts_all, is_whole = counts_all_groups_together(dump), holds_first(dump)
-    lanes: dict[tuple[str, str, bool], Lane | None] = {}  # few, and thousands of entries
+    lanes: dict[tuple[str, str, bool], EntryLane | None] = {}  # few, and thousands of entries
     for entry in dump.entries:
         key = entry.group, entry.profiling_name, entry.is_p2p
         lane = lanes[key] if key in lanes else lanes.setdefault(key, _lane_of(entry))
@@ -76,14 +76,14 @@ def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
         yield NumberedEntry(entry, lane, sequence, aligned, entry.p2p_sequence)
 
 
-def _lane_of(entry: FlightEntry) -> Lane | None:
+def _lane_of(entry: FlightEntry) -> EntryLane | None:
     """The lane of an entry; None for the end of a block, whose calls are recorded one by one."""
     name = called_name(entry.profiling_name)
     if name.operation == COALESCED:
         return None
     if entry.is_p2p or name.is_point_to_point:
-        return Lane(entry.group, name.source, name.destination, name.destination < 0)
-    return Lane(entry.group)
+        return EntryLane(entry.group, name.source, name.destination, name.destination < 0)
+    return EntryLane(entry.group)
 
 
 def holds_first(dump: FlightDump) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.flight.dump import FlightDump, FlightEntry
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.names import GLOO, called_name, dtype_name, takes_outputs
-from otel_torchdist.flight.numbering import Lane, NumberedEntry, is_open
+from otel_torchdist.flight.numbering import EntryLane, NumberedEntry, is_open
 from otel_torchdist.model.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.collectives import BARRIER, EXCHANGES, RECV, operations_where
 from otel_torchdist.model.kinds import Flag, How, RecordKind
@@ -94,7 +94,7 @@ def operation_view(
     )
 
 
-def channel_of(lane: Lane, group: GroupView | None) -> Channel:
+def channel_of(lane: EntryLane, group: GroupView | None) -> Channel:
     """The channel of a lane, with global ranks."""
     key = group.key if group is not None else UNKNOWN_GROUP
     if lane.is_collective:

@@ -14,7 +14,7 @@ from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.operations import Operation, Splits, StepMark
 from otel_torchdist.profiles.groups import JobGroups
-from otel_torchdist.profiles.positions import Positions
+from otel_torchdist.profiles.positions import ProfilePositions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
 from otel_torchdist.tape.records.splits import MAX_LISTED
 from otel_torchdist.units import item_bytes
@@ -35,12 +35,12 @@ def histories_of(profiles: Sequence[RankProfile], groups: JobGroups) -> Iterator
         profiles: One for each rank.
         groups: The groups of the job.
     """
-    positions = Positions(profiles)
+    positions = ProfilePositions(profiles)
     for profile in profiles:
         yield _history_of(profile, groups, positions)
 
 
-def _history_of(profile: RankProfile, groups: JobGroups, positions: Positions) -> RankHistory:
+def _history_of(profile: RankProfile, groups: JobGroups, positions: ProfilePositions) -> RankHistory:
     operations = _operations(profile, groups, positions)
     return RankHistory(
         rank=profile.rank,
@@ -56,7 +56,7 @@ def _history_of(profile: RankProfile, groups: JobGroups, positions: Positions) -
     )
 
 
-def _operations(profile: RankProfile, groups: JobGroups, positions: Positions) -> Iterable[OperationView]:
+def _operations(profile: RankProfile, groups: JobGroups, positions: ProfilePositions) -> Iterable[OperationView]:
     counts: dict[Channel, int] = {}
     for number, call in enumerate(profile.calls, 1):
         arguments = call.arguments

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from otel_torchdist.profiles.profile import ProfiledCall, RankProfile
 
 
-class Positions:
+class ProfilePositions:
     """The positions in each group that all traces of its users hold."""
 
     def __init__(self, profiles: Iterable[RankProfile]) -> None:

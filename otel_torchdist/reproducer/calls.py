@@ -8,12 +8,12 @@ from typing import Final
 
 from otel_torchdist.model.collectives import MESSAGES, RECV, ROOTED, Waiting, waiting_in
 from otel_torchdist.reproducer.comments import WIDTH
-from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call
+from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptCall
 
 _USUAL_DTYPE: Final = "float32"
 
 
-def statement(call: Call) -> list[str]:
+def statement(call: ScriptCall) -> list[str]:
     """The call, such as `dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)`; an argument a line if it is long.
 
     Later waits are not part of it.
@@ -38,13 +38,13 @@ def group_variable(number: int) -> str:
     return f"group_{number}"
 
 
-def _function(call: Call) -> str:
+def _function(call: ScriptCall) -> str:
     if call.operation in MESSAGES and call.work:
         return f"i{call.operation}"
     return call.operation
 
 
-def _keywords(call: Call) -> list[str]:
+def _keywords(call: ScriptCall) -> list[str]:
     """All arguments but the tensors. Every number is one of ours, and every name is from a table of ours."""
     keywords: list[str] = []
     if call.reduce_op not in ("", "sum"):
@@ -66,17 +66,17 @@ def _tensor(shape: tuple[int, ...], dtype: str) -> str:
     return f"torch.ones({size})" if dtype == _USUAL_DTYPE else f"torch.ones({size}, dtype=torch.{dtype})"
 
 
-def _first(call: Call) -> str:
+def _first(call: ScriptCall) -> str:
     return _tensor(call.shapes[0], call.dtypes[0])
 
 
-def _first_times(call: Call, multiplied: int, divided: int = 1) -> str:
+def _first_times(call: ScriptCall, multiplied: int, divided: int = 1) -> str:
     """A tensor like the first one, with that many times as many rows."""
     rows, *rest = call.shapes[0] or (1,)
     return _tensor((rows * multiplied // divided, *rest), call.dtypes[0])
 
 
-def _exchange(call: Call) -> list[str]:
+def _exchange(call: ScriptCall) -> list[str]:
     if not call.is_uneven:
         return [_first(call)] * 2
     members = len(call.group.ranks)
@@ -94,22 +94,22 @@ def _joined(parts: Sequence[tuple[int, ...]], dtype: str) -> str:
     return _tensor((sum(shape[0] for shape in parts), *parts[0][1:]), dtype)
 
 
-def _list_of_all(call: Call) -> str:
+def _list_of_all(call: ScriptCall) -> str:
     tensors = [_tensor(shape, dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True)]
     if len(tensors) > 1 and len(set(tensors)) == 1:
         return f"[{tensors[0]} for _ in range({len(tensors)})]"
     return f"[{', '.join(tensors)}]"
 
 
-def _one_for_each_member(call: Call) -> str:
+def _one_for_each_member(call: ScriptCall) -> str:
     return f"[{_first(call)} for _ in range({len(call.group.ranks)})]"
 
 
-def _only_on_the_root(call: Call) -> str:
+def _only_on_the_root(call: ScriptCall) -> str:
     return f"{_one_for_each_member(call)} if rank == {call.peer} else None"
 
 
-_TENSORS: Final[Mapping[str, Callable[[Call], list[str]]]] = MappingProxyType(
+_TENSORS: Final[Mapping[str, Callable[[ScriptCall], list[str]]]] = MappingProxyType(
     {
         "all_gather": lambda call: [_one_for_each_member(call), _first(call)],
         "all_gather_into_tensor": lambda call: [_first_times(call, len(call.group.ranks)), _first(call)],

@@ -61,7 +61,7 @@ class CreateExtra:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptCall:
     """Calls an operation.
 
     Attributes:
@@ -74,7 +74,7 @@ class Call:
         reduce_op: `sum`, `max`, …; '' for `sum` or where there is none.
         peer: Root or peer; -1 for none.
         tag: Tag of a send or receive.
-        work: Number under which a later `Wait` refers to it; 0 if it is waited for at once.
+        work: Number under which a later `ScriptWait` refers to it; 0 if it is waited for at once.
         is_uneven: Whether it is an `all_to_all_single` whose parts differ.
         hangs: Whether the rank does not come out of it.
         site: Where the job did this, as text.
@@ -94,7 +94,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class ScriptWait:
     """Waits for an earlier call.
 
     Attributes:
@@ -136,7 +136,7 @@ class End:
     remarks: tuple[str, ...] = field(default=(), compare=False)
 
 
-Step = Create | CreateExtra | Call | Wait | End
+Step = Create | CreateExtra | ScriptCall | ScriptWait | End
 
 
 @dataclass(frozen=True, slots=True)

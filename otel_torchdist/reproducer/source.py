@@ -11,14 +11,14 @@ from otel_torchdist.reproducer.comments import WIDTH, comment, literal, plain
 from otel_torchdist.reproducer.endings import FOREVER_S, SUDDEN, statements_of
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
-    Call,
     Create,
     CreateExtra,
     End,
     Ending,
     Script,
+    ScriptCall,
+    ScriptWait,
     Step,
-    Wait,
 )
 
 _INDENT: Final = "    "
@@ -54,7 +54,7 @@ def _imports(script: Script) -> Iterator[str]:
     if endings & {Ending.STAYS_AWAY, *SUDDEN} or script.outlives_errors:
         yield "import time"
     yield ""
-    if any(isinstance(step, Call) for steps in script.steps for step in steps):
+    if any(isinstance(step, ScriptCall) for steps in script.steps for step in steps):
         yield "import torch"
     yield "import torch.distributed as dist"
     yield ""
@@ -134,9 +134,9 @@ def _step(step: Step, count: int, remarks: Sequence[str]) -> Iterator[str]:
         case CreateExtra():
             yield "# Groups that other ranks do not create."
             yield from _repeated(["dist.new_group([rank])"], step.count)
-        case Call():
+        case ScriptCall():
             yield from _repeated(_remarked(statement(step), step.hangs, step.site), count)
-        case Wait():
+        case ScriptWait():
             yield from _remarked([f"{work_variable(step.work)}.wait()"], step.hangs, "")
         case End():
             for remark in remarks:

@@ -70,14 +70,15 @@ def first_death(views: Sequence[RankView]) -> FirstDeath | None:
     if not dead or explains_ends(views):
         return None  # they gave up waiting for a rank that lived
     row, chosen = next((row, found) for row in TABLE if (found := row.find(ends)))
-    start_ns, is_open = died_ns(chosen[0]), row.follows is Conclusion.OPEN
+    start_ns, is_open = died_ns(chosen[0]), row.follows is DeathConclusion.OPEN
     later = [died_ns(view) - start_ns for view in dead if view not in chosen]
     is_seen = all(view.death is not None for view in dead)
     blur_ns = max(view.death.resolution_ns for view in dead if view.death is not None) if is_seen else 0
     return FirstDeath(
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: end for view in chosen if (end := view.end) is not None},
-        together=row.follows is Conclusion.TOGETHER or (is_open and ends.ways[chosen[0].rank] is not Way.INTERRUPTED),
+        together=row.follows is DeathConclusion.TOGETHER
+        or (is_open and ends.ways[chosen[0].rank] is not Way.INTERRUPTED),
         may_follow=all(_may_follow(view, ends) for view in chosen),
         is_inferred=len(chosen) > 1 or (len(dead) > 1 and not (row.is_sure and is_exact(chosen[0]))),
         is_known=all(view.death is not None or view.state is TapeState.FAILED for view in dead),
@@ -100,7 +101,7 @@ def _may_follow(view: RankView, ends: Ends) -> bool:
 # --- the table ----------------------------------------------------------------------------------------------------
 
 
-class Conclusion(enum.Enum):
+class DeathConclusion(enum.Enum):
     """What follows from a row of the table."""
 
     FIRST = "first"
@@ -124,7 +125,7 @@ class DeathRow:
 
     seen: str
     find: Callable[[Ends], Sequence[RankView]]
-    follows: Conclusion
+    follows: DeathConclusion
     is_sure: bool = True
 
 
@@ -204,25 +205,27 @@ def _asked(ends: Ends) -> Sequence[RankView]:
 
 TABLE: Final = (
     # Errors of the program come first: whatever ended the others, this rank had ended before.
-    DeathRow("all raised the same exception", _same_error, Conclusion.TOGETHER),
-    DeathRow("all came to the end of their program with an error code", _own_result, Conclusion.TOGETHER),
-    DeathRow("an exception of its own", _raised, Conclusion.FIRST),
+    DeathRow("all raised the same exception", _same_error, DeathConclusion.TOGETHER),
+    DeathRow("all came to the end of their program with an error code", _own_result, DeathConclusion.TOGETHER),
+    DeathRow("an exception of its own", _raised, DeathConclusion.FIRST),
     # One signal, or one handler of a signal, for all. Ranks that lived on for seconds were not meant.
-    DeathRow("exit, crash or SIGKILL, and all others lived on for seconds", _outlived, Conclusion.FIRST),
-    DeathRow("the same wait status for all", _same_status, Conclusion.TOGETHER),
-    DeathRow("a signal had struck others too when its end was shown", _with_others, Conclusion.TOGETHER),
+    DeathRow("exit, crash or SIGKILL, and all others lived on for seconds", _outlived, DeathConclusion.FIRST),
+    DeathRow("the same wait status for all", _same_status, DeathConclusion.TOGETHER),
+    DeathRow("a signal had struck others too when its end was shown", _with_others, DeathConclusion.TOGETHER),
     # No launcher does these to a rank: it sends SIGTERM first, and SIGKILL only to what outlives that.
-    DeathRow("exit, crash or SIGKILL of a rank that SIGTERM would have ended at once", _broke_off, Conclusion.FIRST),
-    # Launchers and backends do these too, but only after another end.
-    DeathRow("exit, SIGKILL or NCCL's SIGABRT, and its end came before all others", _before_all, Conclusion.FIRST),
-    DeathRow("an end that is not known, before all others", _unknown_before_all, Conclusion.FIRST, is_sure=False),
     DeathRow(
-        "its operation failed, and it ended before the others did", _failed_alone, Conclusion.FIRST, is_sure=False
+        "exit, crash or SIGKILL of a rank that SIGTERM would have ended at once", _broke_off, DeathConclusion.FIRST
+    ),
+    # Launchers and backends do these too, but only after another end.
+    DeathRow("exit, SIGKILL or NCCL's SIGABRT, and its end came before all others", _before_all, DeathConclusion.FIRST),
+    DeathRow("an end that is not known, before all others", _unknown_before_all, DeathConclusion.FIRST, is_sure=False),
+    DeathRow(
+        "its operation failed, and it ended before the others did", _failed_alone, DeathConclusion.FIRST, is_sure=False
     ),
     # A request to end says nothing about a rank, except where only that one got it.
-    DeathRow("asked to end before all others, which were not", _asked_alone, Conclusion.FIRST),
-    DeathRow("asked to end", _asked, Conclusion.TOGETHER),
-    DeathRow("anything else", lambda ends: ends.heads, Conclusion.OPEN),
+    DeathRow("asked to end before all others, which were not", _asked_alone, DeathConclusion.FIRST),
+    DeathRow("asked to end", _asked, DeathConclusion.TOGETHER),
+    DeathRow("anything else", lambda ends: ends.heads, DeathConclusion.OPEN),
 )
 """The first row whose evidence is seen decides."""
 

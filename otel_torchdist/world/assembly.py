@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from otel_torchdist.job.runs.membership import Member, RunKey, has_outlived_parent, is_peer, sort_into_runs
+from otel_torchdist.job.runs.membership import RunMember, RunMembership, has_outlived_parent, is_peer, sort_into_runs
 from otel_torchdist.model.kinds import TapeState
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot
 from otel_torchdist.naming import MemberRank, run_id_of_claim
@@ -40,7 +40,7 @@ def worlds(
         began_ns = {rank: process_began_ns(follower.reader.identity) for rank, follower in runs[key].items()}
         found[key] = _with_twins(of_newest_launch(found[key], began_ns), runs[key], views)
     there = {key: ranks for key, ranks in found.items() if ranks}
-    shown_here: dict[RunKey, dict[int, RankView]] = {}
+    shown_here: dict[RunMembership, dict[int, RankView]] = {}
     for owner in {key.owner for key in there}:  # anyone can write on tapes of their own that they have met others
         together = joined({key: ranks for key, ranks in there.items() if key.owner == owner})
         own = [key for key, ranks in together.items() if not _is_of_neighbours(ranks, neighbours)]
@@ -117,16 +117,16 @@ def _with_twins(
     return found
 
 
-def _member(follower: TapeFollower, view: RankView) -> Member:
+def _member(follower: TapeFollower, view: RankView) -> RunMember:
     reader = follower.reader
     identity = reader.identity
-    return Member(
+    return RunMember(
         reader.owner, reader.path.parent, identity.world_size, bool(identity.parent), view.rank, view.run, view.life
     )
 
 
 def _world(
-    key: RunKey, ranks: dict[int, RankView], now_ns: int, looked_ns: int, others: Collection[RunKey]
+    key: RunMembership, ranks: dict[int, RankView], now_ns: int, looked_ns: int, others: Collection[RunMembership]
 ) -> WorldSnapshot:
     is_foreign = key.owner != os.geteuid()
     run, source = key.run, f"user {key.owner}" if is_foreign else ""

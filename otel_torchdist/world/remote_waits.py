@@ -18,7 +18,7 @@ MAX_DEPTH: Final = 16
 """Calls within calls that are followed."""
 
 
-class Served(enum.Enum):
+class CallStage(enum.Enum):
     """What becomes of a call at the worker that has been called."""
 
     RUNS = "runs"
@@ -51,7 +51,7 @@ class RemoteWait:
 
     call: CallView
     rank: int | None
-    served: Served
+    served: CallStage
     since_ns: int
     operation: OperationView | None = None
     is_own_thread: bool = False
@@ -89,22 +89,22 @@ def _serves_what_may_come(view: RankView) -> bool:
 def _follow(world: WorldSnapshot, caller: RankView, call: CallView, is_own: bool, depth: int) -> RemoteWait:
     callee = next((view for view in world.in_order if _is_worker(view, call.peer)), None)
     if callee is None or callee.worker is None:
-        return RemoteWait(call, None, Served.UNSEEN, call.since_ns, is_own_thread=is_own)
+        return RemoteWait(call, None, CallStage.UNSEEN, call.since_ns, is_own_thread=is_own)
     rank = callee.rank
     if callee.stopped is not None:
-        return RemoteWait(call, rank, Served.STOPPED, callee.stopped.since_ns, is_own_thread=is_own)
+        return RemoteWait(call, rank, CallStage.STOPPED, callee.stopped.since_ns, is_own_thread=is_own)
     served = _served_by(callee, caller, call)
     if served is None:
-        return RemoteWait(call, rank, Served.NOT_BEGUN, call.since_ns, is_own_thread=is_own)
+        return RemoteWait(call, rank, CallStage.NOT_BEGUN, call.since_ns, is_own_thread=is_own)
     if not served.holds_thread:
-        return RemoteWait(call, rank, Served.DEFERRED, served.since_ns, is_own_thread=is_own)
+        return RemoteWait(call, rank, CallStage.DEFERRED, served.since_ns, is_own_thread=is_own)
     inner = [one for one in callee.worker.made if one.holds_thread and one.thread == served.thread]
     if inner and depth < MAX_DEPTH:
         return _follow(world, callee, inner[-1], is_own, depth + 1)
     waits = [one for one in callee.open if one.record.thread == served.thread and one.record.is_blocking]
     if waits:
-        return RemoteWait(call, rank, Served.WAITS, served.since_ns, waits[-1], is_own)
-    return RemoteWait(call, rank, Served.RUNS, served.since_ns, is_own_thread=is_own)
+        return RemoteWait(call, rank, CallStage.WAITS, served.since_ns, waits[-1], is_own)
+    return RemoteWait(call, rank, CallStage.RUNS, served.since_ns, is_own_thread=is_own)
 
 
 def _is_worker(view: RankView, name: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.archive.model import Place
+from otel_torchdist.archive.model import SegmentPlace
 from otel_torchdist.archive.places import segments_in
 from otel_torchdist.archive.reading import ArchivedRank, fresh_rows, history_of, is_archive, runs_in, segments_of
 from otel_torchdist.archive.segments import encode
@@ -166,7 +166,7 @@ def test_copies(archive: Path, tmp_path: Path) -> None:
     assert sum(len(columns.ended[0]) for columns in segments_of(runs[0].ranks[0], [])) == SEGMENTS * ROWS
 
 
-def _fresh(places: tuple[Place, ...]) -> list[int]:
+def _fresh(places: tuple[SegmentPlace, ...]) -> list[int]:
     """The numbers of operations that no earlier segment had."""
     return [
         number
@@ -222,7 +222,7 @@ def test_file_that_shrinks(archive: Path) -> None:
     """A file that became shorter since it was looked at is a sentence, not an error."""
     [run], _ = runs_in([archive])
     [rank] = run.ranks
-    last: Place = rank.places[-1]
+    last: SegmentPlace = rank.places[-1]
     os.truncate(last.path, last.offset + 100)
     notes: list[str] = []
     assert history_of(rank, notes) is not None

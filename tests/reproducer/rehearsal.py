@@ -9,7 +9,17 @@ from typing import Final
 
 from otel_torchdist.model.calls import Channel, GroupView, OperationId, OperationView
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call, Create, CreateExtra, End, Ending, Script, Step, Wait
+from otel_torchdist.reproducer.model import (
+    DEFAULT_GROUP,
+    Create,
+    CreateExtra,
+    End,
+    Ending,
+    Script,
+    ScriptCall,
+    ScriptWait,
+    Step,
+)
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.past.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
@@ -49,9 +59,9 @@ class _Player:
         match step:
             case Create():
                 self._enter(step, now_s, group_for(step.group.ranks, step.group.number), RecordKind.RENDEZVOUS)
-            case Call():
+            case ScriptCall():
                 self._enter(step, now_s, group_for(step.group.ranks, step.group.number), RecordKind.OPERATION)
-            case Wait():
+            case ScriptWait():
                 self._blocked = self._works[step.work]
                 if self._blocked in self.rank.open:
                     self.rank.wait_for(self._blocked, now_s)
@@ -65,7 +75,7 @@ class _Player:
                 pass
         return True
 
-    def _enter(self, step: Create | Call, now_s: float, group: GroupView, kind: RecordKind) -> None:
+    def _enter(self, step: Create | ScriptCall, now_s: float, group: GroupView, kind: RecordKind) -> None:
         if self.rank.rank not in group.members:
             return
         if isinstance(step, Create):
@@ -80,7 +90,7 @@ class _Player:
             )  # fmt: skip
             if step.work:
                 self._works[step.work] = number
-        if not isinstance(step, Call) or not step.work:
+        if not isinstance(step, ScriptCall) or not step.work:
             self._blocked = number
         self.calls[self.rank.open[number].operation_id] = number, step
 
@@ -115,12 +125,12 @@ def _is_alike(operation_id: OperationId, players: Sequence[_Player]) -> bool:
     if operation_id.channel.is_point_to_point:
         return True
     steps = [player.calls[operation_id][1] for player in players]
-    if all(isinstance(one, Call) and one.is_uneven for one in steps):
-        return _fits([one for one in steps if isinstance(one, Call)])
+    if all(isinstance(one, ScriptCall) and one.is_uneven for one in steps):
+        return _fits([one for one in steps if isinstance(one, ScriptCall)])
     return len({dataclasses.replace(one, hangs=False) if not isinstance(one, End) else one for one in steps}) == 1
 
 
-def _fits(calls: Sequence[Call]) -> bool:
+def _fits(calls: Sequence[ScriptCall]) -> bool:
     """Whether each member of a group gets from each other one what that sends."""
     size = len(calls)
     sent = [[math.prod(shape) for shape in call.shapes[:size]] for call in calls]

@@ -7,7 +7,7 @@ from typing import Any, Final
 from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
-from otel_torchdist.reproducer.model import Call, Create, End, Script, Wait
+from otel_torchdist.reproducer.model import Create, End, Script, ScriptCall, ScriptWait
 from otel_torchdist.reproducer.planning.facts import Origin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
@@ -53,9 +53,9 @@ def all_ranks(size: int) -> GroupView:
     return group_of(*range(size), description="default_pg")
 
 
-def calls_of(script: Script, rank: int) -> list[Call]:
+def calls_of(script: Script, rank: int) -> list[ScriptCall]:
     """The calls of a rank of the script."""
-    return [step for step in script.steps[rank] if isinstance(step, Call)]
+    return [step for step in script.steps[rank] if isinstance(step, ScriptCall)]
 
 
 def test_only_the_last_calls() -> None:
@@ -98,7 +98,7 @@ def test_pending_call_is_waited_for() -> None:
     """A rank that has issued a call and is seen in no wait, as in torch's C++ code, waits for it in the end."""
     world = RecordedWorld(3)
     world.wait(1.0, 0, 1, flags=Flag.ASYNC, blocking=False)
-    assert world.script().steps[0][1:] == (calls_of(world.script(), 0)[0], Wait(1, hangs=True))
+    assert world.script().steps[0][1:] == (calls_of(world.script(), 0)[0], ScriptWait(1, hangs=True))
 
 
 def test_messages_in_a_circle() -> None:

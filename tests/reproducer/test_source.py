@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from otel_torchdist.reproducer.calls import OPERATIONS
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
-    Call,
     Create,
     CreateExtra,
     End,
     Ending,
     Script,
+    ScriptCall,
     ScriptGroup,
+    ScriptWait,
     Step,
-    Wait,
 )
 from otel_torchdist.reproducer.source import source_of
 
@@ -60,7 +60,7 @@ groups = st.builds(
 )
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 calls = st.builds(
-    Call,
+    ScriptCall,
     operation=st.sampled_from(sorted(OPERATIONS)),
     group=groups,
     shapes=st.lists(shapes, min_size=2, max_size=2).map(tuple),
@@ -73,7 +73,7 @@ calls = st.builds(
     site=texts,
 )
 exchanges = st.builds(
-    Call,
+    ScriptCall,
     operation=st.just("all_to_all_single"),
     group=st.just(ScriptGroup(0, (0, 1))),
     shapes=st.lists(st.tuples(st.integers(0, 5), st.just(3)), min_size=4, max_size=4).map(tuple),
@@ -86,7 +86,7 @@ steps = st.one_of(
     exchanges,
     st.builds(Create, groups, st.booleans(), texts),
     st.builds(CreateExtra, st.integers(1, 3)),
-    st.builds(Wait, st.integers(1, 2), st.booleans()),
+    st.builds(ScriptWait, st.integers(1, 2), st.booleans()),
     st.builds(
         End,
         st.sampled_from(Ending),
@@ -143,13 +143,13 @@ def _script(*ranks: tuple[Step, ...]) -> Script:
 
 
 WORLD: Final = ScriptGroup(DEFAULT_GROUP, (0, 1, 2))
-REDUCE: Final = Call("all_reduce", WORLD, ((4,),), ("float32",), site="step at train.py:7")
+REDUCE: Final = ScriptCall("all_reduce", WORLD, ((4,),), ("float32",), site="step at train.py:7")
 
 
 def test_whole_script() -> None:
     """What all ranks do is written once, repeated calls are a loop, and the ranks at fault come first."""
     common = (Create(WORLD), REDUCE, REDUCE)
-    hanging = Call("all_reduce", WORLD, ((4,),), ("float32",), reduce_op="max", hangs=True)
+    hanging = ScriptCall("all_reduce", WORLD, ((4,),), ("float32",), reduce_op="max", hangs=True)
     late = End(Ending.STAYS_AWAY, remarks=("The job's rank 2 is in load at data.py:3.",))
     script = _script((*common, hanging), (*common, hanging), (*common, late))
     assert source_of(script, "hang.py").partition("It hangs.\n")[2] == (

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from otel_torchdist.agent.reading.followed_rank import RankState
+from otel_torchdist.agent.reading.followed_rank import ReadingState
 from otel_torchdist.files.others import is_passing, read_regular, reason
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.job.directory import CHECKPOINT_NAME, list_tapes
@@ -44,7 +44,7 @@ class Checkpoint:
         done: Nonces of tapes that were read to the end and are no longer shown.
     """
 
-    ranks: dict[int, RankState] = field(default_factory=dict[int, RankState])
+    ranks: dict[int, ReadingState] = field(default_factory=dict[int, ReadingState])
     done: frozenset[int] = frozenset()
 
 

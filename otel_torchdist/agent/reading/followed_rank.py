@@ -15,7 +15,7 @@ from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
 
 
 @dataclass(frozen=True, slots=True)
-class RankState:
+class ReadingState:
     """How far one tape has been read, and the results, so that another reader can continue from there.
 
     Attributes:
@@ -59,13 +59,13 @@ class FollowedRank:
         return self.spans.dropped if self.spans is not None else 0
 
     @property
-    def state(self) -> RankState | None:
+    def state(self) -> ReadingState | None:
         """How far it has been read; None if another process exports it."""
         if self.spans is None or self.metrics is None:
             return None
-        return RankState(self.tape.cursor, self.spans.state, self.metrics.state)
+        return ReadingState(self.tape.cursor, self.spans.state, self.metrics.state)
 
-    def resume(self, before: RankState) -> Batch:
+    def resume(self, before: ReadingState) -> Batch:
         """Continue where another reader stopped; returns what that one has read."""
         past = self.tape.another().read_before(before.cursor)
         self.tape.resume(before.cursor)

@@ -18,7 +18,7 @@ from typing import Final
 from otel_torchdist import guard
 from otel_torchdist.agent.reading.attempt_ends import AttemptEnds
 from otel_torchdist.agent.reading.conclusions import Conclusions
-from otel_torchdist.agent.reading.followed_rank import FollowedRank, RankState
+from otel_torchdist.agent.reading.followed_rank import FollowedRank, ReadingState
 from otel_torchdist.agent.reading.losses import LossLog
 from otel_torchdist.agent.reading.memory_shares import MemoryShares
 from otel_torchdist.agent.reading.stall_metrics import show
@@ -136,7 +136,7 @@ class Reader:
         return self._spans_dropped + held + self._outputs.sink.dropped
 
     def follow(
-        self, tape: TapeReader, exported: bool = True, before: RankState | None = None, is_neighbour: bool = False
+        self, tape: TapeReader, exported: bool = True, before: ReadingState | None = None, is_neighbour: bool = False
     ) -> None:
         """Start reading a tape.
 
@@ -166,7 +166,7 @@ class Reader:
         rank = self._ranks.get(nonce)
         return rank.spans.run_id if rank is not None and rank.spans is not None else None
 
-    def states(self) -> dict[int, RankState]:
+    def states(self) -> dict[int, ReadingState]:
         """How far every exported tape has been read, by its nonce."""
         states = {nonce: rank.state for nonce, rank in self._ranks.items()}
         return {nonce: state for nonce, state in states.items() if state is not None}

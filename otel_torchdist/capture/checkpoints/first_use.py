@@ -35,11 +35,11 @@ class Checkpoints:
         self._patches = patches
         self._recorder: Recorder | None = None
         # At most one. A dict, because `setdefault` is atomic: two threads may save first, and a signal handler may.
-        self._made: dict[None, Recording] = {}
+        self._made: dict[None, CheckpointRecording] = {}
         self._messages = _Messages(self._begin_if_recorded)
 
     @property
-    def _recording(self) -> Recording | None:
+    def _recording(self) -> CheckpointRecording | None:
         return self._made.get(None)
 
     def write_to(self, recorder: Recorder | None) -> None:
@@ -82,12 +82,12 @@ class Checkpoints:
         if self._recording is not None:
             self._recording.activities.forget_all(ends_left=ends_left)
 
-    def begin(self) -> Recording:
+    def begin(self) -> CheckpointRecording:
         """Import what records checkpoints, and record from now on."""
         found = self._recording
         if found is not None:
             return found
-        made = Recording(self._patches, self._recorder)
+        made = CheckpointRecording(self._patches, self._recorder)
         found = self._made.setdefault(None, made)
         if found is made:
             found.distributed.hook()
@@ -124,7 +124,7 @@ class _Messages(logging.Handler):
             guard.report("checkpoint", error)
 
 
-class Recording:
+class CheckpointRecording:
     """What records checkpoints, once there is one.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.c10d.calls.call import Call
 from otel_torchdist.capture.cuda.driver import DriverError, EventPool
-from otel_torchdist.capture.cuda.queues import QueuedOperation, Wait
+from otel_torchdist.capture.cuda.queues import QueuedOperation, StreamWait
 from otel_torchdist.native.devices import (
     IS_ELSEWHERE,
     IS_ISSUED,
@@ -122,10 +122,10 @@ class NativeInbox:
         self._describe = describe
         self._in_flight: dict[int, NativeOperation] = {}
 
-    def take(self) -> tuple[list[QueuedOperation], list[Wait]]:
+    def take(self) -> tuple[list[QueuedOperation], list[StreamWait]]:
         """The operations and the waits since the last call."""
         operations: list[QueuedOperation] = []
-        waits: list[Wait] = []
+        waits: list[StreamWait] = []
         while items := self.devices.take():
             for item in items:
                 if item.is_wait:
@@ -142,13 +142,13 @@ class NativeInbox:
         self._in_flight[item.place] = operation
         operations.append(operation)
 
-    def _add_wait(self, item: DeviceItem, waits: list[Wait]) -> None:
+    def _add_wait(self, item: DeviceItem, waits: list[StreamWait]) -> None:
         operation = self._in_flight.get(item.place)
         if operation is None or operation.call.number != item.number or operation.wait is not None:
             self.devices.give_back(item.device, (item.before, item.after))
             return
         waits.append(
-            Wait(operation, item.stream or 0, item.entered_ns, item.before, item.after or 0, took_ns=item.took_ns)
+            StreamWait(operation, item.stream or 0, item.entered_ns, item.before, item.after or 0, took_ns=item.took_ns)
         )
 
     def dropped(self, operation: QueuedOperation) -> None:

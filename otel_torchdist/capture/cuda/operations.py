@@ -31,7 +31,7 @@ from otel_torchdist.capture.cuda.driver import (
 )
 from otel_torchdist.capture.cuda.native_operations import NativeInbox
 from otel_torchdist.capture.cuda.poller import DevicePoller, Wake
-from otel_torchdist.capture.cuda.queues import QueuedOperation, Wait
+from otel_torchdist.capture.cuda.queues import QueuedOperation, StreamWait
 from otel_torchdist.capture.cuda.readings import SLOTS, Reading, Readings, Slots
 from otel_torchdist.model.numerics import Unseen
 from otel_torchdist.native.devices import NativeDevices, NativeWake
@@ -147,13 +147,13 @@ class CudaOperations:
         enqueued.is_issued = True  # last: from here on its end may be detected
         return True
 
-    def wait_begins(self, pointer: int, device: int) -> Wait | None:
+    def wait_begins(self, pointer: int, device: int) -> StreamWait | None:
         """Note that a stream is about to wait for what writes to `pointer`; None if that is not followed."""
         began_ns = time.monotonic_ns()
         enqueued = self.written.pop(pointer, None)
         return self._wait_for(enqueued, device, began_ns)
 
-    def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> Wait | None:
+    def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> StreamWait | None:
         """Like `wait_begins`, for several: the stream continues when the last ends, which is known within one queue."""
         began_ns = time.monotonic_ns()
         found = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
@@ -161,14 +161,14 @@ class CudaOperations:
             return None
         return self._wait_for(max(found, key=lambda enqueued: enqueued.call.number), device, began_ns)
 
-    def _wait_for(self, enqueued: QueuedOperation | None, device: int, began_ns: int) -> Wait | None:
+    def _wait_for(self, enqueued: QueuedOperation | None, device: int, began_ns: int) -> StreamWait | None:
         recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
         if enqueued is None or recorded is None:
             return None
         stream, events = recorded
-        return Wait(enqueued, stream, began_ns, events[0], events[1])
+        return StreamWait(enqueued, stream, began_ns, events[0], events[1])
 
-    def wait_ends(self, wait: Wait) -> None:
+    def wait_ends(self, wait: StreamWait) -> None:
         """Note that the wait has been enqueued on the stream."""
         if self._record_again(wait.after, wait.enqueued.device, wait.stream):
             self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))

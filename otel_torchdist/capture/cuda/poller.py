@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from otel_torchdist import guard
 from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
-from otel_torchdist.capture.cuda.queues import QueuedOperation, Queues, Wait
+from otel_torchdist.capture.cuda.queues import QueuedOperation, Queues, StreamWait
 from otel_torchdist.capture.cuda.readings import Reading, Readings
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class DevicePoller:
         self._queues = Queues(driver, self._drop)
         self._native = native
         self._readings = readings
-        self._inbox: deque[QueuedOperation | Wait | Reading] = deque()
+        self._inbox: deque[QueuedOperation | StreamWait | Reading] = deque()
         self._settling: deque[_Settling] = deque()
         self._wake: Wake = threading.Event() if wake is None else wake
         self.is_asleep = False
@@ -95,7 +95,7 @@ class DevicePoller:
 
     # --- called on any thread ----------------------------------------------------------------------------------
 
-    def put(self, item: QueuedOperation | Wait | Reading) -> None:
+    def put(self, item: QueuedOperation | StreamWait | Reading) -> None:
         """Hand over an operation to follow, a wait for one, or a result to read."""
         self._inbox.append(item)
         if self.is_asleep:
@@ -184,7 +184,7 @@ class DevicePoller:
                 self._pool.give_back(item.enqueued.device, [item.before, item.after])
             else:
                 item.enqueued.wait = item
-        waits: list[Wait] = []
+        waits: list[StreamWait] = []
         if self._native is not None:  # afterwards: whatever was ahead of the operations above is here by now
             recorded_natively, waits = self._native.take()
             operations = sorted(operations + recorded_natively, key=_number)

@@ -38,7 +38,7 @@ _COALESCED: Final = int(Flag.COALESCED)
 _now: Final = time.monotonic_ns
 
 
-class Wait(NamedTuple):
+class StreamWait(NamedTuple):
     """A stream's wait for an operation.
 
     Attributes:
@@ -102,7 +102,7 @@ class QueuedOperation:
         self.result: Any = None
         self.is_issued = False
         self.is_void = False
-        self.wait: Wait | None = None
+        self.wait: StreamWait | None = None
         self.pointers: tuple[int, ...] = ()
         self.started: tuple[int, How] | None = None
 

@@ -31,7 +31,7 @@ MAX_PENDING: Final = 1_024
 """Operations whose end is awaited; those that are never waited for must not accumulate."""
 
 
-class Pending:
+class AwaitedOperation:
     """An operation that has not ended for its observers.
 
     Attributes:
@@ -89,13 +89,13 @@ class AwaitedEnds:
         self._patches = patches
         self._call_hooks = call_hooks
         self._patched: set[type] = set()
-        self._pending: OrderedDict[Pending, None] = OrderedDict()
-        self._by_work: dict[int, tuple[weakref.ref[Any], list[Pending]]] = {}
-        self._by_memory: dict[int, Pending] = {}
+        self._pending: OrderedDict[AwaitedOperation, None] = OrderedDict()
+        self._by_work: dict[int, tuple[weakref.ref[Any], list[AwaitedOperation]]] = {}
+        self._by_memory: dict[int, AwaitedOperation] = {}
         # The Work of each thread's last operation, until its next call or wait: its caller then gets this very object,
         # by which a wait is recognized. (`Works` lets go of one that is over, perhaps before its caller has it.)
         self._last_works: dict[int, Any] = {}
-        self._blocks: dict[int, list[Pending]] = {}
+        self._blocks: dict[int, list[AwaitedOperation]] = {}
 
     def hook(self) -> Any:
         """Follow blocks of coalesced operations, and the steps of optimizers; returns the handle of the latter."""
@@ -117,7 +117,7 @@ class AwaitedEnds:
         """Whether there are operations that a wait for tensors may end."""
         return bool(self._by_memory)
 
-    def issued(self, pending: Pending, operation: OperationSchema, args: tuple[Any, ...], result: Any) -> None:
+    def issued(self, pending: AwaitedOperation, operation: OperationSchema, args: tuple[Any, ...], result: Any) -> None:
         """Await the end of an operation that the backend has accepted."""
         boxed = result[1] if operation.work > 0 else None if operation.work < 0 else result
         work = None
@@ -136,7 +136,7 @@ class AwaitedEnds:
         if work is None:  # the call blocked until the operation was over, or what comes next on the stream waits for it
             self._end(pending)
 
-    def _await(self, pending: Pending) -> None:
+    def _await(self, pending: AwaitedOperation) -> None:
         self._pending[pending] = None
         for reference in pending.outputs:
             tensor = reference()
@@ -146,7 +146,7 @@ class AwaitedEnds:
             oldest, _ = self._pending.popitem(last=False)
             self._forget(oldest)
 
-    def _by_work_of(self, several: list[Pending], work: Any) -> None:
+    def _by_work_of(self, several: list[AwaitedOperation], work: Any) -> None:
         """Have a wait for a Work end operations. Its object lives as long as the program can wait for it."""
         if work.__class__ not in self._patched:
             self._patch(work.__class__)
@@ -177,7 +177,7 @@ class AwaitedEnds:
     def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             work = original(group, *args, **kwargs)
-            several: list[Pending] = []
+            several: list[AwaitedOperation] = []
             with guard.guarded("hooks"):
                 state = self._meet(group)
                 several = self._blocks.pop(state.name_id, several) if state is not None else several
@@ -193,7 +193,7 @@ class AwaitedEnds:
     def waited_for(self, given: Any) -> None:
         """End the operations that write to the memory of some tensors."""
         self._last_works.pop(get_native_id(), None)
-        several: list[Pending | None] = []
+        several: list[AwaitedOperation | None] = []
         with guard.guarded("hooks"):
             several = [self._by_memory.get(tensor.data_ptr()) for tensor in flat(given) if not tensor.is_meta]
         for pending in several:
@@ -209,13 +209,13 @@ class AwaitedEnds:
             else:
                 self._end(pending)
 
-    def _forget(self, pending: Pending) -> None:
+    def _forget(self, pending: AwaitedOperation) -> None:
         for reference in pending.outputs:
             tensor = reference()
             if tensor is not None and self._by_memory.get(tensor.data_ptr()) is pending:
                 del self._by_memory[tensor.data_ptr()]
 
-    def _end(self, pending: Pending) -> None:
+    def _end(self, pending: AwaitedOperation) -> None:
         """Call the hooks of an operation that is over, once, unless the program has dropped all of its outputs."""
         if self._pending:
             self._pending.pop(pending, None)

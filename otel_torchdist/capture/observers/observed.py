@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.hot_path import MAX_TAG
-from otel_torchdist.capture.observers.ends import AwaitedEnds, Pending
+from otel_torchdist.capture.observers.ends import AwaitedEnds, AwaitedOperation
 from otel_torchdist.capture.observers.hooks import Hook, Hooks, OperationCall
 from otel_torchdist.capture.observers.rehearsals import Rehearsals
 from otel_torchdist.capture.observers.replicas import Replicas
@@ -34,7 +34,8 @@ from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_NUMERICS_
 from otel_torchdist.model.collectives import SEND
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.calls.call import Channel, GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
+    from otel_torchdist.capture.c10d.calls.channels import GroupChannel
     from otel_torchdist.capture.c10d.calls.schemas import OperationSchema
     from otel_torchdist.capture.c10d.devices import DeviceOperations
     from otel_torchdist.capture.observers.choice import Observing
@@ -64,7 +65,7 @@ class _Described:
 
     known: OperationCall
     group: GroupState
-    channel: Channel
+    channel: GroupChannel
     tag: int
     on_host: bool
 
@@ -190,7 +191,7 @@ class ObservedCalls:
 
     def _begin(
         self, operation: OperationSchema, roles: TensorRoles, hooks: tuple[Hooks, ...], args: tuple[Any, ...]
-    ) -> Pending | None:
+    ) -> AwaitedOperation | None:
         """Call the hooks before an operation; returns it if there are some to call after it."""
         if self._thread.is_inside:
             return None
@@ -214,7 +215,7 @@ class ObservedCalls:
                     known, call.group, call.channel, call.tag, get_native_id(), inputs, outputs, self._devices
                 )
             after = after if record is None else (record, *after)
-        return Pending(known, after, outputs, call.on_host) if after else None
+        return AwaitedOperation(known, after, outputs, call.on_host) if after else None
 
     def _hooks_for(
         self, operation: OperationSchema, hooks: tuple[Hooks, ...], group: GroupState

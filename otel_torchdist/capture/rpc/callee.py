@@ -72,7 +72,7 @@ class CalleeSide:
             worker=worker,
             worker_name=self._name_of(worker, rpc),
         )
-        return request._replace(func=Served(self, request.func, facts, caller))
+        return request._replace(func=ServedFunction(self, request.func, facts, caller))
 
     def _name_of(self, worker: int, rpc: TorchRpc) -> str:
         if worker < 0:
@@ -110,7 +110,7 @@ class CalleeSide:
         self._names.clear()
 
 
-class Served:
+class ServedFunction:
     """A function that records its calls, in place of the one in a request."""
 
     __slots__ = ("_caller", "_facts", "_function", "_side")

@@ -20,7 +20,7 @@ from otel_torchdist.tape.identity import TapeIdentity
 T = TypeVar("T", bound=Hashable)
 
 
-class Member(NamedTuple):
+class RunMember(NamedTuple):
     """What decides to which run a tape belongs.
 
     Attributes:
@@ -42,16 +42,16 @@ class Member(NamedTuple):
     life: Lifetime
 
     @property
-    def key(self) -> RunKey:
+    def key(self) -> RunMembership:
         """The run that it names; while it names none, that of all such ranks in its directory."""
-        return RunKey(self.owner, None if self.run else self.directory, self.run)
+        return RunMembership(self.owner, None if self.run else self.directory, self.run)
 
-    def is_of_the_job_of(self, other: Member) -> bool:
+    def is_of_the_job_of(self, other: RunMember) -> bool:
         """Whether both may be ranks of one run, judging by what ranks know before they know their run."""
         return self[:4] == other[:4]
 
 
-class RunKey(NamedTuple):
+class RunMembership(NamedTuple):
     """What the ranks of one run share.
 
     Attributes:
@@ -65,12 +65,12 @@ class RunKey(NamedTuple):
     run: int
 
 
-def sort_into_runs(tapes: Mapping[T, Member]) -> dict[RunKey, dict[int, T]]:
+def sort_into_runs(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[int, T]]:
     """Return the tapes of each run by rank: one of each, without those that an earlier attempt has left."""
     return {key: _one_of_each_rank(members) for key, members in _by_run(tapes).items()}
 
 
-def of_living_runs(tapes: Mapping[T, Member]) -> list[T]:
+def of_living_runs(tapes: Mapping[T, RunMember]) -> list[T]:
     """Return the tapes of runs with a live rank, and of live ranks that know no run; all if no rank is alive.
 
     A directory may hold leftovers of an earlier job or attempt.
@@ -82,28 +82,28 @@ def of_living_runs(tapes: Mapping[T, Member]) -> list[T]:
     return [tape for tape in tapes if tape in found or not found]
 
 
-def _by_run(tapes: Mapping[T, Member]) -> dict[RunKey, dict[T, Member]]:
-    named: dict[RunKey, dict[T, Member]] = {}
-    strays: list[tuple[T, Member]] = []
+def _by_run(tapes: Mapping[T, RunMember]) -> dict[RunMembership, dict[T, RunMember]]:
+    named: dict[RunMembership, dict[T, RunMember]] = {}
+    strays: list[tuple[T, RunMember]] = []
     for tape, member in tapes.items():
         if member.run:
             named.setdefault(member.key, {})[tape] = member
         else:
             strays.append((tape, member))
-    nameless: dict[RunKey, dict[T, Member]] = {}
+    nameless: dict[RunMembership, dict[T, RunMember]] = {}
     for tape, stray in sorted(strays, key=lambda one: one[1].life.began_ns):
         home = _home_of(stray, named)
         (named[home] if home is not None else nameless.setdefault(stray.key, {}))[tape] = stray
     return named | nameless
 
 
-def _home_of(stray: Member, runs: Mapping[RunKey, Mapping[T, Member]]) -> RunKey | None:
+def _home_of(stray: RunMember, runs: Mapping[RunMembership, Mapping[T, RunMember]]) -> RunMembership | None:
     """Return the run of a rank that does not know it, or ended before it did: the only one that it can be of."""
     found = [key for key, members in runs.items() if _lacks(members.values(), stray)]
     return found[0] if len(found) == 1 else None
 
 
-def _lacks(members: Iterable[Member], stray: Member) -> bool:
+def _lacks(members: Iterable[RunMember], stray: RunMember) -> bool:
     """Whether a rank lived at the same time as a run of its job that has no other tape of this rank."""
     known = list(members)
     if not any(stray.is_of_the_job_of(member) for member in known) or any(one.rank == stray.rank for one in known):
@@ -113,7 +113,7 @@ def _lacks(members: Iterable[Member], stray: Member) -> bool:
     return stray.life.overlaps(Lifetime(began_ns, seen_ns, any(life.alive for life in lives)))
 
 
-def _one_of_each_rank(members: Mapping[T, Member]) -> dict[int, T]:
+def _one_of_each_rank(members: Mapping[T, RunMember]) -> dict[int, T]:
     """Return the tapes of one run by rank; a live one counts before others, then the newest."""
     kept = of_this_attempt({tape: member.life for tape, member in members.items()})
     kept.sort(key=lambda tape: (members[tape].life.alive, members[tape].life.began_ns))

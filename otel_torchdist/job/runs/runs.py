@@ -14,7 +14,7 @@ from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.job.runs.deaths import read_death
 from otel_torchdist.job.runs.lives import has_ended_with_parent, has_left, life_after_exit, life_of
-from otel_torchdist.job.runs.membership import Kin, Member, helped_runs, sort_into_runs
+from otel_torchdist.job.runs.membership import Kin, RunMember, helped_runs, sort_into_runs
 from otel_torchdist.job.usual_base import is_taken, substitute, usual_base
 from otel_torchdist.job.worlds import worlds_beside
 from otel_torchdist.model.kinds import RunIdState
@@ -211,7 +211,7 @@ def select(runs: Iterable[Run], prefix: str) -> Run | None:
     return found[0] if found else None
 
 
-def member_of(tape: TapeReader) -> Member:
+def member_of(tape: TapeReader) -> RunMember:
     """Return what decides to which run a tape belongs, without polling it.
 
     Raises:
@@ -226,12 +226,12 @@ def member_of(tape: TapeReader) -> Member:
         id_is_sure=status.run_id_state is not RunIdState.PROVISIONAL,
     )
     is_helper, directory = bool(identity.parent), tape.path.parent
-    return Member(tape.owner, directory, identity.world_size, is_helper, identity.rank, status.run_id, life)
+    return RunMember(tape.owner, directory, identity.world_size, is_helper, identity.rank, status.run_id, life)
 
 
 def _runs_in(directory: Path, unreadable: list[str]) -> Iterator[Run]:
     """Open the tapes of a job directory, sort them into runs, and close those that no run needs."""
-    members: dict[TapeReader, Member] = {}
+    members: dict[TapeReader, RunMember] = {}
     for path in tapes_in(directory):
         try:
             tape = TapeReader(path)

@@ -13,7 +13,7 @@ from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall
 from otel_torchdist.profiles.reading.events import Arguments, TraceEvent, TraceEvents
 from otel_torchdist.profiles.reading.groups import MAX_NAME, described
 from otel_torchdist.profiles.reading.lists import is_uneven, split_parts
-from otel_torchdist.profiles.reading.moments import Moments
+from otel_torchdist.profiles.reading.moments import StepMoments
 from otel_torchdist.profiles.reading.shapes import shapes_at
 
 MAX_ELEMENTS: Final = 1 << 48
@@ -29,7 +29,7 @@ class _Record:
     ids: list[int] = field(default_factory=list[int])
 
 
-def device_calls(events: TraceEvents, moments: Moments) -> Iterator[ProfiledCall]:
+def device_calls(events: TraceEvents, moments: StepMoments) -> Iterator[ProfiledCall]:
     """Yield the calls of a trace, each once."""
     kernels: dict[int, list[TraceEvent]] = {}
     for kernel in events.kernels:
@@ -84,7 +84,7 @@ def _outermost(events: Iterable[TraceEvent]) -> Iterator[_Record]:
     yield from found
 
 
-def _call(event: TraceEvent, launched: list[TraceEvent], moments: Moments, has_call: bool = True) -> ProfiledCall:
+def _call(event: TraceEvent, launched: list[TraceEvent], moments: StepMoments, has_call: bool = True) -> ProfiledCall:
     found = event.arguments
     arguments = _arguments(found, launched)
     # Each rank numbers its own messages.
@@ -125,7 +125,7 @@ def _arguments(found: Arguments, launched: list[TraceEvent]) -> CallArguments:
     )
 
 
-def _from_names(kernels: Iterable[TraceEvent], moments: Moments) -> Iterator[ProfiledCall]:
+def _from_names(kernels: Iterable[TraceEvent], moments: StepMoments) -> Iterator[ProfiledCall]:
     """Calls of which nothing but the kernel was recorded, as before 2023 and without the profiler's CPU activities."""
     for kernel in sorted(kernels, key=lambda one: one.begun_ns):
         operation = operation_of_kernel(kernel.name)

@@ -13,7 +13,7 @@ from otel_torchdist.model.collectives import operations_where
 from otel_torchdist.profiles.names import operator_name
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall
 from otel_torchdist.profiles.reading.events import TraceEvent, TraceEvents
-from otel_torchdist.profiles.reading.moments import Moments
+from otel_torchdist.profiles.reading.moments import StepMoments
 from otel_torchdist.profiles.reading.shapes import dtype_at, shapes_at
 
 INPUT_IS_SECOND: Final = operations_where(lambda row: not row.family.is_in_place)
@@ -22,7 +22,7 @@ _PEERS: Final = {"send": 2, "recv": 2}
 """Where an operator has the rank of its peer."""
 
 
-def host_calls(events: TraceEvents, moments: Moments) -> Iterator[ProfiledCall]:
+def host_calls(events: TraceEvents, moments: StepMoments) -> Iterator[ProfiledCall]:
     """Yield the calls of a trace without `record_param_comms`."""
     operators = [event for event in events.operators if operator_name(event.name)]
     operators.sort(key=lambda event: event.begun_ns)

@@ -12,7 +12,7 @@ from otel_torchdist.profiles.reading.document import ABSENT, TraceDocument, Trac
 from otel_torchdist.profiles.reading.events import TraceEvents, events_of
 from otel_torchdist.profiles.reading.groups import MAX_NAME, configured_groups, distributed_info
 from otel_torchdist.profiles.reading.host_calls import host_calls
-from otel_torchdist.profiles.reading.moments import Moments
+from otel_torchdist.profiles.reading.moments import StepMoments
 from otel_torchdist.tape.layout import MAX_TIME_NS
 
 _DEFAULT_NAME: Final = re.compile(r"(.{1,128})_(\d{1,10})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
@@ -41,7 +41,7 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
     own = info.rank if info.rank >= 0 else rank
     if own is None:
         raise TraceError("neither its name nor its `distributedInfo` states a rank")
-    moments = Moments(events)
+    moments = StepMoments(events)
     calls = sorted(device_calls(events, moments), key=lambda call: call.entered_ns)
     calls = calls or list(host_calls(events, moments))
     groups = {group: None for group in (*configured_groups(info.pg_config), *groups_beside(events))}

@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.profiles.reading.events import Interval, TraceEvents
 
 
-class Moments:
+class StepMoments:
     """Looks moments up."""
 
     def __init__(self, events: TraceEvents) -> None:

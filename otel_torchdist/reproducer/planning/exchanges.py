@@ -22,7 +22,7 @@ _UNKNOWN_ITEM: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ExchangedParts:
     """What a rank exchanges with the members of a group that have a rank in the script, in their order.
 
     Attributes:
@@ -34,7 +34,7 @@ class Parts:
     received: tuple[Shape, ...]
 
 
-class Exchanges:
+class UnevenExchanges:
     """The uneven exchanges among the last calls of ranks.
 
     Attributes:
@@ -59,7 +59,7 @@ class Exchanges:
         self.has_uneven_lists = any(view.name == LISTS and _listed(view) for view in uneven)
         self.are_unknown = any(not _listed(view) for view in uneven)
 
-    def parts(self, rank: int, view: OperationView) -> Parts | None:
+    def parts(self, rank: int, view: OperationView) -> ExchangedParts | None:
         """How a call is split; None if all ranks split it evenly, as far as that is known.
 
         A rank gets what the others send; of those whose call is not recorded, such as one that does not come, an even
@@ -79,7 +79,7 @@ class Exchanges:
         unknown = len(members) - len(received)
         share = max(_received(view) - sum(received.values()), 0) // unknown if unknown else 0
         kept = [member for member in members if self._cast.script_rank(member) is not None]
-        return Parts(
+        return ExchangedParts(
             _shapes(view, [sent[rank][members.index(member)] for member in kept]),
             _shapes(view, [received.get(member, share) for member in kept]),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.model.collectives import EXCHANGES, operations_where
-from otel_torchdist.reproducer.model import Call
+from otel_torchdist.reproducer.model import ScriptCall
 from otel_torchdist.reproducer.planning.substitutes import bytes_of
 
 Shape = tuple[int, ...]
@@ -24,7 +24,7 @@ _FOR_EACH_MEMBER: Final = operations_where(
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ScriptSizes:
     """How tensors are made smaller.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sizes:
         return shape if smaller == count else (smaller,)
 
 
-def sizes_for(ranks: Iterable[Sequence[Call]]) -> Sizes:
+def sizes_for(ranks: Iterable[Sequence[ScriptCall]]) -> ScriptSizes:
     """Choose sizes so that the script stays below `MOST_BYTES`.
 
     Args:
@@ -52,21 +52,21 @@ def sizes_for(ranks: Iterable[Sequence[Call]]) -> Sizes:
     needed = sum(_peak(one) for one in calls)
     factor = -(-needed // MOST_BYTES)
     if factor <= 1:
-        return Sizes(1, {})
+        return ScriptSizes(1, {})
     elements: dict[int, int] = {}
     last = 0
     for count in sorted({math.prod(shape) for one in calls for call in one for shape in call.shapes} - {0}):
         elements[count] = last = max(last + 1, count // factor)
-    return Sizes(factor, elements)
+    return ScriptSizes(factor, elements)
 
 
-def _peak(calls: Sequence[Call]) -> int:
+def _peak(calls: Sequence[ScriptCall]) -> int:
     """Bytes that a rank needs at most: a synchronous call frees its tensors."""
     pending = sum(_bytes(call) for call in calls if call.work)
     return pending + max((_bytes(call) for call in calls), default=0)
 
 
-def _bytes(call: Call) -> int:
+def _bytes(call: ScriptCall) -> int:
     own = sum(math.prod(shape) * bytes_of(dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True))
     size = len(call.group.ranks)
     if call.is_uneven:

@@ -11,12 +11,12 @@ from otel_torchdist.model.calls import UNREAD, OperationView
 from otel_torchdist.model.collectives import BARRIERS, ROOTED, operations_where
 from otel_torchdist.model.kinds import RecordKind
 from otel_torchdist.reproducer.calls import OPERATIONS
-from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
+from otel_torchdist.reproducer.model import Create, CreateExtra, ScriptCall, ScriptGroup, ScriptWait, Step
 from otel_torchdist.reproducer.planning import substitutes
 from otel_torchdist.reproducer.planning.cast import Cast
-from otel_torchdist.reproducer.planning.exchanges import LISTS, Exchanges
+from otel_torchdist.reproducer.planning.exchanges import LISTS, UnevenExchanges
 from otel_torchdist.reproducer.planning.groups import number_of
-from otel_torchdist.reproducer.planning.sizes import PARTED, Sizes, sizes_for
+from otel_torchdist.reproducer.planning.sizes import PARTED, ScriptSizes, sizes_for
 from otel_torchdist.reproducer.planning.tails import Event
 from otel_torchdist.verdict.wording.frames import describe_frame
 
@@ -44,7 +44,7 @@ class Substituted:
     operations: Mapping[str, str]
     dtypes: Mapping[str, str]
     reduce_ops: Mapping[str, str]
-    sizes: Sizes
+    sizes: ScriptSizes
     without_shapes: bool
     without_reduce_ops: bool
     without_roots: bool
@@ -74,12 +74,12 @@ class StepWriter:
         views = [event.operation for tail in tails.values() for event in tail]
         calls = [view for view in views if view.operation_id.channel.kind is RecordKind.OPERATION]
         signatures = [view.signature for view in calls if view.signature is not None]
-        self._exchanges = Exchanges(tails, cast)
+        self._exchanges = UnevenExchanges(tails, cast)
         known = OPERATIONS - {LISTS} if self._exchanges.has_uneven_lists else OPERATIONS
         self._operations = substitutes.operations({view.name for view in calls}, known)
         self._dtypes = substitutes.dtypes({name for one in signatures for name in one.dtypes})
         self._reduce_ops = substitutes.reduce_ops({one.reduce_op for one in signatures} - {UNREAD})
-        self._sizes = Sizes(1, {})
+        self._sizes = ScriptSizes(1, {})
         plain = {rank: [self._call(rank, event) for event in tail if _is_call(event)] for rank, tail in tails.items()}
         self._sizes = sizes_for(plain.values())
         reducing = [one for one in signatures if self._operations.get(one.operation) in _REDUCING]
@@ -109,7 +109,7 @@ class StepWriter:
         for event in tail:
             key = id(event.operation)
             if event.is_wait:
-                steps.append(Wait(works[key], event.hangs))
+                steps.append(ScriptWait(works[key], event.hangs))
             elif event.operation.operation_id.channel.kind is RecordKind.RENDEZVOUS:
                 steps += self._creation(event)
             else:
@@ -122,7 +122,7 @@ class StepWriter:
             return steps, True
         still_open = [key for key in works if any(id(one.operation) == key and _is_open(one) for one in tail)]
         if waits and still_open:
-            return [*steps, Wait(works[still_open[0]], hangs=True)], True
+            return [*steps, ScriptWait(works[still_open[0]], hangs=True)], True
         return steps, False
 
     def _creation(self, event: Event) -> Iterable[Step]:
@@ -134,7 +134,7 @@ class StepWriter:
             yield CreateExtra(extra)
         yield Create(self._groups[group.key], event.hangs, _site(event.operation))
 
-    def _call(self, rank: int, event: Event) -> Call:
+    def _call(self, rank: int, event: Event) -> ScriptCall:
         """A call with the sizes of the job; of what has a part for each member, one part if they are alike."""
         view = event.operation
         group = view.group
@@ -151,7 +151,7 @@ class StepWriter:
             shapes = tuple(_part(shape, len(group.members)) for shape in shapes)
         signature = view.signature
         reduce_op = signature.reduce_op if signature is not None else ""
-        return Call(
+        return ScriptCall(
             operation=operation,
             group=self._groups[group.key],
             shapes=() if operation in BARRIERS else shapes,
@@ -175,7 +175,7 @@ class StepWriter:
         dtypes = tuple(names[min(place, len(names) - 1)] for place in range(len(shapes)))
         return shapes, dtypes
 
-    def _resized(self, call: Call) -> Call:
+    def _resized(self, call: ScriptCall) -> ScriptCall:
         shapes = tuple(self._sizes.of(shape) for shape in call.shapes)
         if call.is_uneven:
             # Parts of a tensor have rows of one kind: if one became flat, all do.

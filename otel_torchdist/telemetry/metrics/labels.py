@@ -137,7 +137,7 @@ class RunLabel:
 _UNNAMED: Final = "unnamed"
 
 
-class RunKey(NamedTuple):
+class RunIdentity(NamedTuple):
     """Identifies a run among all runs of a node.
 
     Attributes:
@@ -159,9 +159,9 @@ class RunLabels:
     """
 
     def __init__(self) -> None:
-        self._labels: dict[RunKey, str] = {}
+        self._labels: dict[RunIdentity, str] = {}
 
-    def of(self, key: RunKey) -> str:
+    def of(self, key: RunIdentity) -> str:
         """Return the label of a run, the same until it is released."""
         if key not in self._labels:
             self._labels[key] = self._free(run_label(key.run_id))
@@ -170,7 +170,7 @@ class RunLabels:
     def of_run(self, run_id: int) -> str:
         """Return the label of a run of which only the id is known."""
         known = (label for key, label in self._labels.items() if key.run_id == run_id)
-        return next(known, None) or self.of(RunKey(run_id))
+        return next(known, None) or self.of(RunIdentity(run_id))
 
     def keep(self, labels: Collection[str]) -> None:
         """Release all labels but these."""

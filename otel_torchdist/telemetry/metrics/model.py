@@ -15,7 +15,7 @@ Numbers: TypeAlias = Iterable[tuple[Labels, float]]
 Histograms: TypeAlias = Iterable[tuple[Labels, DurationHistogram]]
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """How a number behaves over time."""
 
     COUNTER = "counter"
@@ -66,7 +66,7 @@ class NumberMetric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     unit: Unit
     help: str
     labels: Labels

@@ -18,7 +18,7 @@ from otel_torchdist.naming import compress_ranks
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
-from otel_torchdist.telemetry.metrics.labels import RunKey, RunLabels, SeriesLabels, label_value
+from otel_torchdist.telemetry.metrics.labels import RunIdentity, RunLabels, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank.rank_metrics import RankMetrics
 from otel_torchdist.telemetry.metrics.run_status import EndStatus, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import (
@@ -150,7 +150,7 @@ class NodeMetrics:
             self._release()
 
     def _label_of(self, user: int, directory: Path, run_id: int) -> str:
-        return self._run_labels.of(RunKey(run_id, user, "" if run_id else str(directory)))
+        return self._run_labels.of(RunIdentity(run_id, user, "" if run_id else str(directory)))
 
     def _release(self) -> None:
         """Release labels that are no longer needed: an agent that runs for months sees any number of jobs."""

@@ -17,7 +17,7 @@ from otel_torchdist.guard import guarded
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
-from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, Labels, NumberMetric, Unit
+from otel_torchdist.telemetry.metrics.model import HistogramMetric, Labels, MetricKind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 
@@ -132,10 +132,10 @@ def _histogram(meter: Meter, metric: HistogramMetric) -> Histogram:
     )
 
 
-def _creator(meter: Meter, kind: Kind) -> Callable[..., object]:
-    if kind is Kind.COUNTER:
+def _creator(meter: Meter, kind: MetricKind) -> Callable[..., object]:
+    if kind is MetricKind.COUNTER:
         return meter.create_observable_counter
-    if kind is Kind.UP_DOWN:
+    if kind is MetricKind.UP_DOWN:
         return meter.create_observable_up_down_counter
     return meter.create_observable_gauge
 

@@ -21,7 +21,7 @@ from otel_torchdist.guard import guarded
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
-from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, NumberMetric, Unit
+from otel_torchdist.telemetry.metrics.model import HistogramMetric, MetricKind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 _Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Sample]
@@ -57,12 +57,12 @@ class TorchDistCollector(Collector):
 
 
 def _number_family(metric: NumberMetric, node: NodeSnapshot) -> Metric:
-    if metric.kind is Kind.INFO:
+    if metric.kind is MetricKind.INFO:
         info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help, labels=())
         for labels, _ in metric.read(node):
             info.add_metric((), dict(zip(metric.labels, labels, strict=True)))
         return info
-    cls = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    cls = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family = cls(metric.name, metric.help, labels=metric.labels, unit=_UNITS.get(metric.unit, ""))
     for labels, value in metric.read(node):
         family.add_metric(labels, value)

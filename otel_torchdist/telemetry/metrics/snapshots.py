@@ -14,7 +14,7 @@ from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.tape.figures import NO_FIGURES, StepFigures
 from otel_torchdist.telemetry.metrics.checkpoints import CheckpointCounts
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
-from otel_torchdist.telemetry.metrics.totals import RankTotals
+from otel_torchdist.telemetry.metrics.totals import RankCounts
 
 
 class Duration(NamedTuple):
@@ -133,7 +133,7 @@ class RankSnapshot:
     overhead_s: float
     records_lost: int
     names_dropped: int
-    totals: RankTotals
+    totals: RankCounts
     groups_folded: int
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""

@@ -17,7 +17,7 @@ _SAMPLED = int(NumericsFlag.SAMPLED)
 
 
 @dataclass(slots=True)
-class RankTotals:
+class RankCounts:
     """Counts of one rank's operations.
 
     Attributes:
@@ -68,6 +68,6 @@ class RankTotals:
         self.compared_parameters += 1
         self.replicas_left_out = parameters.left_out
 
-    def copy(self) -> RankTotals:
+    def copy(self) -> RankCounts:
         """Return an independent copy."""
         return dataclasses.replace(self, unseen=dict(self.unseen))

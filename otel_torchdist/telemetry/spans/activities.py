@@ -24,7 +24,7 @@ MAX_HELD: Final = 2_000
 """Activities that wait for the one around them. A rank records a few; a forged tape may hold any number."""
 
 
-class Families:
+class HeldActivities:
     """Activities that began within another one, held until that ends: a span is never exported before its parent."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class ActivitySpans:
         self._clock = clock
 
     def spans(
-        self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str, families: Families
+        self, activity: Activity, anchor: FinishedSpan, run_id: int, open_because: str, families: HeldActivities
     ) -> Iterator[FinishedSpan]:
         """Yield the span of an activity, and then those of the activities within it; arguments as for `span`."""
         span = self.span(activity, anchor, run_id, open_because if activity.how is None else "")

@@ -16,7 +16,7 @@ from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS
-from otel_torchdist.telemetry.spans.segments import Segment
+from otel_torchdist.telemetry.spans.segments import StepSegment
 
 MAX_GROUPS: Final = 16
 """Groups whose members an anchor lists."""
@@ -49,7 +49,7 @@ class AnchorSpans:
         self._describe = describe
         self._described: Mapping[str, AttributeValue] | None = None
 
-    def span(self, segment: Segment, run_id: int, links: tuple[LinkTarget, ...]) -> FinishedSpan:
+    def span(self, segment: StepSegment, run_id: int, links: tuple[LinkTarget, ...]) -> FinishedSpan:
         """Build the anchor of a segment.
 
         Args:

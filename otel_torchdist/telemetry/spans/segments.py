@@ -37,7 +37,7 @@ class SegmentEnd(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class StepSegment:
     """A piece of one rank's step.
 
     Attributes:
@@ -87,7 +87,7 @@ class SegmentCutter:
         self._number = 0
         self._pending: list[Operation] = []
         self._activities: list[Activity] = []
-        self._cut: list[Segment] = []
+        self._cut: list[StepSegment] = []
 
     @property
     def state(self) -> CutterState:
@@ -117,7 +117,7 @@ class SegmentCutter:
         if self._step is None:
             self._step = step
 
-    def take(self) -> list[Segment]:
+    def take(self) -> list[StepSegment]:
         """Return the segments that have been cut since the last call."""
         cut, self._cut = self._cut, []
         return cut
@@ -209,7 +209,7 @@ class SegmentCutter:
         if operations or count or end is SegmentEnd.STALL or is_end_of_step:
             activities, self._activities = self._activities[:count], self._activities[count:]
             held = tuple(operations), tuple(activities)
-            self._cut.append(Segment(self.step, self._number, start_ns, end_ns, end, *held))
+            self._cut.append(StepSegment(self.step, self._number, start_ns, end_ns, end, *held))
             self._number += 1
 
 

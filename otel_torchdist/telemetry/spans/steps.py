@@ -27,12 +27,12 @@ from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
-from otel_torchdist.telemetry.spans.activities import ActivitySpans, Families
+from otel_torchdist.telemetry.spans.activities import ActivitySpans, HeldActivities
 from otel_torchdist.telemetry.spans.anchors import AnchorSpans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.telemetry.spans.operation import OperationSpans
 from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
-from otel_torchdist.telemetry.spans.segments import CutterState, Segment, SegmentCutter, SegmentEnd
+from otel_torchdist.telemetry.spans.segments import CutterState, SegmentCutter, SegmentEnd, StepSegment
 
 SETTLE_NS: Final = 30_000_000_000
 """How long spans wait for the ranks to agree on the run id, counted from the creation of the tape."""
@@ -80,7 +80,7 @@ class RankSpans:
         sink: SpanSink,
         sampler: StepSampler,
         links: Sequence[LinkTarget] = (),
-        handed_over: Callable[[Segment, FinishedSpan], None] | None = None,
+        handed_over: Callable[[StepSegment, FinishedSpan], None] | None = None,
         describe: Callable[[], Mapping[str, AttributeValue]] = dict[str, AttributeValue],
         run_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
@@ -105,9 +105,9 @@ class RankSpans:
         self._anchors = AnchorSpans(tape.identity, tape.names, self._clock, links, describe)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
         self._activities = ActivitySpans(tape.identity, tape.names, self._clock, run_of)
-        self._families = Families()
+        self._families = HeldActivities()
         self._cutter = SegmentCutter(tape.identity.monotonic_ns)
-        self._held: deque[Segment] = deque()
+        self._held: deque[StepSegment] = deque()
         self._held_spans = 0
         self._status: TapeStatus | None = None
         self._is_settled = False
@@ -264,7 +264,7 @@ class RankSpans:
                 self._drop_families(segment)
                 self.dropped += _span_count(segment)
 
-    def _emit(self, segment: Segment) -> None:
+    def _emit(self, segment: StepSegment) -> None:
         has_stalled = any(operation.number in self._stalled for operation in segment.operations)
         is_kept = self._sampler.is_kept(self.run_id, segment.step, segment.end_ns, _span_count(segment))
         if not (is_kept or has_stalled):
@@ -285,11 +285,11 @@ class RankSpans:
         if self._handed_over is not None:
             self._handed_over(segment, anchor)
 
-    def _drop_families(self, segment: Segment) -> None:
+    def _drop_families(self, segment: StepSegment) -> None:
         for activity in segment.activities:
             self._families.drop(activity)
 
-    def _links_of(self, segment: Segment) -> tuple[LinkTarget, ...]:
+    def _links_of(self, segment: StepSegment) -> tuple[LinkTarget, ...]:
         """What the anchor of a segment is linked to beside the links of all anchors."""
         links = self._incident_links if segment.end is SegmentEnd.STALL else ()
         return (self._anchor.target, *links) if self._anchor and self._anchor.step == segment.step else links
@@ -309,5 +309,5 @@ class RankSpans:
         return f"the process failed with {self._tape.names.text(status.failure) or 'an exception'}"
 
 
-def _span_count(segment: Segment) -> int:
+def _span_count(segment: StepSegment) -> int:
     return len(segment.operations) + len(segment.activities) + 1

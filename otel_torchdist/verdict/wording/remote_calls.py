@@ -6,15 +6,15 @@ from typing import Final
 
 from otel_torchdist.units import seconds
 from otel_torchdist.world.places import Place
-from otel_torchdist.world.remote_waits import Served
+from otel_torchdist.world.remote_waits import CallStage
 
 _SERVED: Final = {
-    Served.RUNS: "which has run for {age}",
-    Served.WAITS: "which is in {operation}",
-    Served.STOPPED: "which does not run, because it is stopped",
-    Served.DEFERRED: "which has returned a future",
-    Served.NOT_BEGUN: "which is not seen to have begun in {age}",
-    Served.UNSEEN: "which is not seen from here",
+    CallStage.RUNS: "which has run for {age}",
+    CallStage.WAITS: "which is in {operation}",
+    CallStage.STOPPED: "which does not run, because it is stopped",
+    CallStage.DEFERRED: "which has returned a future",
+    CallStage.NOT_BEGUN: "which is not seen to have begun in {age}",
+    CallStage.UNSEEN: "which is not seen from here",
 }
 
 

@@ -18,7 +18,7 @@ import pytest
 from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, LogRelay, log_position, relayed_position
 from otel_torchdist.agent.reading import checkpoint
 from otel_torchdist.agent.reading.checkpoint import Checkpoint
-from otel_torchdist.agent.reading.followed_rank import RankState
+from otel_torchdist.agent.reading.followed_rank import ReadingState
 from otel_torchdist.job.directory import CHECKPOINT_NAME, LOCK_NAME
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.operations import Operation, Splits, StepMark
@@ -26,9 +26,9 @@ from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_
 from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
-from otel_torchdist.telemetry.metrics.rank.state import GroupState, MetricsState, SeriesState
+from otel_torchdist.telemetry.metrics.rank.state import MetricsState, SavedGroup, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
-from otel_torchdist.telemetry.metrics.totals import RankTotals
+from otel_torchdist.telemetry.metrics.totals import RankCounts
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState
 from otel_torchdist.telemetry.spans.segments import CutterState
@@ -48,11 +48,11 @@ def full_checkpoint() -> Checkpoint:
     small.observe(0.5, 12)
     metrics = MetricsState(
         series=(SeriesState("group", "all_reduce", 3, 12, (("4KiB", small),)),),
-        groups=(GroupState("group", GroupInfo("default_pg", 2), True, None, 3),),
+        groups=(SavedGroup("group", GroupInfo("default_pg", 2), True, None, 3),),
         folded=frozenset({4}),
         steps=steps,
         last_step=StepMark(8, 9, 10, 11),
-        totals=RankTotals(untracked=1),
+        totals=RankCounts(untracked=1),
         communicating=(5, 6),
         blocked=(7, 8),
     )
@@ -62,7 +62,7 @@ def full_checkpoint() -> Checkpoint:
         dropped=2,
         is_closed=False,
     )
-    state = RankState(TapeCursor(9, (operation,), 1), spans, metrics)
+    state = ReadingState(TapeCursor(9, (operation,), 1), spans, metrics)
     return Checkpoint({17: state}, frozenset({18}))
 
 
@@ -112,7 +112,7 @@ def test_damaged_checkpoint(tmp_path: Path, damage: str, caplog: pytest.LogCaptu
     "forged",
     [
         Checkpoint(ranks="x"),  # type: ignore[arg-type]
-        Checkpoint({17: RankState(None, None, None)}),  # type: ignore[arg-type]
+        Checkpoint({17: ReadingState(None, None, None)}),  # type: ignore[arg-type]
         Checkpoint({17: dataclasses.replace(full_checkpoint().ranks[17], cursor=TapeCursor("1", (), 0))}),  # type: ignore[arg-type]
     ],
     ids=["no ranks", "no state", "no number"],

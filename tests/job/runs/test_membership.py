@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.job.runs.membership import Kin, Member, helped_runs, of_living_runs, sort_into_runs
+from otel_torchdist.job.runs.membership import Kin, RunMember, helped_runs, of_living_runs, sort_into_runs
 from otel_torchdist.job.runs.runs import index_of, member_of
 from otel_torchdist.model.kinds import RunIdState
 from otel_torchdist.model.lives import Lifetime
@@ -36,13 +36,13 @@ def member(
     sure: bool = True,
     helper: bool = False,
     world_size: int = 2,
-) -> Member:
+) -> RunMember:
     """A rank that is known to have lived from one second to another."""
     began_s, seen_s = life
-    return Member(1000, HERE, world_size, helper, rank, run, Lifetime(began_s * S, seen_s * S, alive, sure))
+    return RunMember(1000, HERE, world_size, helper, rank, run, Lifetime(began_s * S, seen_s * S, alive, sure))
 
 
-def sorted_names(**tapes: Member) -> dict[int, list[str]]:
+def sorted_names(**tapes: RunMember) -> dict[int, list[str]]:
     """The names of the tapes of each run, by its id."""
     return {key.run: sorted(ranks.values()) for key, ranks in sort_into_runs(tapes).items()}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_torchdist import semconv
 from otel_torchdist.model.kinds import RunIdState
-from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunKey, RunLabels
+from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunIdentity, RunLabels
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.run_status import StallStatus
 from tests.support.tapes.fake_tape import RUN, RUN_ID, WORLD, FakeTape
@@ -63,12 +63,12 @@ def test_ranks_without_a_run(tmp_path: Path) -> None:
 def test_labels_are_given_back() -> None:
     """The label of a run that is gone is free again; one that stays keeps its own."""
     labels = RunLabels()
-    first, second = RunKey(RUN_ID, 1), RunKey(SAME_DIGITS, 2)
+    first, second = RunIdentity(RUN_ID, 1), RunIdentity(SAME_DIGITS, 2)
     assert (labels.of(first), labels.of(second), labels.of(first)) == (RUN, f"{RUN}-2", RUN)
     assert labels.of_run(SAME_DIGITS) == f"{RUN}-2"
     labels.keep({f"{RUN}-2"})
     assert labels.of(second) == f"{RUN}-2"
-    assert labels.of(RunKey(RUN_ID ^ 2, 3)) == RUN
+    assert labels.of(RunIdentity(RUN_ID ^ 2, 3)) == RUN
 
 
 def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:

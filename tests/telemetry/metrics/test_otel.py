@@ -32,7 +32,7 @@ from otel_torchdist.model.kinds import Kernel, RunIdState
 from otel_torchdist.tape.figures import FigureWord
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
-from otel_torchdist.telemetry.metrics.model import Kind, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
@@ -170,7 +170,7 @@ def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
     units[Unit.BYTES_PER_SECOND] = "_bytes_per_second"
     for metric in NUMBER_METRICS:
         name = semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + units.get(metric.unit, "")
-        assert name + ("_total" if metric.kind is Kind.COUNTER else "") == metric.name
+        assert name + ("_total" if metric.kind is MetricKind.COUNTER else "") == metric.name
     for metric in HISTOGRAM_METRICS:
         assert semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + "_seconds" == metric.name
     assert set(semconv.OTEL_METRIC_NAMES) == {metric.name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
@@ -215,7 +215,11 @@ def test_conventions_are_kept(pushed: Pushed) -> None:
         name = semconv.OTEL_METRIC_NAMES[metric.name]
         if not name.startswith("torchdist."):
             text = inspect.getsource(known[name])
-            instrument = {Kind.COUNTER: "counter", Kind.UP_DOWN: "updowncounter", Kind.GAUGE: "gauge"}[metric.kind]
+            instrument = {
+                MetricKind.COUNTER: "counter",
+                MetricKind.UP_DOWN: "updowncounter",
+                MetricKind.GAUGE: "gauge",
+            }[metric.kind]
             assert f'"{name}"\n"""\n' in text
             about = text.partition(f'"{name}"\n"""\n')[2].partition('"""')[0]
             assert f"Instrument: {instrument}\nUnit: {metric.unit.value}" in about, name
@@ -232,9 +236,9 @@ def test_kinds_and_units(pushed: Pushed) -> None:
             assert metric.name in WHERE_SOMETHING_WAS_FOUND
             continue
         data = metrics[metric.name].data
-        assert isinstance(data, Sum) == (metric.kind in (Kind.COUNTER, Kind.UP_DOWN))
+        assert isinstance(data, Sum) == (metric.kind in (MetricKind.COUNTER, MetricKind.UP_DOWN))
         if isinstance(data, Sum):
-            assert data.is_monotonic == (metric.kind is Kind.COUNTER)
+            assert data.is_monotonic == (metric.kind is MetricKind.COUNTER)
         assert metrics[metric.name].unit == metric.unit.value
         assert metrics[metric.name].description == metric.help
     assert metrics[semconv.OPERATION_DURATION].unit == "s"

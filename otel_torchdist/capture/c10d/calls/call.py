@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from otel_torchdist.capture.c10d.calls.channels import Channel, GroupChannels
+from otel_torchdist.capture.c10d.calls.channels import GroupChannel, GroupChannels
 from otel_torchdist.capture.c10d.calls.ragged import RaggedLines
 from otel_torchdist.capture.c10d.calls.signatures import Signatures
 from otel_torchdist.model.kinds import Flag
@@ -183,7 +183,7 @@ class Plan:
     def __init__(
         self,
         group: GroupState,
-        channel: Channel,
+        channel: GroupChannel,
         counter: MutableSequence[int],
         operation: OperationSchema,
         tail: bytes,

@@ -25,7 +25,7 @@ MAX_TIMEOUTS: Final = 16
 """Changes of a group's timeout that are recorded. Each may take a name with all ranks; later ones are unknown."""
 
 
-class Channel:
+class GroupChannel:
     """The operations of one group that run on one backend.
 
     Attributes:
@@ -63,7 +63,7 @@ class Channel:
         return self._counters.find(self._number, is_send and peer != self.rank, peer, tag)
 
 
-class GroupChannels(Channel):
+class GroupChannels(GroupChannel):
     """The channels of a process group: the group itself is one, and each device type if it has several backends.
 
     Attributes:
@@ -91,7 +91,7 @@ class GroupChannels(Channel):
         self.group_rank = group_rank
         self.recorder = recorder
         self.name = name
-        self._channels: dict[str, Channel] | None = {} if has_several_backends(group) else None
+        self._channels: dict[str, GroupChannel] | None = {} if has_several_backends(group) else None
         self._timeouts_left = MAX_TIMEOUTS
         self.reference = weakref.ref(group)
         self.backend_on = Backends(self.reference)
@@ -122,13 +122,13 @@ class GroupChannels(Channel):
         ranks = self.name.ranks
         return ranks[group_rank] if 0 <= group_rank < len(ranks) else -1
 
-    def channel_of(self, device: str) -> Channel:
+    def channel_of(self, device: str) -> GroupChannel:
         """The channel that counts operations on a device type."""
         if self._channels is None:
             return self
         channel = self._channels.get(device)
         if channel is None:
-            channel = self._channels[device] = Channel(self._name_id_on(device), self.rank, self.recorder)
+            channel = self._channels[device] = GroupChannel(self._name_id_on(device), self.rank, self.recorder)
         return channel
 
     def _name_id_on(self, device: str) -> int:
@@ -161,7 +161,7 @@ class GroupChannels(Channel):
         self._timeouts_left -= 1
         return True
 
-    def special_name(self, channel: Channel, device: str, has_own_timeout: bool, is_comparable: bool) -> int:
+    def special_name(self, channel: GroupChannel, device: str, has_own_timeout: bool, is_comparable: bool) -> int:
         """Name id for operations of a channel that differ from its others.
 
         Args:

@@ -30,7 +30,8 @@ from otel_torchdist.model.numerics import NumericsFlag, Unseen
 from otel_torchdist.tape.records.numerics import NumericsWord, checksum_word, float_word, pack_numerics
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.calls.call import Channel, GroupState
+    from otel_torchdist.capture.c10d.calls.call import GroupState
+    from otel_torchdist.capture.c10d.calls.channels import GroupChannel
     from otel_torchdist.capture.observers.hooks import OperationCall
     from otel_torchdist.tape.writer import TapeWriter
 
@@ -121,7 +122,7 @@ class NumericsObserver:
         self,
         call: OperationCall,
         group: GroupState,
-        channel: Channel,
+        channel: GroupChannel,
         tag: int,
         thread: int,
         inputs: Sequence[torch.Tensor],

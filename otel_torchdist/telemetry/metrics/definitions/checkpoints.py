@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_OPERATION, LABEL_RANK, LABEL_RUN
 from otel_torchdist.telemetry.metrics.checkpoints import WHOLE, CheckpointCounts
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 _CHECKPOINT: Final = (LABEL_RUN, LABEL_RANK, LABEL_OPERATION)
@@ -55,7 +55,7 @@ def save_interval(node: NodeSnapshot) -> Numbers:
 CHECKPOINT_METRICS: Final = (
     NumberMetric(
         semconv.CHECKPOINTS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.CHECKPOINTS,
         "The rank's saves and loads that have ended well; `async_save` counts when it returns, its `save` at the end.",
         _CHECKPOINT,
@@ -63,7 +63,7 @@ CHECKPOINT_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CHECKPOINT_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank has spent in checkpoints, by stage, and as a whole (`whole`).",
         _STAGE,
@@ -71,7 +71,7 @@ CHECKPOINT_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CHECKPOINT_BYTES,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes of checkpoints that the rank has written or read, as far as the storage tells.",
         _CHECKPOINT,
@@ -79,7 +79,7 @@ CHECKPOINT_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CHECKPOINT_FILE_COUNT,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.FILES,
         "Files of checkpoints that the rank has written or read, as far as the storage tells.",
         _CHECKPOINT,
@@ -87,7 +87,7 @@ CHECKPOINT_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CHECKPOINT_FAILURES,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.CHECKPOINTS,
         "The rank's checkpoints, and stages of these, that have ended with an exception.",
         _STAGE,
@@ -95,7 +95,7 @@ CHECKPOINT_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CHECKPOINT_AGE,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "Time since a live rank of the run has last finished a save, of those that this node's ranks have finished.",
         (LABEL_RUN,),
@@ -103,7 +103,7 @@ CHECKPOINT_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CHECKPOINT_INTERVAL,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "The longest of the last eight intervals between saves of a rank, of those of a minute or more.",
         (LABEL_RUN,),

@@ -7,7 +7,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_OPERATION, LABEL_RUN
 from otel_torchdist.telemetry.metrics.definitions.series import BY_RANK
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -38,7 +38,7 @@ def path_gains(node: NodeSnapshot) -> Numbers:
 PATH_METRICS: Final = (
     NumberMetric(
         semconv.PATH_SECONDS,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "Length of the critical path through an average one of the newest steps, by what happens on it; only where the "
         "run is judged.",
@@ -47,7 +47,7 @@ PATH_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PATH_RANK_SECONDS,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "How long the rank computes on that path, of the 16 ranks that do so longest.",
         BY_RANK,
@@ -55,7 +55,7 @@ PATH_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PATH_GAIN_SECONDS,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "What such a step would be shorter at most without one cause: a line, rank, node or stage that computes longer "
         "than its peers, or a transfer; at most eight.",

@@ -25,7 +25,7 @@ from otel_torchdist.telemetry.metrics.definitions.machine_readers import (
     rank_info,
     throttling,
 )
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Unit
 
 _RANK: Final = (LABEL_RUN, LABEL_RANK)
 _NODE: Final = (LABEL_HOST,)
@@ -52,7 +52,7 @@ def _swap(machine: MachineReading) -> list[tuple[tuple[str, ...], float | None]]
 MACHINE_METRICS: Final = (
     NumberMetric(
         semconv.RANK_INFO,
-        Kind.INFO,
+        MetricKind.INFO,
         Unit.NONE,
         "The node and the GPU that a rank runs on, to join its series with those of its machine.",
         (*_RANK, LABEL_HOST, semconv.LABEL_DEVICE),
@@ -60,7 +60,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.JOB_INFO,
-        Kind.INFO,
+        MetricKind.INFO,
         Unit.NONE,
         "What launchers and trackers call the job; no series if its environment says nothing.",
         (
@@ -79,7 +79,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PROCESS_MEMORY,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Physical memory of the rank's process, shared memory included; where its pid is valid for the agent.",
         _RANK,
@@ -87,7 +87,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PROCESS_VIRTUAL,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Address space of the rank's process.",
         _RANK,
@@ -95,7 +95,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PROCESS_CPU,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Processor time of the rank's process, all threads together.",
         (*_RANK, semconv.LABEL_CPU_MODE),
@@ -103,7 +103,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PROCESS_THREADS,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.THREADS,
         "Threads of the rank's process.",
         _RANK,
@@ -111,7 +111,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CONTAINER_MEMORY,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Memory of the cgroup of the run's first rank on the node, page cache included.",
         (LABEL_RUN, LABEL_HOST),
@@ -119,7 +119,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CGROUP_MEMORY_LIMIT,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "What that cgroup may use; no series without a limit.",
         (LABEL_RUN, LABEL_HOST),
@@ -127,7 +127,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CGROUP_PRESSURE,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time in which tasks of that cgroup waited for a resource, as on the node; in cgroups of version 2 only.",
         (LABEL_RUN, LABEL_HOST, semconv.LABEL_RESOURCE, semconv.LABEL_SEVERITY),
@@ -135,7 +135,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PRESSURE,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time in which a task of the node waited for a resource (some), or all that were not idle did (full): the "
         "kernel's pressure stall information.",
@@ -144,7 +144,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_MEMORY_LIMIT,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Memory of the node.",
         _NODE,
@@ -152,7 +152,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_MEMORY,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Memory of the node by what it is used for.",
         (LABEL_HOST, semconv.LABEL_MEMORY_STATE),
@@ -160,7 +160,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_MEMORY_AVAILABLE,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Memory of the node that programs can still get without swapping, as the kernel estimates it.",
         _NODE,
@@ -168,7 +168,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_SWAP,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Memory of the node that is swapped out.",
         (LABEL_HOST, semconv.LABEL_PAGING_STATE),
@@ -176,7 +176,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_CPU,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Processor time of the node, all cores together.",
         (LABEL_HOST, semconv.LABEL_CPU_MODE),
@@ -184,7 +184,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_NETWORK,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes of the node's network interfaces: those of devices, or in a container all, at most 16.",
         (*_INTERFACE, semconv.LABEL_DIRECTION),
@@ -192,7 +192,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_NETWORK_ERRORS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.ERRORS,
         "Packets that these interfaces received or sent with an error.",
         _INTERFACE,
@@ -200,7 +200,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SYSTEM_NETWORK_DROPPED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.PACKETS,
         "Packets that these interfaces dropped.",
         _INTERFACE,
@@ -208,7 +208,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.HW_NETWORK,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes of InfiniBand and RoCE ports, RDMA included, at most 32 ports.",
         (*_DEVICE, semconv.LABEL_DIRECTION),
@@ -216,7 +216,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.HW_NETWORK_LIMIT,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES_PER_SECOND,
         "Speed of network interfaces and InfiniBand ports, where they say it; virtual ones do not.",
         _DEVICE,
@@ -224,7 +224,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.HW_ERRORS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.ERRORS,
         "Errors of GPUs (ecc_corrected, ecc_uncorrected since the driver was loaded, xid_79 and so on since the agent "
         "has run) and of InfiniBand ports (link_downed, symbol_error, port_rcv_errors, port_xmit_discards).",
@@ -233,7 +233,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GPU_LOST,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "1 if the driver has lost the GPU, else 0. Metrics of GPUs need `nvidia-ml-py`.",
         _DEVICE,
@@ -241,7 +241,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GPU_MEMORY,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Memory of the GPU that is in use, by all processes.",
         _DEVICE,
@@ -249,7 +249,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GPU_MEMORY_LIMIT,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.BYTES,
         "Memory of the GPU.",
         _DEVICE,
@@ -257,7 +257,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GPU_IO,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes over the GPU's NVLinks.",
         (*_DEVICE, semconv.LABEL_DIRECTION),
@@ -265,7 +265,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.HW_POWER,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.WATTS,
         "Power that the GPU draws.",
         _DEVICE,
@@ -273,7 +273,7 @@ MACHINE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GPU_THROTTLED,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "1 while the GPU's clocks are held down for a reason: its power limit (power_cap), heat (software_thermal, "
         "hardware_thermal), the power supply (power_brake), or heat or power (hardware_slowdown).",

@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
 from otel_torchdist.telemetry.metrics.definitions.series import BY_GROUP, BY_OPERATION, BY_RANK, of_operation, of_rank
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot
 
 _SIZED: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
@@ -37,7 +37,7 @@ def timed_bytes(node: NodeSnapshot) -> Numbers:
 OPERATION_METRICS: Final = (
     NumberMetric(
         semconv.OPERATIONS_IN_FLIGHT,
-        Kind.UP_DOWN,
+        MetricKind.UP_DOWN,
         Unit.OPERATIONS,
         "Operations that the rank has entered and that have not ended.",
         BY_OPERATION,
@@ -45,7 +45,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.OPERATION_OLDEST_AGE,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "Age of the oldest operation in flight, 0 if there is none. It counts from the wait for an operation whose end "
         "only a wait can show, and from the start on the device for one that runs there.",
@@ -54,7 +54,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.OPERATIONS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Operations that the rank has entered.",
         BY_OPERATION,
@@ -62,7 +62,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.MESSAGE_BYTES,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes that the rank has contributed to its operations.",
         BY_OPERATION,
@@ -70,7 +70,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.TIMED_OPERATIONS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
         BY_OPERATION,
@@ -78,7 +78,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.TIMED_OPERATION_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Sum of the rank's known operation durations.",
         BY_OPERATION,
@@ -86,7 +86,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.TIMED_MESSAGE_BYTES,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.BYTES,
         "Bytes that the node's ranks have contributed to operations whose duration is known.",
         _SIZED,
@@ -94,7 +94,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.BLOCKED_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time in which a thread of the rank was inside an operation's call or inside a wait for one. "
         "Waits in C++, such as DDP's, are not seen.",
@@ -103,7 +103,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.COMMUNICATION_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time with at least one operation of the rank in flight, whether it overlapped with computation or not.",
         BY_RANK,
@@ -111,7 +111,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.LAST_STARTED_SEQUENCE,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
         BY_GROUP,
@@ -119,7 +119,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.LAST_COMPLETED_SEQUENCE,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "Sequence number of the newest collective of the group that is known to have ended on the rank.",
         BY_GROUP,
@@ -127,7 +127,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.OPERATIONS_UNTRACKED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations that were handed to a device and whose end there is not known.",
         BY_RANK,
@@ -135,7 +135,7 @@ OPERATION_METRICS: Final = (
     ),
     NumberMetric(
         semconv.OPERATIONS_FAILED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations that ended with an exception.",
         BY_RANK,

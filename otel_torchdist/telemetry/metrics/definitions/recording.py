@@ -8,7 +8,7 @@ from otel_torchdist import semconv
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_RUN
 from otel_torchdist.telemetry.metrics.definitions.series import BY_RANK, of_rank
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -36,7 +36,7 @@ def capture_info(node: NodeSnapshot) -> Numbers:
 RECORDING_METRICS: Final = (
     NumberMetric(
         semconv.GROUP_INFO,
-        Kind.INFO,
+        MetricKind.INFO,
         Unit.NONE,
         "What a group is for and how many members it has.",
         (LABEL_RUN, LABEL_GROUP, semconv.LABEL_DESCRIPTION, semconv.LABEL_SIZE),
@@ -44,7 +44,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GROUP_MEMBERS,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "How many members a group has.",
         (LABEL_RUN, LABEL_GROUP),
@@ -52,7 +52,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GROUPS_FOLDED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.GROUPS,
         'Groups of the rank that are counted under group="other", because the node has too many.',
         BY_RANK,
@@ -60,7 +60,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.CAPTURE_INFO,
-        Kind.INFO,
+        MetricKind.INFO,
         Unit.NONE,
         "What records the rank's calls (native or python), and the version of its torch.",
         (*BY_RANK, semconv.LABEL_KERNEL, semconv.LABEL_TORCH),
@@ -68,7 +68,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.OVERHEAD,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Estimated time that the instrumentation has taken on the rank's threads.",
         BY_RANK,
@@ -76,7 +76,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.RECORDS_LOST,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.RECORDS,
         "Records that the rank could not write, or that were overwritten before they were read.",
         BY_RANK,
@@ -84,7 +84,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.NAMES_DROPPED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.NAMES,
         "Names of groups, call sites, labels and operations that did not fit into the rank's dictionary.",
         BY_RANK,
@@ -92,7 +92,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SPANS_DROPPED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SPANS,
         "Spans that could not be exported, or that a receiver rejected in a request that it accepted.",
         (),
@@ -100,7 +100,7 @@ RECORDING_METRICS: Final = (
     ),
     NumberMetric(
         semconv.ARCHIVE_DROPPED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Operations that could not be archived; no series without an archive.",
         (),

@@ -7,7 +7,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RUN
 from otel_torchdist.telemetry.metrics.definitions.series import BY_GROUP, BY_RANK, of_rank
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -78,7 +78,7 @@ def waited(node: NodeSnapshot) -> Numbers:
 STALL_METRICS: Final = (
     NumberMetric(
         semconv.UP,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "1 while the rank's process is alive, 0 after it has failed or died, no series after it has finished.",
         BY_RANK,
@@ -86,7 +86,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.IDLE_SECONDS,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "Time since the rank last entered or left an operation, or ended a step; no series of a rank that is over.",
         BY_RANK,
@@ -94,7 +94,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.STALLED_METRIC,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "1 while the run is stalled and this group's operation is the cause, else 0.",
         (LABEL_RUN, LABEL_GROUP),
@@ -102,7 +102,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.STALL_INFO,
-        Kind.INFO,
+        MetricKind.INFO,
         Unit.NONE,
         "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
         (
@@ -118,7 +118,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.ATTEMPT_ENDED,
-        Kind.INFO,
+        MetricKind.INFO,
         Unit.NONE,
         "How the job's last attempt has ended, until the next one steps or the agent exits: the last verdict, with the "
         "ranks that it names; finished if all ranks have; ended if they failed or were ended, and no rank is named.",
@@ -134,7 +134,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.FINDING_INFO,
-        Kind.INFO,
+        MetricKind.INFO,
         Unit.NONE,
         "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
         "last (straggler), and what makes steps a tenth longer or more (slow_rank, slow_node, slow_stage); values that "
@@ -154,7 +154,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.ARRIVALS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Collectives of the group for which the arrival times of the node's ranks were compared.",
         (LABEL_RUN, LABEL_GROUP),
@@ -162,7 +162,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.LAST_ARRIVALS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "Compared collectives at which the rank arrived last.",
         BY_GROUP,
@@ -170,7 +170,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.LATENESS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the other ranks of the node waited in compared collectives for this rank alone.",
         BY_GROUP,
@@ -178,7 +178,7 @@ STALL_METRICS: Final = (
     ),
     NumberMetric(
         semconv.WAITED_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
         (LABEL_RUN, LABEL_GROUP),

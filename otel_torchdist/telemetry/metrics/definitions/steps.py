@@ -8,7 +8,7 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.tape.figures import StepFigures
 from otel_torchdist.telemetry.metrics.definitions.series import BY_RANK, Reader, of_rank
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Unit
 
 
 def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigures], float]) -> Reader:
@@ -19,7 +19,7 @@ def of_figures(value: Callable[[StepFigures], float], count: Callable[[StepFigur
 STEP_METRICS: Final = (
     NumberMetric(
         semconv.TIMED_STEPS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.STEPS,
         "The rank's steps whose duration is known.",
         BY_RANK,
@@ -27,7 +27,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.TIMED_STEP_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Sum of the rank's known step durations.",
         BY_RANK,
@@ -35,7 +35,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.DATA_WAIT_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank's training thread waited for batches of a DataLoader, or in data_wait(). A rank without "
         "any has no series, and likewise in the metrics below.",
@@ -44,7 +44,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.BATCHES,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.BATCHES,
         "Batches that the rank has got by these waits.",
         BY_RANK,
@@ -52,7 +52,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.BACKWARD_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the rank's backward passes have taken on the host. On a device they are only enqueued in that time, "
         "as far as nothing in them waits for the device.",
@@ -61,7 +61,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.OPTIMIZER_SECONDS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SECONDS,
         "Time that the steps of the rank's optimizers have taken on the host, at most 16 in a training step, outside "
         "of backward passes and of compiled code. On a device they are only enqueued in that time.",
@@ -70,7 +70,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.SAMPLES,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.SAMPLES,
         "Samples that the rank has processed, as given to mark_step(samples=).",
         BY_RANK,
@@ -78,7 +78,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.TOKENS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.TOKENS,
         "Tokens that the rank has processed, as given to mark_step(tokens=).",
         BY_RANK,
@@ -86,7 +86,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.FLOPS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.FLOPS,
         "Floating-point operations of the rank, as given to mark_step(flops=).",
         BY_RANK,
@@ -94,7 +94,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GRADIENT_SYNC_SECONDS,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "How long DDP reduced gradients in the newest step that it has timed itself: one of the first ten, or every "
         "hundredth. On a device by the device's clock.",
@@ -103,7 +103,7 @@ STEP_METRICS: Final = (
     ),
     NumberMetric(
         semconv.GRADIENT_SYNC_EXPOSED_SECONDS,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.SECONDS,
         "How much of that the computation of gradients did not hide.",
         BY_RANK,

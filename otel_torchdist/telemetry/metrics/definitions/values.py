@@ -10,7 +10,7 @@ from otel_torchdist import semconv
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.semconv import LABEL_RANK, LABEL_RUN
 from otel_torchdist.telemetry.metrics.definitions.series import BY_OPERATION, BY_RANK, of_rank
-from otel_torchdist.telemetry.metrics.model import Kind, NumberMetric, Numbers, Unit
+from otel_torchdist.telemetry.metrics.model import MetricKind, NumberMetric, Numbers, Unit
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
@@ -37,7 +37,7 @@ def of_values(value: Callable[[Numerics], float | None]) -> Callable[[NodeSnapsh
 VALUE_METRICS: Final = (
     NumberMetric(
         semconv.SAMPLED_OPERATIONS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose tensors' statistics were taken; no series if there are none, as for those below.",
         BY_RANK,
@@ -45,7 +45,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.NON_FINITE_OPERATIONS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations with an input that was infinite or not a number, of those that were looked at.",
         BY_RANK,
@@ -53,7 +53,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.UNSEEN_OPERATIONS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.OPERATIONS,
         "The rank's operations whose inputs should have been looked at and were not, all or some: because of their "
         "type, layout or device, while a graph was captured, because too much was on its way from the device (full), "
@@ -63,7 +63,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.AMP_SKIPPED_STEPS,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.STEPS,
         "The rank's steps that a gradient scaler has left out because of an overflow.",
         BY_RANK,
@@ -71,7 +71,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.AMP_SCALE,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "The scale of the rank's gradient scaler in its newest step; no series if it is not known.",
         BY_RANK,
@@ -79,7 +79,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.PARAMETERS_COMPARED,
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         Unit.CHECKSUMS,
         "Checksums that the rank has taken of parameters that other ranks must have alike.",
         BY_RANK,
@@ -87,7 +87,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.REPLICAS_LEFT_OUT,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "The rank's models and optimizers whose parameters are not compared, because there are too many of them.",
         BY_RANK,
@@ -95,7 +95,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.INPUT_NORM_METRIC,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "L2 norm of the inputs of the newest sampled operation.",
         BY_OPERATION,
@@ -103,7 +103,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.INPUT_ABSMAX_METRIC,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "Largest magnitude in the inputs of the newest sampled operation.",
         BY_OPERATION,
@@ -111,7 +111,7 @@ VALUE_METRICS: Final = (
     ),
     NumberMetric(
         semconv.INPUT_HEADROOM_METRIC,
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         Unit.NONE,
         "How often that magnitude could be doubled before it overflowed its type.",
         BY_OPERATION,

@@ -32,9 +32,9 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     RankSnapshot,
     RankTimes,
 )
-from otel_torchdist.telemetry.metrics.totals import RankTotals
+from otel_torchdist.telemetry.metrics.totals import RankCounts
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.telemetry.spans.segments import Segment, SegmentEnd
+from otel_torchdist.telemetry.spans.segments import SegmentEnd, StepSegment
 
 MAX_UNPUBLISHED: Final = 16_384
 MAX_AWAITED: Final = 512
@@ -83,7 +83,7 @@ class RankMetrics:
         self._up: bool | None = True
         self._called_ns = tape.identity.monotonic_ns
         self._records_lost = 0
-        self._totals = RankTotals()
+        self._totals = RankCounts()
         self._awaited_values: dict[int, Series] = {}
         self._series = RankSeries(tape.names, labels)
         self._open: list[tuple[Series, int | None]] = []
@@ -180,7 +180,7 @@ class RankMetrics:
         """Mark a rank that is over; its tape alone does not always show how it ended."""
         self._up = None if cleanly else False
 
-    def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
+    def exemplify(self, segment: StepSegment, anchor: FinishedSpan) -> None:
         """Add exemplars for an exported trace: its longest operation with an exact end, and its step.
 
         Args:

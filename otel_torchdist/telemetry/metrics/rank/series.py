@@ -16,7 +16,7 @@ from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.names.reader import NamesReader
 from otel_torchdist.telemetry.metrics.durations import TimedMessages
 from otel_torchdist.telemetry.metrics.labels import SeriesLabels, label_value
-from otel_torchdist.telemetry.metrics.rank.state import GroupState, SeriesState
+from otel_torchdist.telemetry.metrics.rank.state import SavedGroup, SeriesState
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 from otel_torchdist.units import size_class
 
@@ -56,7 +56,7 @@ class GroupProgress:
         return GroupSnapshot(self.label, self.info, self.started, self.completed)
 
 
-class Target(NamedTuple):
+class CountedSeries(NamedTuple):
     """Where an operation is counted; no progress if its sequence number is not comparable across ranks."""
 
     series: Series
@@ -86,7 +86,7 @@ class RankSeries:
         self._labels = labels
         self._by_id: dict[int, GroupProgress] = {}
         self._renamed = names.renamed
-        self._targets: dict[tuple[int, int], Target] = {}
+        self._targets: dict[tuple[int, int], CountedSeries] = {}
 
     @property
     def states(self) -> tuple[SeriesState, ...]:
@@ -95,12 +95,12 @@ class RankSeries:
         return tuple(SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series)
 
     @property
-    def group_states(self) -> tuple[GroupState, ...]:
+    def group_states(self) -> tuple[SavedGroup, ...]:
         """How far each group has come."""
         groups = self.groups.values()
-        return tuple(GroupState(one.label, one.info, one.aligned, one.started, one.completed) for one in groups)
+        return tuple(SavedGroup(one.label, one.info, one.aligned, one.started, one.completed) for one in groups)
 
-    def resume(self, series: Iterable[SeriesState], groups: Iterable[GroupState], folded: Iterable[int]) -> None:
+    def resume(self, series: Iterable[SeriesState], groups: Iterable[SavedGroup], folded: Iterable[int]) -> None:
         """Continue from what another reader has counted."""
         for one in series:
             labels = self._labels.pair(label_value(one.group), one.operation)
@@ -113,7 +113,7 @@ class RankSeries:
             self.groups[label] = GroupProgress(label, info, group.aligned, group.started, group.completed)
         self.folded = set(folded)
 
-    def target(self, operation: Operation) -> Target:
+    def target(self, operation: Operation) -> CountedSeries:
         """Return where an operation is counted."""
         # A rendezvous has no signature; no name has the id -1.
         signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
@@ -126,14 +126,14 @@ class RankSeries:
         self._targets[operation.group, signature] = target
         return target
 
-    def _find_target(self, operation: Operation) -> Target:
+    def _find_target(self, operation: Operation) -> CountedSeries:
         group = self._group(operation.group)
         labels = self._labels.pair(group.label if group else OTHER, self._operation_name(operation))
         series = self.counters.get(labels)
         if series is None:
             series = self.counters[labels] = Series(*labels)
         in_order = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
-        return Target(series, group if in_order else None)
+        return CountedSeries(series, group if in_order else None)
 
     def _operation_name(self, operation: Operation) -> str:
         if operation.kind is RecordKind.RENDEZVOUS:

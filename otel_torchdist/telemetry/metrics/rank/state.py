@@ -9,7 +9,7 @@ from otel_torchdist.telemetry.metrics.checkpoints import NO_SAVES, CheckpointCou
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.rank.calls import CallSeries
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
-from otel_torchdist.telemetry.metrics.totals import RankTotals
+from otel_torchdist.telemetry.metrics.totals import RankCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class SeriesState:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
+class SavedGroup:
     """A group and the progress of its collectives."""
 
     label: str
@@ -53,11 +53,11 @@ class MetricsState:
     """
 
     series: tuple[SeriesState, ...]
-    groups: tuple[GroupState, ...]
+    groups: tuple[SavedGroup, ...]
     folded: frozenset[int]
     steps: DurationHistogram
     last_step: StepMark | None
-    totals: RankTotals
+    totals: RankCounts
     communicating: tuple[int, int] = (0, 0)
     blocked: tuple[int, int] = (0, 0)
     checkpoints: tuple[CheckpointCounts, ...] = ()
