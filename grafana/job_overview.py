@@ -28,6 +28,7 @@ _STALL_TIMEOUT_S: Final = 10
 _NODES: Final = 8
 """Nodes that have a line of their own."""
 _NO_DATA: Final = "no data"
+_NO_NODES: Final = "no node-exporter"
 _NO_STEPS: Final = "no steps yet"
 _NO_CALLS: Final = "no remote call"
 _FUNCTIONS: Final = 5
@@ -237,9 +238,9 @@ def _memory() -> Panel:
         About(
             "Memory in use, by node",
             f"Share of a node's memory that programs could not get any more, of the {_NODES} nodes with the most in "
-            "use. Near 100 % the kernel kills a process, perhaps a rank.",
+            "use, as node-exporter shows it. Near 100 % the kernel kills a process, perhaps a rank.",
             "percentunit",
-            _NO_DATA,
+            _NO_NODES,
         ),
         [
             Query(
@@ -255,10 +256,11 @@ def _memory_pressure() -> Panel:
     return lines(
         About(
             "Memory pressure, by node",
-            "Share of time in which nothing went on for lack of memory, on the node or in the container of the ranks "
-            f"(the kernel's PSI, full), of the {_NODES} worst nodes. Above the line at 10 % is bad.",
+            "Share of time in which nothing went on for lack of memory, on the node or in the pod of the ranks (the "
+            f"kernel's PSI, full), of the {_NODES} worst nodes, as node-exporter and cAdvisor show it. Above the line "
+            "at 10 % is bad.",
             "percentunit",
-            _NO_DATA,
+            _NO_NODES,
         ),
         [
             Query(

@@ -312,9 +312,10 @@ OTEL_PYTHON_TORCHDIST_MACHINE = "OTEL_PYTHON_TORCHDIST_MACHINE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_MACHINE
 
-Whether the agent reads the machine every 5 s: memory, pressure (PSI), network and InfiniBand counters, the ranks'
-processes, and GPUs if ``nvidia-ml-py`` is installed (``pip install nvidia-ml-py``). They become metrics, and
-evidence beside a verdict. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) nothing of it is read.
+Whether the agent reads every 5 s what its machine shows beside a verdict: pressure on memory and storage (PSI), lost
+InfiniBand links, and GPUs if ``nvidia-ml-py`` is installed (``pip install nvidia-ml-py``). ``torchdist_rank_info`` says
+then on which node and GPU each rank runs. Without an agent (``OTEL_PYTHON_TORCHDIST_READER=thread``) nothing of it is
+read.
 Default: "true"
 """
 

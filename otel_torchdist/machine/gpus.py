@@ -65,11 +65,6 @@ class GpuProcess:
         process = self._process
         return process.stdout.fileno() if process is not None and process.stdout and not self._is_given_up else -1
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether the GPUs are not known now."""
-        return self._process is None or self._is_given_up
-
     def check(self, now_s: float) -> list[GpuReading]:
         """Start or end the process where that is due, and return what it has written since the last call.
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import msgspec
 
-from otel_torchdist.machine.model import Gpu
 from otel_torchdist.naming import readable
 
 MAX_GPUS: Final = 32
@@ -35,11 +34,26 @@ THROTTLE_REASONS: Final = {
 }
 """Bits of NVML's clocks event reasons that slow a GPU down; idle, and settings of a user, are none."""
 _XID_EVENT: Final = 0x08
-_CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0
-_NVLINK_SENT, _NVLINK_RECEIVED, _ALL_LINKS = 138, 139, 0xFFFFFFFF
-_KIB: Final = 1024
+_UNCORRECTED, _VOLATILE = 1, 0
 _NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as NVML sees it.
+
+    Attributes:
+        uuid: `GPU-…`.
+        is_lost: Whether the driver has lost it.
+        throttled: Why its clocks are held down, as in `THROTTLE_REASONS`.
+        ecc_uncorrected: Memory errors that were not corrected; None if the device or driver does not count them.
+    """
+
+    uuid: str
+    is_lost: bool = False
+    throttled: tuple[str, ...] = ()
+    ecc_uncorrected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,6 @@ class Nvml:
         handles = [self._ask("nvmlDeviceGetHandleByIndex", index) for index in range(library.nvmlDeviceGetCount())]
         named = ((self._text("nvmlDeviceGetUUID", handle), handle) for handle in handles[:MAX_GPUS])
         self._handles = {uuid: handle for uuid, handle in named if uuid}
-        self._models = {uuid: self._text("nvmlDeviceGetName", handle) for uuid, handle in self._handles.items()}
         self._events = self._ask("nvmlEventSetCreate")
         for handle in self._handles.values() if self._events is not None else ():
             self._ask("nvmlDeviceRegisterEvents", handle, _XID_EVENT, self._events)
@@ -95,37 +108,16 @@ class Nvml:
 
     def _read(self, uuid: str, handle: Any) -> Gpu:
         self._is_lost = False
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        milliwatts = self._ask("nvmlDeviceGetPowerUsage", handle)
-        sent, received = self._nvlink_bytes(handle)
-        found = Gpu(
-            uuid,
-            self._models[uuid],
-            memory_used=None if memory is None else int(memory.used),
-            memory_total=None if memory is None else int(memory.total),
-            power_w=None if milliwatts is None else milliwatts / 1e3,
-            throttled=self._throttled(handle),
-            ecc_corrected=self._ask("nvmlDeviceGetTotalEccErrors", handle, _CORRECTED, _VOLATILE),
-            ecc_uncorrected=self._ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE),
-            nvlink_received=received,
-            nvlink_transmitted=sent,
-        )
-        return Gpu(uuid, self._models[uuid], is_lost=True) if self._is_lost else found
+        throttled = self._throttled(handle)
+        errors = self._ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
+        return Gpu(uuid, is_lost=True) if self._is_lost else Gpu(uuid, False, throttled, errors)
 
-    def _throttled(self, handle: Any) -> tuple[str, ...] | None:
+    def _throttled(self, handle: Any) -> tuple[str, ...]:
         # Renamed with the driver for CUDA 12.
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         name = next((name for name in names if hasattr(self._library, name)), names[0])
-        bits = self._ask(name, handle)
-        return None if bits is None else tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
-
-    def _nvlink_bytes(self, handle: Any) -> tuple[int | None, int | None]:
-        wanted = [(_NVLINK_SENT, _ALL_LINKS), (_NVLINK_RECEIVED, _ALL_LINKS)]
-        fields = self._ask("nvmlDeviceGetFieldValues", handle, wanted)
-        if fields is None or any(field.nvmlReturn for field in fields):
-            return None, None
-        sent, received = (int(field.value.ullVal) * _KIB for field in fields)
-        return sent, received
+        bits = self._ask(name, handle) or 0
+        return tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
 
     def xids(self, until_s: float) -> Iterator[Xid]:
         """Return errors as they are reported, until a moment of `time.monotonic`."""

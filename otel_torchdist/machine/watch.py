@@ -14,8 +14,8 @@ from otel_torchdist import guard
 from otel_torchdist.files.kept import move_up
 from otel_torchdist.machine.gpu_log import GpuLog
 from otel_torchdist.machine.gpus import GpuProcess
-from otel_torchdist.machine.model import MachineReading
 from otel_torchdist.machine.reader import MachineReader, WatchedRank
+from otel_torchdist.machine.symptoms import MachineReading
 from otel_torchdist.model.symptoms import Symptom
 
 READ_S: Final = 5.0
@@ -98,19 +98,12 @@ class MachineWatch:
         found = self._gpus.check(now_s)
         for reading in found:
             self._log.take(reading, time.monotonic_ns())
-        if self._gpus.is_silent:
-            self._log.lose_sight()
         return bool(found)
 
     def _with_gpus(self, reading: MachineReading | None) -> MachineReading | None:
         if reading is None:
             return None
-        return replace(
-            reading,
-            gpus=self._log.gpus,
-            xids=dict(self._log.xids),
-            symptoms_of_gpus=self._log.symptoms(time.monotonic_ns()),
-        )
+        return replace(reading, symptoms_of_gpus=self._log.symptoms(time.monotonic_ns()))
 
     def _wait(self, due_s: float) -> None:
         """Wait for the next reading, one of the GPUs, or the end."""

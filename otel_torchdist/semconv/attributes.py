@@ -1,4 +1,4 @@
-"""Attributes of operations and anchors, of the resource, and of metrics of the machine."""
+"""Attributes of operations and anchors, of the resource, and of metrics of ranks and jobs."""
 
 from __future__ import annotations
 
@@ -219,24 +219,8 @@ VCS_REVISION: Final = "vcs.ref.head.revision"
 """The git commit of the program (`OTEL_PYTHON_TORCHDIST_DESCRIBE_LAUNCH`)."""
 PROCESS_COMMAND_ARGS: Final = "process.command_args"
 """The command line of a rank, likewise; what looks like a secret is `***`."""
-# --- attributes of metrics of the machine --------------------------------------------------------------------------
+# --- attributes of metrics of ranks and jobs -----------------------------------------------------------------------
 HW_ID: Final = "hw.id"
-"""A GPU's UUID, or an adapter of a network with its port: `mlx5_0/1`."""
-NETWORK_INTERFACE: Final = "network.interface.name"
-"""A network interface."""
-NETWORK_DIRECTION: Final = "network.io.direction"
-"""`receive` or `transmit`."""
-CPU_MODE: Final = "cpu.mode"
-"""What a processor's time went into: `user`, `system`, `iowait` and others."""
-MEMORY_STATE: Final = "system.memory.state"
-"""What memory is used for: `used`, `free`, `buffers`, `cached`."""
-PAGING_STATE: Final = "system.paging.state"
-"""`used`."""
-PRESSURE_RESOURCE: Final = "torchdist.pressure.resource"
-"""What tasks wait for: `cpu`, `memory` or `io`."""
-PRESSURE_SEVERITY: Final = "torchdist.pressure.severity"
-"""Whether `some` of the tasks wait, or all of them: `full`."""
-THROTTLE_REASON: Final = "torchdist.gpu.throttle.reason"
-"""Why the clocks of a GPU are held down."""
+"""UUID of a rank's GPU, as NVML and DCGM show it; empty if the rank has none, or it is not known."""
 RESTART_COUNT: Final = "torchdist.restart_count"
 """How often torchrun or Slurm has started the ranks again."""

@@ -37,14 +37,6 @@ LABEL_KERNEL: Final = "kernel"
 LABEL_TORCH: Final = "torch"
 LABEL_HOST: Final = "host_name"
 LABEL_DEVICE: Final = "hw_id"
-LABEL_INTERFACE: Final = "network_interface_name"
-LABEL_DIRECTION: Final = "network_io_direction"
-LABEL_CPU_MODE: Final = "cpu_mode"
-LABEL_MEMORY_STATE: Final = "system_memory_state"
-LABEL_PAGING_STATE: Final = "system_paging_state"
-LABEL_RESOURCE: Final = "resource"
-LABEL_SEVERITY: Final = "severity"
-LABEL_REASON: Final = "reason"
 LABEL_SLURM_JOB_ID: Final = "slurm_job_id"
 LABEL_SLURM_JOB_NAME: Final = "slurm_job_name"
 LABEL_K8S_NAMESPACE: Final = "k8s_namespace_name"
@@ -77,14 +69,6 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_TORCH: _attributes.TORCH_VERSION,
     LABEL_HOST: _attributes.HOST_NAME,
     LABEL_DEVICE: _attributes.HW_ID,
-    LABEL_INTERFACE: _attributes.NETWORK_INTERFACE,
-    LABEL_DIRECTION: _attributes.NETWORK_DIRECTION,
-    LABEL_CPU_MODE: _attributes.CPU_MODE,
-    LABEL_MEMORY_STATE: _attributes.MEMORY_STATE,
-    LABEL_PAGING_STATE: _attributes.PAGING_STATE,
-    LABEL_RESOURCE: _attributes.PRESSURE_RESOURCE,
-    LABEL_SEVERITY: _attributes.PRESSURE_SEVERITY,
-    LABEL_REASON: _attributes.THROTTLE_REASON,
     LABEL_SLURM_JOB_ID: _attributes.SLURM_JOB_ID,
     LABEL_SLURM_JOB_NAME: _attributes.SLURM_JOB_NAME,
     LABEL_K8S_NAMESPACE: _attributes.K8S_NAMESPACE_NAME,

@@ -75,31 +75,6 @@ RPC_SERVER_DURATION: Final = "rpc_server_call_duration_seconds"
 UP: Final = "torchdist_up"
 RANK_INFO: Final = "torchdist_rank_info"
 JOB_INFO: Final = "torchdist_job_info"
-PROCESS_MEMORY: Final = "process_memory_usage_bytes"
-PROCESS_VIRTUAL: Final = "process_memory_virtual_bytes"
-PROCESS_CPU: Final = "process_cpu_time_seconds_total"
-PROCESS_THREADS: Final = "process_thread_count"
-CONTAINER_MEMORY: Final = "container_memory_usage_bytes"
-CGROUP_MEMORY_LIMIT: Final = "torchdist_cgroup_memory_limit_bytes"
-CGROUP_PRESSURE: Final = "torchdist_cgroup_pressure_seconds_total"
-PRESSURE: Final = "torchdist_pressure_seconds_total"
-SYSTEM_MEMORY_LIMIT: Final = "system_memory_limit_bytes"
-SYSTEM_MEMORY: Final = "system_memory_usage_bytes"
-SYSTEM_MEMORY_AVAILABLE: Final = "system_memory_linux_available_bytes"
-SYSTEM_SWAP: Final = "system_paging_usage_bytes"
-SYSTEM_CPU: Final = "system_cpu_time_seconds_total"
-SYSTEM_NETWORK: Final = "system_network_io_bytes_total"
-SYSTEM_NETWORK_ERRORS: Final = "system_network_errors_total"
-SYSTEM_NETWORK_DROPPED: Final = "system_network_packet_dropped_total"
-HW_NETWORK: Final = "hw_network_io_bytes_total"
-HW_NETWORK_LIMIT: Final = "hw_network_bandwidth_limit_bytes_per_second"
-HW_ERRORS: Final = "hw_errors_total"
-GPU_LOST: Final = "torchdist_gpu_lost"
-GPU_MEMORY: Final = "hw_gpu_memory_usage_bytes"
-GPU_MEMORY_LIMIT: Final = "hw_gpu_memory_limit_bytes"
-GPU_IO: Final = "hw_gpu_io_bytes_total"
-HW_POWER: Final = "hw_power_watts"
-GPU_THROTTLED: Final = "torchdist_gpu_clocks_throttled"
 OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     OPERATIONS_IN_FLIGHT: "torchdist.operations.in_flight",
     OPERATION_OLDEST_AGE: "torchdist.operation.oldest_age",
@@ -170,30 +145,5 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     UP: "torchdist.up",
     RANK_INFO: "torchdist.rank.info",
     JOB_INFO: "torchdist.job.info",
-    PROCESS_MEMORY: "process.memory.usage",
-    PROCESS_VIRTUAL: "process.memory.virtual",
-    PROCESS_CPU: "process.cpu.time",
-    PROCESS_THREADS: "process.thread.count",
-    CONTAINER_MEMORY: "container.memory.usage",
-    CGROUP_MEMORY_LIMIT: "torchdist.cgroup.memory.limit",
-    CGROUP_PRESSURE: "torchdist.cgroup.pressure",
-    PRESSURE: "torchdist.pressure",
-    SYSTEM_MEMORY_LIMIT: "system.memory.limit",
-    SYSTEM_MEMORY: "system.memory.usage",
-    SYSTEM_MEMORY_AVAILABLE: "system.memory.linux.available",
-    SYSTEM_SWAP: "system.paging.usage",
-    SYSTEM_CPU: "system.cpu.time",
-    SYSTEM_NETWORK: "system.network.io",
-    SYSTEM_NETWORK_ERRORS: "system.network.errors",
-    SYSTEM_NETWORK_DROPPED: "system.network.packet.dropped",
-    HW_NETWORK: "hw.network.io",
-    HW_NETWORK_LIMIT: "hw.network.bandwidth.limit",
-    HW_ERRORS: "hw.errors",
-    GPU_LOST: "torchdist.gpu.lost",
-    GPU_MEMORY: "hw.gpu.memory.usage",
-    GPU_MEMORY_LIMIT: "hw.gpu.memory.limit",
-    GPU_IO: "hw.gpu.io",
-    HW_POWER: "hw.power",
-    GPU_THROTTLED: "torchdist.gpu.clocks_throttled",
 }
 """Without unit and `_total`: OpenTelemetry's rules for Prometheus turn these into the names above."""

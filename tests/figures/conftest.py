@@ -15,7 +15,7 @@ from tests.support.tapes.memory import memory_directory
 SAVING: Final = "saving"
 KINDS: Final = [(kernel, kind) for kernel in KERNELS for kind in ("plain", SAVING)]
 
-for module in ("expectations", "families", "machine_families"):
+for module in ("expectations", "families"):
     pytest.register_assert_rewrite(f"tests.figures.{module}")
 
 

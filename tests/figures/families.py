@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -226,6 +227,11 @@ def clock_of(part: str) -> Callable[[Run], Series]:
     return by_rank(lambda witness: witness.seconds(part))
 
 
+def on_host(run: Run) -> Series:
+    """Return where the ranks run, without a GPU."""
+    return {(str(one.rank), socket.gethostname(), ""): 1 for one in run.witnesses}
+
+
 NUMBERS: Final = by_rank(zero)
 PROGRAM_FAMILIES: Final[dict[str, Check]] = {
     semconv.UP: shown_live(semconv.UP, by_rank(lambda _: 1)),
@@ -307,6 +313,7 @@ PROGRAM_FAMILIES: Final[dict[str, Check]] = {
             semconv.RPC_SERVER_DURATION,
         )
     },
+    semconv.RANK_INFO: within(semconv.RANK_INFO, on_host, on_host, lives=True),
     semconv.JOB_INFO: shown(semconv.JOB_INFO, job),
     semconv.OPERATION_DURATION: histogram(semconv.OPERATION_DURATION, timed_by_size, semconv.TIMED_OPERATION_SECONDS),
     semconv.STEP_DURATION: histogram(semconv.STEP_DURATION, steps_of_node, semconv.TIMED_STEP_SECONDS),

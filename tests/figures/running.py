@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from tests.agent.training import environment, page_of, target_in
-from tests.figures.machine import MachineCounters
 from tests.figures.witness import Witness, testify
 from tests.support.commands.running import kill_processes_of, processes_of, stacks_of
 from tests.support.launch.torchrun import Torchrun
@@ -81,7 +80,6 @@ class Run:
         base: Where its tapes are.
         archive: Its archive.
         witnesses: By rank, what was counted without us.
-        machine: The machine's counters before and after.
         live: The page while its ranks were alive, at their last call.
         final: The page after they have ended.
         spans: All that was exported.
@@ -92,7 +90,6 @@ class Run:
     base: Path
     archive: Path
     witnesses: list[Witness]
-    machine: tuple[MachineCounters, MachineCounters]
     live: Page
     final: Page
     spans: list[ReceivedSpan]
@@ -122,7 +119,6 @@ def running(python: WarmPython, folder: Path, kernel: str, saves: bool, environ:
             "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "20000",
             **environ,
         }
-        before = MachineCounters.read()
         command = ["--standalone", f"--nproc-per-node={RANKS}", ORDINARY, gate, *options]
         torchrun = Torchrun(python, folder / "outputs", command, variables)
         try:
@@ -133,9 +129,8 @@ def running(python: WarmPython, folder: Path, kernel: str, saves: bool, environ:
             done = torchrun.end()
             assert done.code == 0, done.err
             final = until(lambda: _ended(target))
-            machine = before, MachineCounters.read()
             until(lambda: _is_over(base, target), LINGER_S)
-            yield Run(kernel, saves, base, archive, witnesses, machine, live, final, receiver.spans())
+            yield Run(kernel, saves, base, archive, witnesses, live, final, receiver.spans())
         finally:
             gate.unlink(missing_ok=True)
             kill_processes_of(base)
@@ -164,7 +159,7 @@ def _settled(base: Path, witnesses: list[Witness]) -> Page:
     while True:
         page = Page(page_of(base))
         counted = sum(page.series("torchdist_operations_total").values()) >= issued
-        if counted and {"process_memory_usage_bytes", "torchdist_critical_path_seconds"} <= page.names:
+        if counted and {"torchdist_rank_info", "torchdist_critical_path_seconds"} <= page.names:
             return page
         if time.monotonic() > ends:
             return page

@@ -7,20 +7,18 @@ import pytest
 from otel_torchdist.telemetry.metrics.definitions.durations import HISTOGRAM_METRICS
 from otel_torchdist.telemetry.metrics.definitions.table import NUMBER_METRICS
 from tests.figures.families import PROGRAM_FAMILIES
-from tests.figures.machine_families import MACHINE_FAMILIES
 from tests.figures.running import Run
 
-FAMILIES = {**PROGRAM_FAMILIES, **MACHINE_FAMILIES}
 DEFINED = [metric.name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)]
 
 
 @pytest.mark.parametrize("family", DEFINED)
 def test_family(run: Run, family: str) -> None:
     """The family shows what was counted without us, and nothing that the program does not do."""
-    FAMILIES[family](run)
+    PROGRAM_FAMILIES[family](run)
 
 
 def test_no_others(run: Run) -> None:
     """The pages have no families but these, and each of these is expected to show something definite."""
     assert (run.live.names | run.final.names) <= {*DEFINED}
-    assert FAMILIES.keys() == {*DEFINED}
+    assert PROGRAM_FAMILIES.keys() == {*DEFINED}

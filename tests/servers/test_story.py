@@ -110,12 +110,15 @@ OF_OTHERS = (
     "TorchdistDeviceMemory",
     "TorchdistGradientSyncExposed",
     "TorchdistLinkSaturated",
+    "TorchdistMemoryPressure",
     "job_run:torchdist_gradient_sync_share:",
+    "job_run_host_name:torchdist_memory_",
     "node_device:",
     "node_gpu:",
+    "torchdist-job: Memory",
     "torchdist-parts: Exposed gradient sync",
 )
-"""What needs DDP, exporters of devices and links, or more time than the story takes."""
+"""What needs DDP, exporters of nodes and devices, or more time than the story takes."""
 
 
 def test_every_query_has_data(story: Story) -> None:
@@ -123,8 +126,8 @@ def test_every_query_has_data(story: Story) -> None:
 
     But what is slow must have been so for half a minute; `promtool` and jobs on two nodes test that. If it was, the
     alert for stragglers is silent for the same rank. The job does not look at values, which is off by default, has no
-    GPUs, no DDP, which times its gradients, saves no checkpoint, makes no remote calls, and has no exporters of devices
-    and links beside it; nor is it long enough for goals: here Prometheus only has to understand what is asked about
+    GPUs, no DDP, which times its gradients, saves no checkpoint, makes no remote calls, and has no exporters of nodes
+    and devices beside it; nor is it long enough for goals: here Prometheus only has to understand what is asked about
     them.
     """
     assert story.errors == {}

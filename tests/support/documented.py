@@ -55,8 +55,9 @@ _FOREIGN_VARIABLES: Final = _words(
 )
 _NO_VARIABLES: Final = re.compile(
     r"\w+_GROUPS?(_WITH_CP)?|CAP_\w+|PIDFD_\w+|DELTA_BINARY_PACKED|TIMESTAMP_NS|FULL_SHARD|NO_SHARD|SHARD_GRAD_OP|ON_STALL"
+    r"|DCGM_FI_\w+"
 )
-"""Names in capitals that are none: groups of Megatron, capabilities, and so on."""
+"""Names in capitals that are none: groups of Megatron, capabilities, metrics of DCGM, and so on."""
 
 
 def problems(text: str) -> list[str]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.evidence.live.ranks import LiveProcess
-from otel_torchdist.machine.host import seconds
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.users import belongs_to
 from otel_torchdist.tape.identity import process_start_ticks
@@ -136,7 +135,7 @@ def _began_s(pid: int) -> float:
     ticks = process_start_ticks(pid)
     if ticks is None:
         return float("inf")
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + seconds(ticks - 1)
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + (ticks - 1) / os.sysconf("SC_CLK_TCK")
 
 
 def _written_s(path: Path) -> float:

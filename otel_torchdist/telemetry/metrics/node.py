@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
 from otel_torchdist.job.description_file import read_description
-from otel_torchdist.machine.model import MachineReading, RankFigures
+from otel_torchdist.machine.symptoms import MachineReading
 from otel_torchdist.model.finding import Finding, FindingOver
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.semconv import OTHER
@@ -270,10 +270,8 @@ class NodeMetrics:
             found = self._snapshots()
             runs = {label: run.copy() for label, run in self._runs.items()}
         machine = self._machine()
-        figures: Mapping[int, RankFigures] = machine.ranks if machine is not None else {}
-        ranks = [
-            replace(rank, job=self._job_of(tape), machine=figures.get(tape.identity.nonce)) for tape, rank in found
-        ]
+        gpus: Mapping[int, str] = machine.gpus if machine is not None else {}
+        ranks = [replace(rank, job=self._job_of(tape), gpu=gpus.get(tape.identity.nonce)) for tape, rank in found]
         present = {tape.identity.nonce for tape, _ in found}
         self._jobs = {nonce: job for nonce, job in self._jobs.items() if nonce in present}
         for rank in ranks:
@@ -298,7 +296,7 @@ class NodeMetrics:
             },
             spans_dropped=self._spans_dropped(),
             archive_dropped=self._archive_dropped(),
-            machine=machine,
+            host=machine.host if machine is not None else "",
         )
 
     def _job_of(self, tape: TapeReader) -> JobDescription:

@@ -26,12 +26,7 @@ from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 _Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Sample]
 
-_UNITS: Final = {
-    Unit.SECONDS: "seconds",
-    Unit.BYTES: "bytes",
-    Unit.WATTS: "watts",
-    Unit.BYTES_PER_SECOND: "bytes_per_second",
-}
+_UNITS: Final = {Unit.SECONDS: "seconds", Unit.BYTES: "bytes"}
 _BUCKETS: Final = (*(str(bound) for bound in BOUNDS_S), "+Inf")
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from otel_torchdist.job.description import UNKNOWN_JOB, JobDescription
-from otel_torchdist.machine.model import MachineReading, RankFigures
 from otel_torchdist.model.kinds import Kernel
 from otel_torchdist.model.numerics import Numerics
 from otel_torchdist.tape.figures import NO_FIGURES, StepFigures
@@ -113,7 +112,7 @@ class RankSnapshot:
         kernel: What records its calls.
         torch: Version of its torch; '' if it is not known.
         job: Its job, as far as it describes that.
-        machine: What is known of its machine; None if nothing is.
+        gpu: UUID of its GPU, '' if it has none; None if its machine is not read.
         checkpoints: Counts of its checkpoints, by operation and stage.
         saved_age_s: Seconds since its last save has ended well; None before the first.
         save_interval_s: The longest of the newest intervals between its saves; 0 if there is none.
@@ -138,7 +137,7 @@ class RankSnapshot:
     kernel: Kernel = Kernel.UNKNOWN
     torch: str = ""
     job: JobDescription = UNKNOWN_JOB
-    machine: RankFigures | None = None
+    gpu: str | None = None
     checkpoints: tuple[CheckpointCounts, ...] = ()
     saved_age_s: float | None = None
     save_interval_s: float = 0.0
@@ -282,13 +281,17 @@ class RunFindings:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """All ranks of a node, no two with the same run and rank, their runs by label, and the node itself."""
+    """All ranks of a node, no two with the same run and rank, and their runs by label.
+
+    Attributes:
+        host: Name of the node; '' if its machine is not read.
+    """
 
     ranks: tuple[RankSnapshot, ...]
     runs: Mapping[str, RunSnapshot]
     spans_dropped: int
     archive_dropped: int | None = None
-    machine: MachineReading | None = None
+    host: str = ""
 
 
 Listener: TypeAlias = Callable[[Sequence[Duration]], None]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,28 +21,16 @@ from tests.support.receivers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
 
-def value_of(page: str, series: str) -> float | None:
-    """The value of the first series on a page of metrics that matches."""
-    found = re.search(rf"^{series} ([\d.e+-]+)$", page, re.MULTILINE)
-    return float(found[1]) if found is not None else None
-
-
 def tape_of(base: Path, rank: int) -> Path:
     """The tape of a rank."""
     tapes = {decode_identity(tape.read_bytes()[:1024], "").rank: tape for tape in base.glob("*/*.tape")}
     return tapes[rank]
 
 
-def resident_bytes(pid: int) -> int:
-    """What the kernel says of a process's memory."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024
-
-
 def test_job_and_its_machine(train: Callable[..., Training], tmp_path: Path) -> None:
     """One job under torchrun, on a machine with two GPUs, one of which breaks.
 
-    Memory of ranks, node and GPUs is served; the resource says who the job is, a user's own attributes win, and no
+    The node and the GPU of ranks are served; the resource says who the job is, a user's own attributes win, and no
     secret leaves; and the verdict on the stall that follows says what the GPU has reported.
     """
     for file in (FAKE_NVML / "pynvml.py", WORKERS / "steps.py"):  # an agent imports what its ranks could import
@@ -60,17 +48,8 @@ def test_job_and_its_machine(train: Callable[..., Training], tmp_path: Path) -> 
         },
     )
     training.joined_at()
-    series = ["hw_gpu_memory_usage_bytes{", *(f'process_memory_usage_bytes{{rank="{rank}"' for rank in range(RANKS))]
-    page = until(lambda: page if (page := training.scrape()) and all(name in page for name in series) else "")
-    pids = training.ranks()
-    for rank in range(RANKS):
-        served = value_of(page, f'process_memory_usage_bytes{{rank="{rank}",run="[^"]*"}}')
-        assert served is not None
-        assert min(abs(served / resident_bytes(pid) - 1) for pid in pids) < 0.5
-    assert value_of(page, r"system_memory_limit_bytes{[^}]*}") == os.sysconf("SC_PHYS_PAGES") * os.sysconf(
-        "SC_PAGE_SIZE"
-    )
-    assert value_of(page, rf'hw_gpu_memory_usage_bytes{{[^}}]*hw_id="{UUIDS[1]}"}}') == 71 << 30
+    on_node = [f'host_name="{socket.gethostname()}",hw_id="",rank="{rank}"' for rank in range(RANKS)]
+    page = until(lambda: page if (page := training.scrape()) and all(labels in page for labels in on_node) else "")
     assert 'slurm_job_id="4711",slurm_job_name="llm"' in page
 
     described = read_description(tape_of(training.base, 0))
@@ -87,7 +66,6 @@ def test_job_and_its_machine(train: Callable[..., Training], tmp_path: Path) -> 
     spans = training.receiver.wait_for(lambda spans: any(span.name.startswith("stall:") for span in spans))
     [root, *_] = [span for span in spans if span.name == "stall: broadcast (absent)"]
     assert root.attributes["torchdist.machine.evidence"] == "xid"
-    assert value_of(training.scrape(), rf'hw_errors_total{{error_type="xid_79",[^}}]*hw_id="{UUIDS[0]}"}}') == 1
 
     resource = spans[0].resource
     assert (resource["torchdist.slurm.job.id"], resource["torchdist.slurm.job.name"]) == ("4711", "llm")

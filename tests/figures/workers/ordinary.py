@@ -259,12 +259,6 @@ def recorded() -> list[dict[str, Any]]:
     return sorted(entries, key=lambda entry: entry["record_id"])
 
 
-def process() -> dict[str, int]:
-    """The most memory that this process has had so far, and its threads."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {name: int(lines[name].split()[0]) for name in ("VmHWM", "VmPeak", "Threads")}
-
-
 def main() -> None:
     """Train two epochs, report, and wait until the gate is gone."""
     parser = argparse.ArgumentParser()
@@ -309,7 +303,6 @@ def main() -> None:
         "late_s": LATE_S,
         "torch": torch.__version__,
         "job": [os.environ["TORCHELASTIC_RUN_ID"], os.environ["TORCHELASTIC_RESTART_COUNT"]],
-        "process": process(),
     }
     sys.stdout.write(json.dumps(report) + "\n")  # in one piece: ranks share the pipe
     sys.stdout.flush()

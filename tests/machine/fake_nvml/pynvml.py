@@ -80,11 +80,6 @@ def nvmlDeviceGetUUID(handle):
     return UUIDS[handle.index].encode() if _MODE == "old" else UUIDS[handle.index]
 
 
-def nvmlDeviceGetName(handle):
-    """Its name."""
-    return "NVIDIA H100"
-
-
 def _check(handle, since="any"):
     if _MODE == "lost" and handle.index == 1:
         raise NVMLError(NVML_ERROR_GPU_IS_LOST)
@@ -92,8 +87,15 @@ def _check(handle, since="any"):
         raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
 
 
-def nvmlDeviceGetMemoryInfo(handle):
-    """Its memory."""
+def nvmlDeviceGetTotalEccErrors(handle, kind, counter):
+    """Uncorrected errors; one more with each reading of both GPUs."""
+    _check(handle, "new")
+    assert (kind, counter) == (1, 0)
+    return _reads["count"] // 2
+
+
+def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
+    """Idle, and a thermal slowdown of the hardware on the first one."""
     _check(handle)
     _reads["count"] += 1
     if _MODE == "hangs" and _reads["count"] > 2:
@@ -102,37 +104,11 @@ def nvmlDeviceGetMemoryInfo(handle):
             time.sleep(1000)
     if _MODE == "crash" and _reads["count"] > 2:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return SimpleNamespace(total=80 << 30, used=(70 + handle.index) << 30, free=(10 - handle.index) << 30)
-
-
-def nvmlDeviceGetPowerUsage(handle):
-    """Milliwatts."""
-    _check(handle, "new")
-    return 612_500
-
-
-def nvmlDeviceGetTotalEccErrors(handle, kind, counter):
-    """Corrected or uncorrected errors; one more uncorrected one with each reading of both GPUs."""
-    _check(handle, "new")
-    assert counter == 0
-    return 7 if kind == 0 else _reads["count"] // 2
-
-
-def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
-    """Idle, and a thermal slowdown of the hardware on the first one."""
-    _check(handle)
     return 0x41 if handle.index == 0 else 0x1
 
 
 if _MODE != "old":
     nvmlDeviceGetCurrentClocksEventReasons = nvmlDeviceGetCurrentClocksThrottleReasons
-
-
-def nvmlDeviceGetFieldValues(handle, wanted):
-    """NVLink: bytes in KiB."""
-    _check(handle)
-    failure = NVML_ERROR_NOT_SUPPORTED if _MODE == "old" else 0
-    return [SimpleNamespace(nvmlReturn=failure, value=SimpleNamespace(ullVal=field * 1000)) for field, _ in wanted]
 
 
 def nvmlEventSetCreate():

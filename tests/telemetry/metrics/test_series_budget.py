@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
+from otel_torchdist.machine.symptoms import MachineReading
 from otel_torchdist.model.names import GroupName
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
@@ -16,7 +17,6 @@ from otel_torchdist.telemetry.metrics.run_status import StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 from tests.support.tapes.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.tapes.metrics_node import METRICS, Node, series_of
-from tests.support.worlds.machines import whole_machine
 
 NODES, LOCAL_RANKS = 512, 8
 BUDGET_OF_A_NODE, BUDGET_OF_THE_WORLD = 3_000, 1_500_000
@@ -31,7 +31,8 @@ def groups(count: int) -> list[GroupName]:
 
 def simulate(rank: FakeTape, batch: Batch, first: int) -> NodeMetrics:
     """A node whose ranks, from `first` on, have all done what one simulated rank has."""
-    machine = whole_machine(range(first + 1, first + LOCAL_RANKS + 1), gpus=8, ports=8, interfaces=4, xids=4)
+    gpus = {nonce: f"GPU-{nonce}" for nonce in range(first + 1, first + LOCAL_RANKS + 1)}
+    machine = MachineReading("node-1", gpus)
     metrics = NodeMetrics(machine=lambda: machine)
     for number in range(first, first + LOCAL_RANKS):
         reader = copy.copy(rank.reader)
@@ -71,10 +72,7 @@ def test_operations_beyond_the_bound_are_folded(node: Node) -> None:
 
 @pytest.mark.thorough
 def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
-    """4,096 ranks on 512 nodes, each in 4 groups with 6 operations of two sizes, with steps, in flight, and a stall.
-
-    Each node has a GPU and an InfiniBand port for each rank, and four network interfaces.
-    """
+    """4,096 ranks on 512 nodes, each in 4 groups with 6 operations of two sizes, with steps, in flight, and a stall."""
     rank = FakeTape(tmp_path)
     for group in groups(4):
         for operation in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all"):

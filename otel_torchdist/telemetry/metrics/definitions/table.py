@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_torchdist.telemetry.metrics.definitions.checkpoints import CHECKPOINT_METRICS
 from otel_torchdist.telemetry.metrics.definitions.critical_path import PATH_METRICS
-from otel_torchdist.telemetry.metrics.definitions.machine import MACHINE_METRICS
+from otel_torchdist.telemetry.metrics.definitions.job import JOB_METRICS
 from otel_torchdist.telemetry.metrics.definitions.operations import OPERATION_METRICS
 from otel_torchdist.telemetry.metrics.definitions.recording import RECORDING_METRICS
 from otel_torchdist.telemetry.metrics.definitions.stalls import STALL_METRICS
@@ -21,5 +21,5 @@ NUMBER_METRICS: Final = (
     *STEP_METRICS,
     *RECORDING_METRICS,
     *VALUE_METRICS,
-    *MACHINE_METRICS,
+    *JOB_METRICS,
 )
