@@ -49,18 +49,23 @@ class KnownStall:
         return self.kind is not None and self.kind.traits.names_the_missing
 
 
+def blame_of(verdict: Verdict) -> KnownStall:
+    """Return what a verdict says."""
+    return KnownStall(
+        verdict.kind,
+        frozenset(verdict.ranks),
+        verdict.operation_id,
+        shown(verdict.operation),
+        shown_group(verdict.group, verdict.label),
+        verdict.since_ns,
+    )
+
+
 def blame_in(seen: RunSeen) -> KnownStall | None:
     """Return what is known of the ongoing stall; None if there is none."""
     verdict, ruling = seen.verdict, seen.ruling
     if verdict is not None:
-        return KnownStall(
-            verdict.kind,
-            frozenset(verdict.ranks),
-            verdict.operation_id,
-            shown(verdict.operation),
-            shown_group(verdict.group, verdict.label),
-            verdict.since_ns,
-        )
+        return blame_of(verdict)
     if ruling is None:
         return None
     found = ruling.attributes

@@ -9,8 +9,9 @@ from typing import Final
 
 from otel_torchdist.live.blame import KnownStall
 from otel_torchdist.live.model import Sample
-from otel_torchdist.live.texts import shown, shown_group, shown_line
+from otel_torchdist.live.texts import shown, shown_group, shown_line, shown_way
 from otel_torchdist.model.lives import RankLife
+from otel_torchdist.model.remote_calls import WorkerView
 from otel_torchdist.model.snapshot import RankView, WorldSnapshot, life_in
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.naming import compress_ranks
@@ -26,7 +27,13 @@ MAX_CROWDS: Final = 64
 class RankState(enum.Enum):
     """What a rank is doing, in a word."""
 
+    STARTING = "starting"
+    """It has no tape yet."""
     RUNNING = "running"
+    CALLING = "calling"
+    """It has a remote procedure call open, which may last as long as training."""
+    SERVING = "serving"
+    """It runs a function for another worker."""
     WAITING = "waiting"
     """Its oldest open operation has been open for more than a second."""
     STALLED = "stalled"
@@ -49,6 +56,8 @@ _ENDS: Final = {
     RankLife.FAILED: RankState.FAILED,
     RankLife.DEAD: RankState.DEAD,
 }
+NOT_IN: Final = "not in "
+"""Precedes the operation in which a rank is missing."""
 OVER: Final = frozenset({*_ENDS.values(), RankState.FOLLOWED})
 
 
@@ -64,7 +73,7 @@ class RankRow:
         operation: The operation that it waits in, or that it is missing in; '' if there is none.
         group: Name of that operation's group.
         age_s: For how long; None without an operation.
-        line: The line of its code that led there, or ''.
+        line: The line of its code that led there, and what has led to that; or ''.
         step: Its step.
         heartbeat_s: Seconds since its Python threads last ran, as far as its heartbeat shows; None once it is over.
         communicating: Share of the last seconds with an operation in flight, from 0 to 1; None if it is not measured
@@ -137,7 +146,7 @@ def rank_rows(
     for view in world.ranks.values():
         own = blame if blame is not None and view.rank in blame.ranks else None
         doing = _doing(view, own, places.get(view.rank, ""), now_ns)
-        state = _state(view, own, doing.age_s, threshold_s, now_ns)
+        state = _state(view, own, doing, threshold_s, now_ns)
         if state is RankState.DEAD and blame is not None and blame.ranks and own is None:
             state = RankState.FOLLOWED
         rows.append(_row(view, state, own is not None, doing, _Rates.of(samples.get(view.nonce, ()), now_ns), now_ns))
@@ -153,6 +162,8 @@ class _Doing:
     group: str = ""
     age_s: float | None = None
     line: str = ""
+    remote: RankState | None = None
+    """What it does as a worker of RPC that is in no operation."""
 
 
 def _doing(view: RankView, blame: KnownStall | None, place: str, now_ns: int) -> _Doing:
@@ -160,13 +171,29 @@ def _doing(view: RankView, blame: KnownStall | None, place: str, now_ns: int) ->
     waits = [one for one in view.open if one.waiting_since_ns is not None]
     wait = min(waits, key=lambda one: one.waiting_since_ns or 0, default=None)
     if wait is None and blame is not None and blame.names_the_missing:
-        missing = f"not in {_called(blame.operation, blame.operation_id.sequence)}"
+        missing = f"{NOT_IN}{_called(blame.operation, blame.operation_id.sequence)}"
         return _Doing(missing, blame.group, _age_s(blame.since_ns, now_ns), place)
-    if wait is None or (view.is_over and blame is None):
+    if view.is_over and blame is None:
         return _Doing(line=place)
+    if wait is None:
+        return _remote(view.worker, now_ns) or _Doing(line=place)
     called = _called(shown(wait.name), wait.operation_id.sequence)
     age_s = _age_s(wait.waiting_since_ns, now_ns)
-    return _Doing(called, shown_group(wait.group, wait.label), age_s, place or shown_line(wait.call_site))
+    return _Doing(called, shown_group(wait.group, wait.label), age_s, place or shown_way(wait.call_site, wait.path))
+
+
+def _remote(worker: WorkerView | None, now_ns: int) -> _Doing | None:
+    """Return what a worker of RPC does that is in no operation: the oldest call that it has made, or else serves."""
+    if worker is None:
+        return None
+    for name, since_ns in (("init_rpc", worker.joins_since_ns), ("rpc.shutdown", worker.leaves_since_ns)):
+        if since_ns is not None and now_ns - since_ns >= WAITS_NS and not worker.calls:
+            return _Doing(name, age_s=_age_s(since_ns, now_ns), remote=RankState.WAITING)
+    call = next(iter(worker.calls), None)
+    if call is None or now_ns - call.since_ns < WAITS_NS:
+        return None
+    state = RankState.SERVING if call.is_served else RankState.CALLING
+    return _Doing(shown(call.text), age_s=_age_s(call.since_ns, now_ns), line=shown_line(call.call_site), remote=state)
 
 
 def _age_s(since_ns: int | None, now_ns: int) -> float | None:
@@ -196,13 +223,18 @@ def _row(view: RankView, state: RankState, named: bool, doing: _Doing, rates: _R
     )
 
 
+def starting(rank: int) -> RankRow:
+    """Return the row of a rank that has no tape yet."""
+    return RankRow(rank, "", RankState.STARTING.value, False, "", "", None, "", 0, None, None, None, None, None)
+
+
 def _unseen(rank: int, host: str, blame: KnownStall | None) -> RankRow:
     named = blame is not None and rank in blame.ranks
     state = RankState.UNREACHABLE.value
     return RankRow(rank, shown(host), state, named, "", "", None, "", 0, None, None, None, None, None)
 
 
-def _state(view: RankView, blame: KnownStall | None, age_s: float | None, threshold_s: float, now_ns: int) -> RankState:
+def _state(view: RankView, blame: KnownStall | None, doing: _Doing, threshold_s: float, now_ns: int) -> RankState:
     """Return a rank's state; `blame` only if it names this rank."""
     life = life_in(view)
     if life in _ENDS:
@@ -213,9 +245,11 @@ def _state(view: RankView, blame: KnownStall | None, age_s: float | None, thresh
         return RankState.STOPPED
     if blame is not None and blame.names_the_missing:
         return RankState.ABSENT
-    if age_s is None or age_s * 1e9 < WAITS_NS:
+    if doing.remote is not None:
+        return doing.remote
+    if doing.age_s is None or doing.age_s * 1e9 < WAITS_NS:
         return RankState.RUNNING
-    return RankState.STALLED if age_s >= threshold_s else RankState.WAITING
+    return RankState.STALLED if doing.age_s >= threshold_s else RankState.WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +290,10 @@ _ORDER: Final = {state.value: place for place, state in enumerate(
         RankState.FAILED,
         RankState.STALLED,
         RankState.WAITING,
+        RankState.SERVING,
+        RankState.CALLING,
         RankState.RUNNING,
+        RankState.STARTING,
         RankState.FOLLOWED,
         RankState.FINISHED,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -27,6 +28,11 @@ def shown_group(group: GroupView | None, label: str = "") -> str:
 def shown_line(frame: CallSiteName | None) -> str:
     """Return a line of code, such as `train.py:42 train`; '' if there is none."""
     return shown(f"{PurePath(frame.file).name}:{frame.line} {frame.function}") if frame is not None else ""
+
+
+def shown_way(frame: CallSiteName | None, path: Sequence[str]) -> str:
+    """Return a line of code, and the lines that have led to it: `train.py:42 step ← train.py:80 main`."""
+    return shown(" ← ".join([shown_line(frame), *path[1:]])) if frame is not None else ""
 
 
 def shown_stack(text: str) -> str:

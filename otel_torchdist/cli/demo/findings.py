@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from otel_torchdist import semconv
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, is_of_values, passes, story
-from otel_torchdist.cli.demo.views import View
-from otel_torchdist.cli.output.alarm import alarm
+from otel_torchdist.cli.output.alarm import Alarm, alarm
 from otel_torchdist.cli.output.text import shown
+from otel_torchdist.cli.watch.screen import View
 from otel_torchdist.model.finding import Finding
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
@@ -29,6 +29,7 @@ class Findings:
         view: Where it is shown.
         scrape: Returns the lines of `/metrics` that a stall of an operation changes.
         verdict: Verdict on the ongoing stall; None if there is none.
+        alarm: The same for people.
         latest: The last verdict, on any stall; None before the first.
         named: The last verdict that is the expected one; on a busy machine a rank may also be late at the start.
         named_after_s: Seconds from the first wait until that verdict was first given.
@@ -43,6 +44,7 @@ class Findings:
     view: View
     scrape: Callable[[str], list[str]]
     verdict: Verdict | None = None
+    alarm: Alarm | None = None
     latest: Verdict | None = None
     named: Verdict | None = None
     named_after_s: float | None = None
@@ -69,7 +71,7 @@ class Findings:
             elif isinstance(event, Finding):
                 self._take_finding(event)
             elif isinstance(event, IncidentResolved) and self.verdict is not None:
-                self.verdict = None
+                self.verdict = self.alarm = None
                 self.view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
         if self.verdict is not None and self.trace_id and not self.metrics:
             sample = self.scrape(self.verdict.operation)
@@ -78,12 +80,13 @@ class Findings:
 
     def _take_verdict(self, event: VerdictGiven) -> None:
         self.verdict = self.latest = event.verdict
+        self.alarm = alarm(event)
         # Ranks that end while they wait may cause the same verdict to be given again.
         is_known = self.named is not None and event.verdict.agrees_with(self.named)
         if event.occasion is Occasion.GROWN or is_known:
-            self.view.report(f"still: {alarm(event).text}")
+            self.view.report_stall(self.alarm, is_new=False)
             return
-        self.view.report_stall(alarm(event))
+        self.view.report_stall(self.alarm, is_new=True)
         if self._is_expected(event.verdict):
             self.named = event.verdict
             self.named_after_s = (time.monotonic_ns() - event.verdict.since_ns) / 1e9

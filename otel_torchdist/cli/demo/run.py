@@ -12,11 +12,11 @@ from otel_torchdist.cli.demo.findings import Findings
 from otel_torchdist.cli.demo.job import Job, Scratch, endpoint_in
 from otel_torchdist.cli.demo.observed import AgentSeen, scrape
 from otel_torchdist.cli.demo.options import DemoOptions, passes
-from otel_torchdist.cli.demo.views import Screen, View
-from otel_torchdist.cli.output.rank_table import Doing, RankRow, rank_rows
-from otel_torchdist.cli.watch.passive import PassiveWatch
+from otel_torchdist.cli.output.terminal import ReportHandler
+from otel_torchdist.cli.watch.passive import Observation, PassiveWatch, Rates
+from otel_torchdist.cli.watch.screen import Screen, Training, View, WatchRow, screen_of
 from otel_torchdist.job.directory import job_directories
-from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.live.ranks import RankRow, starting
 from otel_torchdist.this_process.stop_signals import StopSignals
 from otel_torchdist.verdict.rules import StallRules
 
@@ -58,7 +58,7 @@ class DemoRun:
         self._stop = stop
         self._watch: PassiveWatch | None = None
         self._agent: AgentSeen | None = None
-        self._tapes: tuple[TapeReader, ...] = ()
+        self._seen: Observation | None = None
         self.findings = Findings(options, view, self._scrape)
         self.training = ""
         self.endpoint = ""
@@ -74,7 +74,8 @@ class DemoRun:
         """
         job = Job(self._options, places)
         self.endpoint = endpoint_in(job.environment)
-        handler = _ViewHandler(self._view.report)
+        handler = ReportHandler(self._view.report, logging.INFO)
+        handler.addFilter(lambda record: record.name == _logger.name)  # stalls are shown by the demo itself
         _logger.addHandler(handler)
         with contextlib.ExitStack() as at_end:
             at_end.callback(_logger.removeHandler, handler)
@@ -132,20 +133,19 @@ class DemoRun:
 
     def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
         """Show what is new and the current state; returns what each rank does."""
-        for line in job.new_lines():
-            self.training = line
-            self._view.report_training(line)
+        lines = list(job.new_lines())
+        self.training = lines[-1] if lines else self.training
         if self._watch is None:
             self._begin(places)
         if self._agent is not None:
             self._agent.follow()
         seen = self._watch.observe() if self._watch is not None else None
         if seen is not None:
-            self._tapes = seen.tapes
+            self._seen = seen
             self.findings.take(seen.events)
-        rows = self._rows()
-        self._view.show(Screen(rows, self._options.steps, self.training))
-        return rows
+        screen = self._screen(Training(self._options.steps, self.training, lines))
+        self._view.show(screen)
+        return [one.row for one in screen.rows]
 
     def _begin(self, places: Scratch) -> None:
         """Start watching the job as soon as the first rank has created its tape."""
@@ -153,26 +153,17 @@ class DemoRun:
             self._watch = PassiveWatch(directory, StallRules(round(self._options.threshold_s * 1e9)))
             self._agent = AgentSeen(directory, self._has_page, self.findings.report_finding)
 
-    def _rows(self) -> list[RankRow]:
-        verdict = self.findings.verdict
-        known = rank_rows(self._tapes, verdict, self._options.threshold_s, time.monotonic_ns())
-        rows = {rank: RankRow(rank, Doing.STARTING) for rank in range(self._options.ranks)}
-        return list((rows | {row.rank: row for row in known}).values())
+    def _screen(self, training: Training) -> Screen:
+        """Return the screen; ranks without a tape are starting."""
+        options, findings = self._options, self.findings
+        rows = {rank: WatchRow(starting(rank), Rates(0.0, 0.0), 0.0) for rank in range(options.ranks)}
+        if self._seen is not None:
+            known = screen_of(self._seen, findings.verdict, findings.alarm, options.threshold_s)
+            rows |= {one.row.rank: one for one in known.rows}
+        return Screen("", options.ranks, list(rows.values()), findings.alarm, training)
 
     def _scrape(self, operation: str) -> list[str]:
         return scrape(self._agent.target, operation) if self._agent is not None and self._agent.target else []
-
-
-class _ViewHandler(logging.Handler):
-    """Shows our log messages; stalls are shown by the demo itself."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        super().__init__(logging.INFO)
-        self._report = report
-        self.addFilter(lambda record: record.name == _logger.name)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._report(record.getMessage())
 
 
 def is_hopeless(options: DemoOptions, rows: Sequence[RankRow]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -19,6 +20,19 @@ class CommandConsole(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error that rich has caught."""
         raise BrokenPipeError
+
+
+class ReportHandler(logging.Handler):
+    """Shows our log messages where everything else is reported, for example about a tape that cannot be read."""
+
+    def __init__(self, report: Callable[[str], None], level: int) -> None:
+        """Pass messages of a level and above on to `report`."""
+        super().__init__(level)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Report a message."""
+        self._report(record.getMessage())
 
 
 def print_lines(lines: Iterable[Text]) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from otel_torchdist.cli.output.alarm import Alarm
-from otel_torchdist.cli.output.rank_table import Doing, RankRow, longest_wait, rank_rows
+from otel_torchdist.cli.output.rank_table import rows_at_terminal
 from otel_torchdist.cli.watch.passive import Observation, Rates
-from otel_torchdist.model.calls import GroupView
+from otel_torchdist.live.ranks import RankRow
 from otel_torchdist.naming import name_ranks, run_label
-from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 
 LATE: Final = 0.05
@@ -24,15 +23,28 @@ class WatchRow:
 
     Attributes:
         row: What it does.
-        group: The process group of the operation that it is in, or missing in; '' without an operation.
         rates: Its rates.
         late: Share of the others' time that they lose to it, from 0 to 1.
     """
 
     row: RankRow
-    group: str
     rates: Rates
     late: float
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What the training script of the demo has printed, and how far it goes.
+
+    Attributes:
+        steps: Number of steps in total.
+        last: The last line that it printed, or ''.
+        new: The lines since the screen before.
+    """
+
+    steps: int
+    last: str = ""
+    new: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +56,19 @@ class Screen:
         world_size: Number of its ranks on all nodes.
         rows: What each rank here does, ascending.
         alarm: The ongoing stall; None if there is none.
+        training: The training script, if that is known, as in the demo.
     """
 
     run: str
     world_size: int
     rows: Sequence[WatchRow]
     alarm: Alarm | None
+    training: Training | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps that all ranks have completed."""
+        return min((one.row.step for one in self.rows), default=0)
 
     @property
     def unseen(self) -> str:
@@ -79,37 +98,9 @@ class View(Protocol):
 
 def screen_of(seen: Observation, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
     """Build the screen for a pass, with the verdict on the ongoing stall."""
-    tapes = {tape.identity.rank: tape for tape in seen.tapes}
     rows = [
-        WatchRow(row, _group(row, tapes[row.rank], verdict), seen.rates[row.rank], seen.late.get(row.rank, 0.0))
-        for row in rank_rows(seen.tapes, verdict, threshold_s, seen.world.taken_ns)
+        WatchRow(row, seen.rates[row.rank], seen.late.get(row.rank, 0.0))
+        for row in rows_at_terminal(seen.world, verdict, threshold_s)
     ]
     world_size = max(tape.identity.world_size for tape in seen.tapes)
     return Screen(run_label(seen.world.run), world_size, rows, alarm)
-
-
-def crowds(screen: Screen) -> Iterator[str]:
-    """Describe ranks that do the same, a clause each: `ranks 0-1,3 stalled, all_reduce #80 (default_pg) for 6.1 s`."""
-    found: dict[tuple[str, str], list[RankRow]] = {}
-    for one in screen.rows:
-        waits = one.row.doing is not Doing.RUNNING and one.row.age_s is not None
-        operation = f"{one.row.operation} ({one.group or 'unknown group'})" if waits else ""
-        found.setdefault((one.row.doing.value, operation), []).append(one.row)
-    for (doing, operation), rows in found.items():
-        text = f"{name_ranks([row.rank for row in rows])} {doing}"
-        yield f"{text}, {operation} for {max(row.age_s or 0 for row in rows):.1f} s" if operation else text
-
-
-def _group(row: RankRow, tape: TapeReader, verdict: Verdict | None) -> str:
-    if row.doing in (Doing.ABSENT, Doing.FROZEN) and verdict is not None:
-        return _title(verdict.label, verdict.group.title if verdict.group is not None else "")
-    operation = longest_wait(tape) if row.operation else None
-    group = tape.names.group(operation.group) if operation is not None else None
-    label = (tape.names.label(operation.label, operation.piece) or "") if operation is not None else ""
-    name = GroupView(group.key, group, frozenset(group.ranks)).title if group is not None else ""
-    return _title(label, name)
-
-
-def _title(label: str, group: str) -> str:
-    """Format what an operation is for and its group."""
-    return ", ".join(filter(None, [label, group]))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.cli.output.alarm import Alarm, alarm
+from otel_torchdist.cli.output.terminal import ReportHandler
 from otel_torchdist.cli.output.text import captured, fates
 from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
@@ -61,7 +61,7 @@ class WatchSession:
 
     def run(self, stop: StopSignals) -> None:
         """Watch until the job has ended, or a signal comes."""
-        handler = _ViewHandler(self._view.report)
+        handler = ReportHandler(self._view.report, logging.WARNING)
         _logger.addHandler(handler)
         try:
             while stop.received is None:
@@ -166,14 +166,3 @@ def _described(event: VerdictGiven | IncidentResolved | Finding) -> str:
             return f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}"
         case Finding():
             return f"finding: {event.sentence}"
-
-
-class _ViewHandler(logging.Handler):
-    """Shows our log messages, for example about a tape that cannot be read."""
-
-    def __init__(self, report: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._report = report
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._report(record.getMessage())

@@ -1,31 +1,44 @@
-"""The two views of `watch`: a live table on a terminal, lines for pipes and logs."""
+"""The two views of `watch` and the demo: a live table on a terminal, lines for pipes and logs."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from otel_torchdist.cli.output.alarm import Alarm
-from otel_torchdist.cli.output.rank_table import NOT_IN, STYLES, Doing
+from otel_torchdist.cli.output.rank_table import cells, crowds_at_terminal, rank_table
 from otel_torchdist.cli.output.terminal import redraw, stall_panel
-from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
-from otel_torchdist.units import seconds
+from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow
+from otel_torchdist.live.ranks import OVER, RankState
+
+_STARTING: Final = "torch and scikit-learn are being loaded"
 
 
 class LiveView(View):
     """Redraws a table in place."""
 
-    def __init__(self, live: Live, directory: Path) -> None:
-        """Draw on `live` what happens in a job directory."""
+    def __init__(self, live: Live, directory: Path | None = None) -> None:
+        """Draw on `live` what happens in a job directory; None for the demo's, which is nothing to look into."""
         self._live = live
         self._directory = directory
+        self._progress = Progress(
+            TextColumn("steps"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            console=live.console,
+            expand=True,
+        )
+        self._task = self._progress.add_task("steps", total=None)
 
     def report(self, text: str) -> None:
         """See `View`."""
@@ -38,10 +51,14 @@ class LiveView(View):
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
-        parts: list[RenderableType] = [_headline(screen, self._directory)]
+        parts: list[RenderableType] = [_headline(screen, self._directory)] if self._directory is not None else []
         if screen.alarm is not None:
             parts.append(stall_panel(screen.alarm))
         parts.append(_table(screen))
+        if screen.training is not None:
+            self._progress.update(self._task, total=screen.training.steps, completed=screen.step)
+            line = Text(f"training: {screen.training.last or _STARTING}", style="dim")
+            parts += [self._progress.get_renderable(), line]
         # The terminal prints ^C after the last line: a full line would wrap, and the next screen would be one line off.
         parts.append(Text(screen.unseen, style="dim"))
         redraw(self._live, Group(*parts))
@@ -53,38 +70,19 @@ def _headline(screen: Screen, directory: Path) -> Text:
 
 
 def _table(screen: Screen) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
-    table.add_column("rank", justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True, min_width=10)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("steps/s", justify="right", no_wrap=True)
-    table.add_column("coll/s", justify="right", no_wrap=True)
     is_late = any(one.late >= LATE for one in screen.rows)
-    if is_late:
-        table.add_column("late", justify="right", no_wrap=True)
-    table.add_column("operation", no_wrap=True)
-    table.add_column("group", no_wrap=True)
-    table.add_column("age", justify="right", no_wrap=True, min_width=7)
-    table.add_column("where", no_wrap=True, ratio=1)
-    for row in screen.rows:
-        table.add_row(*_cells(row, is_late))
+    table = rank_table(["steps/s", "coll/s", *(["late"] if is_late else [])])
+    for one in screen.rows:
+        table.add_row(*cells(one.row, _numbers(one, is_late)))
     return table
 
 
-def _cells(one: WatchRow, is_late: bool) -> list[RenderableType]:
-    row, rates = one.row, one.rates
-    has_ended = row.doing in (Doing.ENDED, Doing.FAILED, Doing.DEAD, Doing.FOLLOWED)
+def _numbers(one: WatchRow, is_late: bool) -> list[str]:
+    has_ended = RankState(one.row.state) in OVER
     return [
-        str(row.rank),
-        Text(f" {row.doing.value} ", style=STYLES[row.doing]),
-        str(row.step),
-        "" if has_ended else f"{rates.steps:.1f}",
-        "" if has_ended else f"{rates.collectives:.1f}",
+        "" if has_ended else f"{one.rates.steps:.1f}",
+        "" if has_ended else f"{one.rates.collectives:.1f}",
         *([f"{one.late:.0%}" if one.late >= LATE else ""] if is_late else []),
-        Text(row.operation.removeprefix(NOT_IN)),  # its state shows that
-        Text(one.group),
-        "" if row.age_s is None else seconds(row.age_s),
-        Text(row.place),
     ]
 
 
@@ -111,14 +109,24 @@ class PlainView(View):
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
+        for line in screen.training.new if screen.training is not None else ():
+            self.report(f"training: {line}")
         now = time.monotonic()
         if self._shown is not None and now - self._shown < SUMMARY_EVERY_S:
             return
         self._shown = now
-        steps = sorted({one.row.step for one in screen.rows})
-        at = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-        pace = max((one.rates.steps for one in screen.rows), default=0.0)
-        collectives = max((one.rates.collectives for one in screen.rows), default=0.0)
-        parts = [at, f"{pace:.1f} steps/s", f"{collectives:.1f} collectives/s", *crowds(screen)]
-        parts += [f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in screen.rows if one.late >= LATE]
-        self.report("; ".join(parts))
+        self.report("; ".join([*_pace(screen), *crowds_at_terminal(one.row for one in screen.rows), *_late(screen)]))
+
+
+def _pace(screen: Screen) -> Iterator[str]:
+    if screen.training is not None:
+        yield f"step {screen.step} of {screen.training.steps}"
+        return
+    steps = sorted({one.row.step for one in screen.rows})
+    yield f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    yield f"{max((one.rates.steps for one in screen.rows), default=0.0):.1f} steps/s"
+    yield f"{max((one.rates.collectives for one in screen.rows), default=0.0):.1f} collectives/s"
+
+
+def _late(screen: Screen) -> Iterator[str]:
+    return (f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in screen.rows if one.late >= LATE)

@@ -1,9 +1,10 @@
 // What matters most: the stall, or that there is none; and whether the page still hears from its agent.
 
 const STATE_WORDS = { running: "is running", waiting: "waits", stalled: "is stalled", absent: "is absent", stopped: "is stopped",
-  unreachable: "is unreachable", finished: "has finished", failed: "has failed", dead: "is dead" };
+  unreachable: "is unreachable", starting: "is starting", calling: "waits for a remote call", serving: "serves a remote call",
+  finished: "has finished", failed: "has failed", dead: "is dead" };
 const STATES_WORDS = { ...STATE_WORDS, running: "are running", waiting: "wait", stalled: "are stalled", absent: "are absent",
-  stopped: "are stopped", unreachable: "are unreachable", finished: "have finished", failed: "have failed", dead: "are dead" };
+  stopped: "are stopped", unreachable: "are unreachable", starting: "are starting", calling: "wait for remote calls", serving: "serve remote calls", finished: "have finished", failed: "have failed", dead: "are dead" };
 
 /** An age in seconds: `4.3 s`, `3 min 05 s`, `2 h 07 min`. */
 function age(seconds) {

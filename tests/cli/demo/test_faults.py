@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from otel_torchdist.cli.demo.findings import Findings, closing_lines
 from otel_torchdist.cli.demo.observed import AgentSeen
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import is_hopeless
-from otel_torchdist.cli.demo.views import PlainView
-from otel_torchdist.cli.output.rank_table import Doing, RankRow
+from otel_torchdist.cli.watch.views import PlainView
+from otel_torchdist.live.ranks import RankRow, RankState, starting
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from tests.support.commands.running import environment, processes_of
 from tests.support.launch.torchrun import WARM_DEMO
@@ -215,18 +216,21 @@ def test_finding_is_shown_once(tmp_path: Path, finders: tuple[str, ...], shown: 
             continue
         (tmp_path / LOG_NAME).write_text(f"2026-11-25 20:00:00,123 WARNING finding: {FOUND} {WHERE}\n")
         agent.follow()
-    assert output.getvalue().partition(" s  ")[2] == shown
+    assert output.getvalue()[10:] == shown
 
 
-def rows(*doing: Doing, step: int = 15, age_s: float | None = None) -> list[RankRow]:
-    """A row for each rank and what it does."""
-    return [RankRow(rank, one, step, "all_reduce #1", age_s) for rank, one in enumerate(doing)]
+def rows(*, step: int = 15, age_s: float) -> list[RankRow]:
+    """Two stalled ranks."""
+    stalled = RankState.STALLED.value
+    return [
+        replace(starting(rank), state=stalled, step=step, operation="all_reduce #1", age_s=age_s) for rank in (0, 1)
+    ]
 
 
 def test_job_that_hangs_is_ended() -> None:
     """A hang is ended even without a verdict, by the age of its operation; a fault that passes gets all its time."""
     for fault, is_ended in ((Fault.CIRCULAR, True), (Fault.LATE, False)):
         asked = options(fault)
-        assert not is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S - 0.1))
-        assert not is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, step=0, age_s=BLOCK_S))  # ranks come late
-        assert is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S)) == is_ended
+        assert not is_hopeless(asked, rows(age_s=BLOCK_S - 0.1))
+        assert not is_hopeless(asked, rows(step=0, age_s=BLOCK_S))  # ranks come late
+        assert is_hopeless(asked, rows(age_s=BLOCK_S)) == is_ended
