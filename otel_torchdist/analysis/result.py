@@ -106,16 +106,21 @@ def analysis_result(found: Analysis, run: str | None, place: str, warnings: tupl
         warnings: What could not be read.
     """
     sections, path = found.sections, found.path
-    names = path.group_names if path is not None else dict[str, str]()
     return AnalysisResult(
         schema=SCHEMA,
         source=ResultSource(run, place, found.world_size or None, tuple(found.unknown)),
         calls=found.statistics if Section.CALLS in sections else None,
         graph=found.graph if Section.GRAPH in sections else None,
         path=path_result(path) if path is not None and Section.PATH in sections else None,
-        advice=tuple(_advice(one, names) for one in found.advice) if Section.ADVICE in sections else None,
+        advice=advice_results(found) if Section.ADVICE in sections else None,
         warnings=warnings,
     )
+
+
+def advice_results(found: Analysis) -> tuple[AdviceResult, ...]:
+    """Return the advice of an analysis, what would bring most first."""
+    names = found.path.group_names if found.path is not None else dict[str, str]()
+    return tuple(_advice(one, names) for one in found.advice)
 
 
 def _advice(one: Advice, names: Mapping[str, str]) -> AdviceResult:

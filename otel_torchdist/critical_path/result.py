@@ -10,6 +10,7 @@ from otel_torchdist.critical_path.model import CauseKind, CriticalPath, PathKind
 from otel_torchdist.critical_path.timelines import Label
 from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
 from otel_torchdist.model.time_kinds import TimeKind
+from otel_torchdist.verdict.wording.frames import describe_frame
 
 
 class PathCall(msgspec.Struct, frozen=True):
@@ -22,6 +23,7 @@ class PathCall(msgspec.Struct, frozen=True):
         function: Function that calls; null if the line is not known.
         file: Path of its file.
         line: Number of the line.
+        where: The three in words, such as `forward at model.py:88`.
     """
 
     operation: str
@@ -30,6 +32,7 @@ class PathCall(msgspec.Struct, frozen=True):
     function: str | None
     file: str | None
     line: int | None
+    where: str | None
 
 
 class LeftOutStep(msgspec.Struct, frozen=True):
@@ -255,4 +258,5 @@ def _call(label: Label | None, names: Mapping[str, str]) -> PathCall | None:
         function=site.function if site is not None else None,
         file=site.file if site is not None else None,
         line=site.line if site is not None else None,
+        where=describe_frame(site) if site is not None else None,
     )

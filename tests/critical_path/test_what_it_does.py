@@ -6,9 +6,9 @@ import pytest
 
 from otel_torchdist.advice.advise import advise
 from otel_torchdist.advice.wording import check, finding
-from otel_torchdist.cli.analyze.html.path import path_section
 from otel_torchdist.critical_path.analysis import critical_path_of
 from otel_torchdist.critical_path.model import CauseKind, CriticalPath
+from otel_torchdist.critical_path.result import path_result
 from otel_torchdist.critical_path.wording import describe_doing, left_out, sentence
 from otel_torchdist.model.kinds import ActivityKind
 from otel_torchdist.model.time_kinds import TimeKind
@@ -87,7 +87,7 @@ def test_on_the_path() -> None:
     [(_, spent)] = [(key, kinds) for key, kinds in found.spent.items() if key[0] == 3 and kinds.get(TimeKind.DATA)]
     assert spent[TimeKind.DATA] == 53 * MS
     assert describe_doing(spent) == "waiting for data"
-    assert {part.doing for part in path_section(found).parts if part.rank == 3} == {"waiting for data", ""}
+    assert {part.doing for part in path_result(found).pieces if part.rank == 3} == {"waiting for data", ""}
     assert [left_out(step, found.group_names) for step in found.longest][-1].endswith(
         "rank 0, in a checkpoint before all_reduce in mesh at train (train.py:30)"
     )

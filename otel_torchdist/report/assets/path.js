@@ -3,57 +3,63 @@
 function pathCard(report) {
   const { path } = report;
   if (!path) return null;
-  const about = path.first_step === null
+  const { steps } = path;
+  const notes = [...steps.longest.map((step) => step.text), ...path.notes];
+  const about = steps.first === null
     ? "There are no steps, so all calls count as one."
-    : `The average of ${counted(path.steps, "steady step")}, ${count(path.first_step)} to ${count(path.last_step)}.${path.unsteady ? ` ${counted(path.unsteady, "step")} that took more than twice the median ${path.unsteady === 1 ? "is" : "are"} left out.` : ""}`;
+    : `The average of ${counted(steps.count, "steady step")}, ${count(steps.first)} to ${count(steps.last)}.${steps.unsteady ? ` ${counted(steps.unsteady, "step")} that took more than twice the median ${steps.unsteady === 1 ? "is" : "are"} left out.` : ""}`;
   return card("critical-path", "Critical path",
     make("p", { class: "muted" }, `The chain of computing and transfers that determines how long a step takes: only a change on it makes steps shorter. ${about}`),
     facts([
-      [path.first_step === null ? "all calls" : "median step", duration(path.step_ns)],
-      ["computing on the path", `${duration(path.computing_ns)}, ${percent(path.computing_ns, path.path_ns)}`],
-      ["transfer on the path", `${duration(path.transfer_ns)}, ${percent(path.transfer_ns, path.path_ns)}`],
+      [steps.first === null ? "all calls" : "median step", duration(steps.median_ns)],
+      ["computing on the path", `${duration(path.computing_ns)}, ${percent(path.computing_ns, lengthOf(path))}`],
+      ["transfer on the path", `${duration(path.transfer_ns)}, ${percent(path.transfer_ns, lengthOf(path))}`],
     ]),
-    path.gains.length > 0 ? gainTable(path) : path.first_step !== null && empty("No rank, line or transfer stands out: without any one of them steps would hardly be shorter."),
-    make("div", { class: "columns" }, partTable(path), rankParts(path)),
-    path.notes.length > 0 && make("ul", { class: "notes muted" }, path.notes.map((text) => make("li", {}, named(capital(text)), "."))));
+    path.causes.length > 0 ? gainTable(path) : steps.first !== null && empty("No rank, line or transfer stands out: without any one of them steps would hardly be shorter."),
+    make("div", { class: "columns" }, pieceTable(path, report.pieces_left_out), rankTable(path)),
+    notes.length > 0 && make("ul", { class: "notes muted" }, notes.map((text) => make("li", {}, named(capital(text)), "."))));
 }
 
 function gainTable(path) {
   return table({
     caption: "What a step would be shorter at most without a cause, the greatest gain first",
-    rows: path.gains,
+    rows: path.causes,
     columns: [
-      { name: "gain at most", isGauge: true, value: (row) => row.gain_ns, show: (row) => meter([{ share: row.gain_ns / path.path_ns, tone: "--series-4" }], `${duration(row.gain_ns)}, ${percent(row.gain_ns, path.path_ns)}`) },
-      { name: "without this", value: (row) => row.sentence, show: (row) => named(row.sentence) },
+      { name: "gain at most", isGauge: true, value: (row) => row.gain_ns, show: (row) => meter([{ share: row.gain_ns / lengthOf(path), tone: "--series-4" }], `${duration(row.gain_ns)}, ${percent(row.gain_ns, lengthOf(path))}`) },
+      { name: "without this", value: (row) => row.text, show: (row) => named(row.text) },
     ],
   });
 }
 
+/** The length of the path in an average step. */
+function lengthOf(path) {
+  return path.computing_ns + path.transfer_ns;
+}
+
 /** What lengths are those of. */
 function each(path) {
-  return path.first_step === null ? "" : ", in an average step";
+  return path.steps.first === null ? "" : ", in an average step";
 }
 
-function partTable(path) {
+function pieceTable(path, leftOut) {
   return make("div", {}, table({
     caption: `Its longest parts${each(path)}`,
-    rows: path.parts,
+    rows: path.pieces,
     most: 12,
-    search: (row) => `rank ${row.rank} ${row.kind} ${row.doing} ${row.operation} ${row.group} ${row.site}`,
+    search: (row) => `rank ${row.rank} ${row.kind} ${row.doing} ${row.call?.operation ?? ""} ${row.call?.group_name ?? ""} ${row.call?.where ?? ""}`,
     hint: "Find a rank, operation or line",
     columns: [
-      { name: "share of the path", isGauge: true, value: (row) => row.length_ns, show: (row) => meter([{ share: row.length_ns / path.path_ns, tone: row.kind === "transfer" ? "--series-0" : "--series-2" }], `${percent(row.length_ns, path.path_ns)}, ${duration(row.length_ns)}`) },
+      { name: "share of the path", isGauge: true, value: (row) => row.ns, show: (row) => meter([{ share: row.ns / lengthOf(path), tone: row.kind === "transfer" ? "--series-0" : "--series-2" }], `${percent(row.ns, lengthOf(path))}, ${duration(row.ns)}`) },
       { name: "rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
-      { name: "what", value: (row) => row.kind, show: (row) => (row.kind === "transfer" ? ["transfer in ", named(row.operation)] : [`${row.doing || "computing"} before `, row.operation ? named(row.operation) : "the end of the step"]) },
-      { name: "group", value: (row) => row.group, show: (row) => named(row.group) },
-      { name: "called in", value: (row) => row.site, show: (row) => named(row.site) },
+      { name: "what", value: (row) => row.kind, show: (row) => (row.kind === "transfer" ? ["transfer in ", named(row.call.operation)] : [`${row.doing || "computing"} before `, row.call ? named(row.call.operation) : "the end of the step"]) },
+      { name: "group", value: (row) => row.call?.group_name ?? "", show: (row) => named(row.call?.group_name ?? "") },
+      { name: "called in", value: (row) => row.call?.where ?? "", show: (row) => named(row.call?.where ?? "") },
     ],
-  }), path.parts_left_out > 0 && make("p", { class: "muted small" }, `${counted(path.parts_left_out, "shorter part")} left out.`));
+  }), leftOut > 0 && make("p", { class: "muted small" }, `${counted(leftOut, "shorter part")} left out.`));
 }
 
-function rankParts(path) {
-  const { ranks } = path;
-  const rows = ranks.rank.map((rank, place) => Object.fromEntries(Object.entries(ranks).map(([name, column]) => [name, column[place]])));
+function rankTable(path) {
+  const rows = [...path.ranks];
   if (rows.length > 12) rows.sort((one, other) => other.on_path_ns - one.on_path_ns || one.rank - other.rank);
   return make("div", {},
     legend([["--series-2", "computing"], ["--series-4", "waiting for another rank"], ["--series-0", "transfer"]]),
@@ -61,14 +67,14 @@ function rankParts(path) {
       caption: `${rows.length > 12 ? "Ranks with the largest share of the path first" : "Ranks"}${each(path)}`,
       rows,
       most: 12,
-      isMarked: (row) => row.on_path_ns > (2 * path.computing_ns) / rows.length && row.on_path_ns > 0.2 * path.path_ns,
+      isMarked: (row) => row.on_path_ns > (2 * path.computing_ns) / rows.length && row.on_path_ns > 0.2 * lengthOf(path),
       search: (row) => `rank ${row.rank} `,
       hint: "Find a rank",
       columns: [
         { name: "rank", isNumber: true, value: (row) => row.rank, show: (row) => String(row.rank) },
-        { name: "on the path", isNumber: true, value: (row) => row.on_path_ns, show: (row) => percent(row.on_path_ns, path.path_ns) },
-        { name: path.first_step === null ? "its time" : "its step", isGauge: true, value: (row) => row.waiting_ns, show: (row) => partsMeter(row) },
-        { name: "waits most for", value: (row) => row.waits_for, show: (row) => (row.waits_for < 0 ? "" : `rank ${row.waits_for}`) },
+        { name: "on the path", isNumber: true, value: (row) => row.on_path_ns, show: (row) => percent(row.on_path_ns, lengthOf(path)) },
+        { name: path.steps.first === null ? "its time" : "its step", isGauge: true, value: (row) => row.waiting_ns, show: (row) => partsMeter(row) },
+        { name: "waits most for", value: (row) => row.waits_for[0]?.rank ?? -1, show: (row) => (row.waits_for.length ? `rank ${row.waits_for[0].rank}` : "") },
       ],
     }));
 }

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.analysis.result import AdviceResult
+from otel_torchdist.critical_path.result import PathResult
 from otel_torchdist.report.model.figures import Calls, RankColumns, Skew, Steps
-from otel_torchdist.report.model.path import Hint, Path
 from otel_torchdist.report.model.windows import Window
 
 SCHEMA: Final = 1
@@ -209,7 +210,8 @@ class Report:
         skews: Groups, the largest skew first.
         skews_left_out: How many more groups there are.
         steps: Step times; None if there are no steps.
-        path: The critical path; None if it is not known.
+        path: The critical path, without its shortest pieces; None if it is not known.
+        pieces_left_out: Number of these.
         advice: What is worth looking into.
         notes: What could not be read, and why.
         schema: Of this document.
@@ -228,7 +230,8 @@ class Report:
     skews: tuple[Skew, ...]
     skews_left_out: int
     steps: Steps | None
-    path: Path | None
-    advice: tuple[Hint, ...]
+    path: PathResult | None
+    pieces_left_out: int
+    advice: tuple[AdviceResult, ...]
     notes: tuple[str, ...]
     schema: int = SCHEMA

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
+from otel_torchdist.analysis.result import advice_results
 from otel_torchdist.archive.reading import is_archive
 from otel_torchdist.cli.analyze.calls import describe_difference
 from otel_torchdist.cli.analyze.html.conclusions import conclusions_of_dumps, conclusions_of_run
-from otel_torchdist.cli.analyze.html.path import hints_in, path_section
 from otel_torchdist.cli.analyze.html.world import world_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.histories import Source, reopened, source_of_run, timed_source_of
@@ -27,6 +27,7 @@ from otel_torchdist.report.figures import MOST_ROWS, calls_in, ranks_in, skews_i
 from otel_torchdist.report.incidents import MOST, incident_of
 from otel_torchdist.report.matrix import matrix_of
 from otel_torchdist.report.model.report import Conclusion, Heading, Report
+from otel_torchdist.report.path import longest_of
 from otel_torchdist.report.steps import steps_of
 from otel_torchdist.statistics.model import CountDifference, Statistics
 from otel_torchdist.this_process.garbage import without_collecting_garbage
@@ -94,6 +95,7 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
         windows = windows_of(found, named, is_hung, choice, source.again, _shown)
     world = world_of(found.analysis.graph) if found.analysis.graph is not None else None
     hosts = {name: place for place, name in enumerate(world.host_names)} if world is not None else {}
+    path, left_out = longest_of(found.analysis.path) if found.analysis.path is not None else (None, 0)
     rows, skews = calls_in(statistics.rows), skews_in(statistics.groups)
     steps = found.recorded.steps
     return Report(
@@ -110,8 +112,9 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
         skews=tuple(skews[:_MOST_SKEWS]),
         skews_left_out=max(0, len(skews) - _MOST_SKEWS),
         steps=steps_of(steps),
-        path=path_section(found.analysis.path) if found.analysis.path is not None else None,
-        advice=tuple(hints_in(found.analysis.advice, found.analysis.path)),
+        path=path,
+        pieces_left_out=left_out,
+        advice=advice_results(found.analysis),
         notes=tuple(readable(note) for note in dict.fromkeys([*source.warnings, *subject.warnings])),
     )
 
