@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from otel_torchdist.model.names import CallSiteName
-from otel_torchdist.report.model.figures import Calls, RankColumns, Skew
+import msgspec
+
+from otel_torchdist.report.model.figures import RankColumns
 from otel_torchdist.report.steps import RankSteps
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.grouping import Grouping, Part
-from otel_torchdist.statistics.model import BandwidthOver, CallSite, CallTotals, GroupCorrelation, Row
-from otel_torchdist.verdict.wording.frames import describe_frame
+from otel_torchdist.statistics.model import CallTotals, GroupCorrelation, Row
 
 MOST_ROWS: Final = 300
 _DETAILS: Final = (
@@ -32,39 +32,10 @@ def parts_for(ranks: Iterable[RankCalls]) -> tuple[Part, ...]:
     return _DETAILS[-1]
 
 
-def calls_in(rows: Iterable[Row]) -> list[Calls]:
-    """All rows, most time first."""
-    return [_calls(row) for row in sorted(rows, key=lambda row: (-row.time_ns, -row.calls, row.operation or ""))]
-
-
-def _calls(row: Row) -> Calls:
-    last = next(iter(row.latecomers), None)
-    counts = row.calls_by_rank.values()
-    return Calls(
-        operation=row.operation or "",
-        group=row.group.name if row.group is not None else None,
-        members=row.group.members if row.group is not None else 0,
-        size_class=row.size_class or "",
-        site=_site(row.call_site),
-        calls=row.calls,
-        fewest=min(counts, default=0),
-        most=max(counts, default=0),
-        differ=row.counts_differ,
-        open=row.open,
-        failed=row.failed,
-        bytes=row.message_bytes,
-        time_ns=row.time_ns,
-        median_ns=row.median_ns,
-        p99_ns=row.p99_ns,
-        wait_ns=row.wait_ns,
-        transfer_ns=row.transfer_ns,
-        bus=row.bandwidth.bus_bytes_per_second if row.bandwidth is not None else None,
-        is_bound=row.bandwidth is not None and row.bandwidth.over is BandwidthOver.DURATION,
-        compared=row.compared,
-        last_rank=last.rank if last is not None else None,
-        last_times=last.times if last is not None else 0,
-        last_ns=last.median_ns if last is not None else None,
-    )
+def calls_in(rows: Iterable[Row]) -> list[Row]:
+    """All rows, most time first, without the numbers of each rank."""
+    ordered = sorted(rows, key=lambda row: (-row.time_ns, -row.calls, row.operation or ""))
+    return [msgspec.structs.replace(row, calls_by_rank={}, latecomers=row.latecomers[:1]) for row in ordered]
 
 
 def ranks_in(totals: Sequence[CallTotals], steps: Mapping[int, RankSteps], hosts: Mapping[str, int]) -> RankColumns:
@@ -88,28 +59,7 @@ def ranks_in(totals: Sequence[CallTotals], steps: Mapping[int, RankSteps], hosts
     )
 
 
-def skews_in(groups: Iterable[GroupCorrelation]) -> list[Skew]:
+def skews_in(groups: Iterable[GroupCorrelation]) -> list[GroupCorrelation]:
     """All groups of several ranks: those in which something is missing, then the largest skew first."""
-    found = [_skew(group) for group in groups if group.group.members > 1]
-    return sorted(found, key=lambda one: (-one.mismatched, -one.incomplete, -(one.p99_ns or 0), one.group))
-
-
-def _skew(group: GroupCorrelation) -> Skew:
-    return Skew(
-        group=group.group.name,
-        is_point_to_point=group.point_to_point,
-        members=group.group.members,
-        complete=group.complete,
-        open=group.open,
-        incomplete=group.incomplete,
-        mismatched=group.mismatched,
-        median_ns=group.skew_median_ns,
-        p99_ns=group.skew_p99_ns,
-        max_ns=group.skew_max_ns,
-    )
-
-
-def _site(site: CallSite | None) -> str | None:
-    if site is None:
-        return None
-    return describe_frame(CallSiteName(site.function, site.file, site.line)) if site.file else ""
+    found = [msgspec.structs.replace(group, unfinished=()) for group in groups if group.group.members > 1]
+    return sorted(found, key=lambda one: (-one.mismatched, -one.incomplete, -(one.skew_p99_ns or 0), one.group.name))

@@ -134,6 +134,8 @@ def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterab
         phase=key.phase,
         calls=calls,
         calls_by_rank=dict(sorted(tally.calls.items())),
+        calls_of_a_rank_min=min(tally.calls.values()),
+        calls_of_a_rank_max=max(tally.calls.values()),
         counts_differ=any(_concerns(one, tally) for one in found),
         open=tally.open,
         failed=tally.failed,

@@ -90,6 +90,8 @@ class Row(msgspec.Struct, frozen=True):
         phase: `backward`, `outside_backward` or `unknown`.
         calls: Calls of all ranks.
         calls_by_rank: Calls of each rank.
+        calls_of_a_rank_min: Calls of the rank with the fewest.
+        calls_of_a_rank_max: Calls of the rank with the most.
         counts_differ: Whether members of a group have called one of these operations a different number of times.
         open: Calls that have not ended.
         failed: Calls that raised.
@@ -116,6 +118,8 @@ class Row(msgspec.Struct, frozen=True):
     phase: str | None
     calls: int
     calls_by_rank: Mapping[int, int]
+    calls_of_a_rank_min: int
+    calls_of_a_rank_max: int
     counts_differ: bool
     open: int
     failed: int

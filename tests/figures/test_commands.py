@@ -187,8 +187,8 @@ def test_report(run: Run, source: Path, tmp_path: Path) -> None:
     totals: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for row in found["calls"]:
-        totals[row["group"], row["operation"]] += row["calls"]
-        sizes[row["group"], row["operation"]] += row["bytes"]
+        totals[row["group"]["name"], row["operation"]] += row["calls"]
+        sizes[row["group"]["name"], row["operation"]] += row["message_bytes"]
     assert totals == _summed(counted(run), 0)
     assert +sizes == +_summed(counted(run), 1)
     columns = found["ranks"]

@@ -38,10 +38,10 @@ def _cells(row: Row) -> list[object]:
     last = row.latecomers[0] if row.latecomers else None
     group = (row.group.key, row.group.name, row.group.members or None) if row.group is not None else (None,) * 3
     line = (site.function, site.file, site.line) if site is not None else (None,) * 3
-    calls = row.calls_by_rank.values()
+    least, most = row.calls_of_a_rank_min, row.calls_of_a_rank_max
     return [
         *(row.operation, *group, row.size_class, *line, row.rank),
-        *(row.calls, min(calls), max(calls), int(row.counts_differ), row.open, row.failed, row.not_timed, row.timed),
+        *(row.calls, least, most, int(row.counts_differ), row.open, row.failed, row.not_timed, row.timed),
         *(row.message_bytes, row.time_ns, row.median_ns, row.p99_ns, row.split, row.wait_ns, row.transfer_ns),
         *(msgspec.structs.astuple(bandwidth)[:2] if bandwidth is not None else (None,) * 2),
         bandwidth.over.value if bandwidth is not None else None,

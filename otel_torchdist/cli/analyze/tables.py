@@ -62,8 +62,7 @@ def _site(row: Row) -> str:
 
 
 def _per_rank(row: Row) -> Text:
-    calls = row.calls_by_rank.values()
-    least, most = min(calls), max(calls)
+    least, most = row.calls_of_a_rank_min, row.calls_of_a_rank_max
     text = f"{least:,}" if least == most else f"{least:,}-{most:,}"
     return Text(f"{text} {UNEQUAL}", style=_WRONG) if row.counts_differ else Text(text)
 

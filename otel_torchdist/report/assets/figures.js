@@ -197,21 +197,21 @@ function quantiles(rows) {
 function callsCard(report) {
   const { calls } = report;
   const hasGroups = calls.some((row) => row.group !== null);
-  const hasSites = calls.some((row) => row.site !== null);
+  const hasSites = calls.some((row) => row.call_site !== null);
   const all = calls.reduce((sum, row) => sum + row.time_ns, 0);
   const columns = [
     { name: "operation", value: (row) => row.operation, show: (row) => named(row.operation) },
-    hasGroups && { name: "group", value: (row) => row.group, show: (row) => named(row.group ?? "") },
-    hasSites && { name: "called in", value: (row) => row.site, show: (row) => named(row.site ?? "") },
-    { name: "size", value: (row) => row.bytes / row.calls, show: (row) => row.size_class },
+    hasGroups && { name: "group", value: (row) => row.group?.name, show: (row) => named(row.group?.name ?? "") },
+    hasSites && { name: "called in", value: siteOf, show: (row) => named(siteOf(row)) },
+    { name: "size", value: (row) => row.message_bytes / row.calls, show: (row) => row.size_class },
     { name: "calls", isNumber: true, value: (row) => row.calls, show: (row) => count(row.calls) },
-    { name: "per rank", isNumber: true, value: (row) => row.most, show: (row) => (row.fewest === row.most ? count(row.most) : `${count(row.fewest)}–${count(row.most)}${row.differ ? " ≠" : ""}`) },
-    { name: "bytes", isNumber: true, value: (row) => row.bytes, show: (row) => amount(row.bytes) },
+    { name: "per rank", isNumber: true, value: (row) => row.calls_of_a_rank_max, show: (row) => (row.calls_of_a_rank_min === row.calls_of_a_rank_max ? count(row.calls_of_a_rank_max) : `${count(row.calls_of_a_rank_min)}–${count(row.calls_of_a_rank_max)}${row.counts_differ ? " ≠" : ""}`) },
+    { name: "bytes", isNumber: true, value: (row) => row.message_bytes, show: (row) => amount(row.message_bytes) },
     { name: "share of all time", isGauge: true, value: (row) => row.time_ns, show: (row) => (row.time_ns ? waitMeter(row, all) : "not timed") },
     { name: "median", isNumber: true, value: (row) => row.median_ns, show: (row) => duration(row.median_ns) },
     { name: "p99", isNumber: true, value: (row) => row.p99_ns, show: (row) => duration(row.p99_ns) },
-    { name: "bus bandwidth", isNumber: true, value: (row) => row.bus, show: (row) => (row.bus === null ? "" : `${row.is_bound ? "≥ " : ""}${rate(row.bus)}`) },
-    { name: "last to arrive", value: (row) => row.last_times / (row.compared || 1), show: (row) => (row.last_rank === null ? "" : `rank ${row.last_rank}, ${count(row.last_times)} of ${count(row.compared)}, ${duration(row.last_ns)}`) },
+    { name: "bus bandwidth", isNumber: true, value: (row) => row.bandwidth?.bus_bytes_per_second ?? null, show: (row) => (row.bandwidth === null ? "" : `${row.bandwidth.over === "duration" ? "≥ " : ""}${rate(row.bandwidth.bus_bytes_per_second)}`) },
+    { name: "last to arrive", value: (row) => (row.latecomers[0]?.times ?? 0) / (row.compared || 1), show: (row) => row.latecomers.map((last) => `rank ${last.rank}, ${count(last.times)} of ${count(row.compared)}, ${duration(last.median_ns)}`).join() },
     { name: "open", isNumber: true, value: (row) => row.open, show: (row) => (row.open ? count(row.open) : "") },
     calls.some((row) => row.failed) && { name: "failed", isNumber: true, value: (row) => row.failed, show: (row) => (row.failed ? count(row.failed) : "") },
   ].filter(Boolean);
@@ -227,11 +227,19 @@ function callsCard(report) {
     table({
       caption: "Most time first. Bandwidth is that of nccl-tests; ≥: a lower bound, because the time includes the wait for other ranks; ≠: members have not called it equally often",
       rows: calls, columns,
-      isMarked: (row) => row.differ && row.open > 0,
-      search: (row) => `${row.operation} ${row.group ?? ""} ${row.site ?? ""} ${row.size_class}`,
+      isMarked: (row) => row.counts_differ && row.open > 0,
+      search: (row) => `${row.operation} ${row.group?.name ?? ""} ${siteOf(row)} ${row.size_class}`,
       hint: "Find an operation, group or line",
     }),
     report.calls_left_out > 0 && make("p", { class: "muted" }, `${counted(report.calls_left_out, "row")} with less time are left out; otel-torchdist analyze --only calls lists them.`));
+}
+
+/** The line that calls: `forward at model.py:88`; of a package's file with its folder. */
+function siteOf(row) {
+  if (!row.call_site?.file) return "";
+  const parts = row.call_site.file.split("/");
+  const name = parts.slice(parts.at(-1) === "__init__.py" ? -2 : -1).join("/");
+  return `${row.call_site.function.replaceAll(".<locals>", "")} at ${name}:${row.call_site.line}`;
 }
 
 function waitMeter(row, all) {
@@ -246,24 +254,24 @@ function waitMeter(row, all) {
 
 function groupsCard(report) {
   if (!report.skews.length) return null;
-  const hasTimes = report.skews.some((row) => row.median_ns !== null);
+  const hasTimes = report.skews.some((row) => row.skew_median_ns !== null);
   const number = (name, value, show = (ns) => (ns ? count(ns) : "")) => ({ name, isNumber: true, value, show: (row) => show(value(row)) });
   return card("groups", "Groups",
     make("p", { class: "muted" }, hasTimes ? "Skew is the time between the first arrival at an operation and the last." : "Members of these groups have no common clock, so their arrivals are not compared."),
     table({
       caption: "What is missing comes first, then the largest skew",
       rows: report.skews,
-      search: (row) => row.group,
+      search: (row) => row.group.name,
       hint: "Find a group",
       isMarked: (row) => row.mismatched > 0 || row.incomplete > 0,
       columns: [
-        { name: "group", value: (row) => row.group, show: (row) => [named(row.group), row.is_point_to_point ? ", send/recv" : ""] },
-        number("ranks", (row) => row.members),
+        { name: "group", value: (row) => row.group.name, show: (row) => [named(row.group.name), row.point_to_point ? ", send/recv" : ""] },
+        number("ranks", (row) => row.group.members),
         number("complete", (row) => row.complete),
         number("open", (row) => row.open),
         number("incomplete", (row) => row.incomplete),
         number("mismatched", (row) => row.mismatched),
-        ...(hasTimes ? [number("skew, median", (row) => row.median_ns, duration), number("p99", (row) => row.p99_ns, duration), number("longest", (row) => row.max_ns, duration)] : []),
+        ...(hasTimes ? [number("skew, median", (row) => row.skew_median_ns, duration), number("p99", (row) => row.skew_p99_ns, duration), number("longest", (row) => row.skew_max_ns, duration)] : []),
       ],
     }),
     report.skews_left_out > 0 && make("p", { class: "muted" }, `${counted(report.skews_left_out, "more group")} are left out; otel-torchdist analyze --only calls lists them.`));

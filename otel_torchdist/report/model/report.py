@@ -11,8 +11,9 @@ from typing import Final
 
 from otel_torchdist.analysis.result import AdviceResult
 from otel_torchdist.critical_path.result import PathResult
-from otel_torchdist.report.model.figures import Calls, RankColumns, Skew, Steps
+from otel_torchdist.report.model.figures import RankColumns, Steps
 from otel_torchdist.report.model.windows import Window
+from otel_torchdist.statistics.model import GroupCorrelation, Row
 
 SCHEMA: Final = 1
 
@@ -223,11 +224,11 @@ class Report:
     world: World | None
     matrix: Matrix | None
     windows: tuple[Window, ...]
-    calls: tuple[Calls, ...]
+    calls: tuple[Row, ...]
     calls_left_out: int
     differences: tuple[str, ...]
     ranks: RankColumns
-    skews: tuple[Skew, ...]
+    skews: tuple[GroupCorrelation, ...]
     skews_left_out: int
     steps: Steps | None
     path: PathResult | None
