@@ -15,7 +15,6 @@ from otel_torchdist.analysis.result import analysis_result
 from otel_torchdist.cli.analyze.advice import lines_of_advice
 from otel_torchdist.cli.analyze.calls import Report
 from otel_torchdist.cli.analyze.graph import lines_of_graph
-from otel_torchdist.cli.analyze.html.writing import PageOptions, write_page
 from otel_torchdist.cli.analyze.order import Order, ordered, parts_of
 from otel_torchdist.cli.analyze.overview import OVERVIEW_PARTS, lines_of_overview
 from otel_torchdist.cli.analyze.path import lines_of_path
@@ -114,6 +113,9 @@ def analyze(
     flight recorder, or traces of its profiler; it asks no rank and changes nothing.
     """
     if html is not None:
+        # Imported when it is used: with what judges a run, it takes a fifth of a second.
+        from otel_torchdist.cli.analyze.html.writing import PageOptions, write_page
+
         check_options(context, {**_FITS, **_TEXT}, _HTML)
         options = PageOptions(ranks_of(ranks), steps_of(steps), threshold, force)
         typer.echo(write_page(html, target_of(target or [], run_dir), options))

@@ -13,7 +13,6 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from otel_torchdist.cli.analyze.command import print_calls_of
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.options import Threshold
@@ -76,7 +75,9 @@ def watch(
             with contextlib.closing(passive), _view(console, found.directory, plain) as view:
                 session = WatchSession(found.directory, passive, view, keep)
                 session.run(stop)
-            if stats:
+            if stats:  # imported when it is used: `watch` needs nothing else of what analyzes
+                from otel_torchdist.cli.analyze.command import print_calls_of
+
                 print_calls_of(found.directory, session.run_id)
         except OSError as error:
             if not stop.explain(error):
