@@ -34,7 +34,7 @@ from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.requests.abort import AbortHooks
 from otel_torchdist.capture.requests.answers import RequestAnswers
 from otel_torchdist.capture.rpc.joining import RpcJoining
-from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
+from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups, names_with_kernels
 from otel_torchdist.capture.training.steps import WINDOW, StepSource
 from otel_torchdist.capture.training_loop import TrainingLoop
 from otel_torchdist.errors import TapeError
@@ -137,9 +137,10 @@ class Capture:
         self._loop.hook()
         if self._observed is not None:
             self._observed.hook()
-        self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed)
+        names = names_with_kernels("c10d", "symm_mem")
+        self._dispatcher = Dispatcher(self._hot_path, self._works, self._native, self._observed, names)
         Windows(self._one_sided).hook(self._patches)
-        self._symmetric_memory = SymmetricMemory(self._one_sided)
+        self._symmetric_memory = SymmetricMemory(self._one_sided, names)
         os.register_at_fork(after_in_child=partial(_forget_in_child, weakref.ref(self)))
         self._begins_tapes = True
         if torch.distributed.is_initialized():

@@ -7,7 +7,7 @@ of `_c10d_functional::wait_tensor` and `wait_tensors` (from torch 2.15 on) obser
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -57,6 +57,7 @@ class Dispatcher:
         works: Works,
         native: NativeKernels | None = None,
         observed: Observed | None = None,
+        names: Iterable[str] | None = None,
     ) -> None:
         """Register the kernels.
 
@@ -66,6 +67,7 @@ class Dispatcher:
             native: The kernels of the native library, if it is in use: these come first, and leave to ours what they do
                 not record.
             observed: Calls observers around the kernels; never beside native ones, which call no Python.
+            names: As for `dispatcher_overloads`.
         """
         self._native = native
         self._key = DISPATCH_KEY.name if native is None else native.python_key
@@ -73,7 +75,7 @@ class Dispatcher:
         self._c10d = torch.library.Library("c10d", "IMPL")
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
         self._taken: list[str] = []
-        for schema in collective_schemas():
+        for schema in collective_schemas(names):
             kernel = _make_kernel(schema, hot_path, without_ours, native.offer if native is not None else None)
             if observed is not None:
                 kernel = observed.observe(schema, kernel)

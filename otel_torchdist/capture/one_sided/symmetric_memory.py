@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -171,10 +171,15 @@ class Issuing:
 class SymmetricMemory:
     """Kernels for the `symm_mem::*` operations that name a group."""
 
-    def __init__(self, one_sided: OneSided) -> None:
-        """Register the kernels."""
+    def __init__(self, one_sided: OneSided, names: Iterable[str] | None = None) -> None:
+        """Register the kernels.
+
+        Args:
+            one_sided: Records the operations.
+            names: As for `dispatcher_overloads`.
+        """
         self._library: Any = torch.library.Library("symm_mem", "IMPL")
-        for schema in symmetric_schemas():
+        for schema in symmetric_schemas(names):
             if not has_foreign_kernel(schema.overload):
                 name = schema.overload.name().partition("::")[2]
                 kernel = _make_kernel(schema, one_sided)
@@ -185,9 +190,13 @@ class SymmetricMemory:
         remove_library(self._library)
 
 
-def symmetric_schemas() -> list[OperationSchema]:
-    """Schemas of the operations on symmetric memory defined by now that name a group and a tensor."""
-    found = [_understand(overload) for overload in dispatcher_overloads("symm_mem")]
+def symmetric_schemas(names: Iterable[str] | None = None) -> list[OperationSchema]:
+    """Return the schemas of the operations on symmetric memory defined by now that name a group and a tensor.
+
+    Args:
+        names: As for `dispatcher_overloads`.
+    """
+    found = [_understand(overload) for overload in dispatcher_overloads("symm_mem", names)]
     return [schema for schema in found if schema is not None]
 
 

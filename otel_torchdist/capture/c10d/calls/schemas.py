@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,9 +58,13 @@ class OperationSchema:
     timeout: int = -1
 
 
-def collective_schemas() -> list[OperationSchema]:
-    """Schemas of all operations of `torch.ops.c10d` that take a process group."""
-    overloads = dispatcher_overloads("c10d")
+def collective_schemas(names: Iterable[str] | None = None) -> list[OperationSchema]:
+    """Return the schemas of all operations of `torch.ops.c10d` that take a process group.
+
+    Args:
+        names: As for `dispatcher_overloads`.
+    """
+    overloads = dispatcher_overloads("c10d", names)
     understood = [understand(index, overload) for index, overload in enumerate(overloads)]
     return [schema for schema in understood if schema is not None]
 
