@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.checkpoints.texts import Texts
+from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
@@ -45,37 +46,31 @@ class Failure:
     message: str = ""
 
 
-@dataclass(slots=True)
-class OpenActivity:
+class OpenActivity(RecordedInterval):
     """An activity that a thread is in.
 
     Attributes:
-        tape: Where it is recorded.
         kind: What it is.
         key: What tells its end from those of others.
-        entered_ns: When it was entered.
-        number: Number of its record; 0 if it has none.
         ended_ns: When it ended, if what it has written is counted only afterwards; 0 if not.
         expected_bytes: What a stage of it is going to write or read, as far as known.
         expected_files: From how many files; 0 if that is not known.
         message_bytes: What it has written or read.
         files: In or from how many files.
         stages: How many activities have begun in it.
-        seems_left: Whether its thread was outside of it when that was checked last.
     """
 
-    tape: TapeWriter
-    kind: ActivityKind
-    key: object
-    entered_ns: int
-    number: int = 0
-    ended_ns: int = 0
-    expected_bytes: int = 0
-    expected_files: int = 0
-    message_bytes: int = 0
-    files: int = 0
-    stages: int = 0
-    seems_left: bool = False
+    __slots__ = ("ended_ns", "expected_bytes", "expected_files", "files", "key", "kind", "message_bytes", "stages")
+
+    def __init__(self, tape: TapeWriter, kind: ActivityKind, key: object) -> None:
+        """Begin it now, without a record."""
+        super().__init__(tape, time.monotonic_ns())
+        self.kind = kind
+        self.key = key
+        self.ended_ns = 0
+        self.expected_bytes = self.expected_files = 0
+        self.message_bytes = self.files = 0
+        self.stages = 0
 
     def note(self, word: ActivityWord, value: int) -> None:
         """Record a number that is known before the end."""
@@ -146,18 +141,14 @@ class OpenActivities:
             return None
         mine = self._of_threads.setdefault(threading.get_ident(), ThreadActivities())
         tape, around = recorder.tape, mine.open[-1] if mine.open else None
-        entered = OpenActivity(tape, kind, key, time.monotonic_ns())
+        entered = OpenActivity(tape, kind, key)
         has_room = self._has_room(recorder.step, mine, entered)
         mine.open.append(entered)
         if not has_room:
             return entered
         parent = around.number if around is not None and around.tape is tape else 0
         prepared = prepare_activity(kind, self.texts.id_of(tape, detail), threading.get_native_id(), message_bytes)
-        try:
-            entered.number = tape.begin_prepared(entered.entered_ns, recorder.step, parent, prepared)
-        except BaseException:  # a signal handler's, perhaps between the record and its number
-            entered.number = tape.begun_at(entered.entered_ns)
-            raise
+        entered.begin(recorder.step, parent, prepared)
         return entered
 
     def end(self, key: object, how: How, failure: Failure | None = None) -> None:
@@ -202,17 +193,13 @@ class OpenActivities:
         tape.complete(ended.number, ended.entered_ns, ended.ended_ns or time.monotonic_ns(), how, name)
 
     def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
-        """Record as ended what was left without a word; called once a second.
-
-        A running thread's stack is not read at one moment, so the thread must have been outside twice.
-        """
+        """Record as ended what was left without a word; called once a second."""
         before_ns = time.monotonic_ns() - min_age_ns
         known = [(thread, mine, next(iter(mine.open), None)) for thread, mine in list(self._of_threads.items())]
         old = [(thread, mine, first) for thread, mine, first in known if first and first.entered_ns < before_ns]
         frames = next(frames_by_thread()) if old else {}
         for thread, mine, outermost in old:
-            seemed_left, outermost.seems_left = outermost.seems_left, not _is_inside(frames.get(thread))
-            if seemed_left and outermost.seems_left:
+            if outermost.is_left(_is_inside(frames.get(thread))):
                 self._leave(mine, 0)
                 self._of_threads.pop(thread, None)
 

@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist import guard
+from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.model.kinds import ActivityKind, CallMode, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
 from otel_torchdist.model.remote_calls import NO_WORKER, RemoteCall
@@ -86,11 +87,11 @@ class RecordedCall:
         self._facts, self._thread = facts, thread
         self._tape = tape = recorder.tape
         self.entered_ns = entered_ns = _now()
+        interval = RecordedInterval(tape, entered_ns)
         try:
-            self._number = tape.begin_prepared(entered_ns, recorder.step, sequence, prepared)
-        except BaseException:  # a signal handler's, perhaps between the record and its number
-            self._number = tape.begun_at(entered_ns)
-            raise
+            interval.begin(recorder.step, sequence, prepared)
+        finally:
+            self._number = interval.number
 
     def is_about_to_return(self) -> bool:
         """Whether its thread waits for it and is probably about to record its end, now that its future is done.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.torch_api import HOOKED_STEP, backward_id
 from otel_torchdist.model.kinds import ActivityKind, How
@@ -34,27 +34,22 @@ MIN_AGE_NS: Final = 1_000_000_000
 """Age from which it is checked whether a step's thread is still in it; few steps get this old."""
 
 
-@dataclass(slots=True)
-class _RecordedStep:
+class _RecordedStep(RecordedInterval):
     """The step of an optimizer that a thread has entered last.
 
     Attributes:
-        tape: Where it is recorded.
         optimizer: The optimizer's `id`.
-        entered_ns: When it was entered.
-        number: Number of its record; 0 if there is none.
         in_backward: Whether a backward pass runs it, in a hook: its time is part of that pass.
-        seems_left: Whether its thread was outside of any step when that was checked last.
         is_over: Whether it has been recorded as ended.
     """
 
-    tape: TapeWriter
-    optimizer: int
-    entered_ns: int
-    number: int = 0
-    in_backward: bool = False
-    seems_left: bool = False
-    is_over: bool = False
+    __slots__ = ("in_backward", "is_over", "optimizer")
+
+    def __init__(self, tape: TapeWriter, optimizer: int) -> None:
+        super().__init__(tape, time.monotonic_ns())
+        self.optimizer = optimizer
+        self.in_backward = backward_id() != -1
+        self.is_over = False
 
     def complete(self, how: How) -> None:
         """Record that it has ended, unless that has been recorded."""
@@ -92,23 +87,15 @@ class OptimizerSteps:
         tape = recorder.tape
         detail = tape.names.find_room(type(optimizer).__name__, SPARE_OF_LABELS)
         prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, detail, threading.get_native_id())
-        step = self._of_threads[threading.get_ident()] = _RecordedStep(tape, id(optimizer), time.monotonic_ns())
-        step.in_backward = backward_id() != -1
-        try:
-            step.number = tape.begin_prepared(step.entered_ns, recorder.step, 0, prepared)
-        except BaseException:  # a signal handler's, perhaps between the record and its number
-            step.number = tape.begun_at(step.entered_ns)
-            raise
+        step = self._of_threads[threading.get_ident()] = _RecordedStep(tape, id(optimizer))
+        step.begin(recorder.step, 0, prepared)
 
     def end(self) -> None:
         """Record that the calling thread's step has ended."""
         self._end(How.CALL)
 
     def end_left(self, min_age_ns: int = MIN_AGE_NS) -> None:
-        """Record as ended what was left with an exception; called once a second.
-
-        A running thread's stack is not read at one moment, so the thread must have been outside of a step twice.
-        """
+        """Record as ended what was left with an exception; called once a second."""
         entered_before_ns = time.monotonic_ns() - min_age_ns
         old = [
             (thread, step)
@@ -116,8 +103,7 @@ class OptimizerSteps:
             if step.entered_ns < entered_before_ns and not step.is_over
         ]
         for thread, step in old:
-            seemed_left, step.seems_left = step.seems_left, not _is_inside(thread)
-            if seemed_left and step.seems_left:
+            if step.is_left(_is_inside(thread)):
                 step.complete(How.ABANDONED)
 
     def forget_all(self, ends_left: bool) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import dataloader
 
 from otel_torchdist import guard
+from otel_torchdist.capture.recorded_interval import RecordedInterval
 from otel_torchdist.capture.torch_api import backward_id, skip_in_dynamo
 from otel_torchdist.model.kinds import ActivityKind, How
 from otel_torchdist.model.names import SPARE_OF_LABELS
@@ -249,15 +250,15 @@ class StepParts:
         failure: BaseException | None = None,
     ) -> None:
         """Record an interval that is over: only then is it known to be long enough."""
-        tape, number = recorder.tape, 0
+        tape = recorder.tape
         name = tape.names.find_room(type(failure).__qualname__, SPARE_OF_LABELS) if failure is not None else 0
         label = tape.names.find_room(detail, SPARE_OF_LABELS) if detail else 0
         tail = prepare_activity(kind, label, threading.get_native_id())
+        interval = RecordedInterval(tape, begun_ns)
         try:
-            number = tape.begin_prepared(begun_ns, recorder.step, 0, tail)
-        finally:  # a signal handler's exception may come between the record and its number
-            number = number or tape.begun_at(begun_ns)
-            tape.complete(number, begun_ns, ended_ns, How.CALL if failure is None else How.FAILED, name)
+            interval.begin(recorder.step, 0, tail)
+        finally:
+            tape.complete(interval.number, begun_ns, ended_ns, How.CALL if failure is None else How.FAILED, name)
 
 
 def _with_subclasses(of: type) -> Iterator[type]:
