@@ -1,38 +1,34 @@
-"""`export --parquet`: the operations of a run as tables, written by DuckDB.
+"""`export --parquet`: the operations of a run as tables, written by pyarrow.
 
-Rows go through a file of numbers, and what operations from one call site have in common through a table of its own:
-passing values to DuckDB one by one takes a microsecond for each.
+Columns of the archive become columns of Arrow without a look at single rows; what operations from one call site have in
+common is described once for each row group, and its texts stay in dictionaries.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import shutil
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_torchdist.archive.reading import fresh_rows
-from otel_torchdist.archive.segments import Columns
-from otel_torchdist.cli.export.tables import OPERATIONS, PLAN, ROW, STORED, TABLES, Column
+from otel_torchdist.archive.segments import OPERATION_COLUMNS, STEP_COLUMNS, Columns
+from otel_torchdist.cli.export.tables import ARROW_TYPES, PLAN, TABLES, Column
 from otel_torchdist.errors import TorchDistError
 from otel_torchdist.model.ends import COARSE, EXACT
 from otel_torchdist.model.kinds import How, Phase, RecordKind, TapeState
 from otel_torchdist.model.names import GroupName, unpack_label
 from otel_torchdist.tape.names.reader import Names
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
-ROWS_AT_ONCE: Final = 1_000_000
+ROWS_AT_ONCE: Final = 1 << 18
+"""Rows of a row group, which are in memory together."""
 _UNFINISHED: Final = ".otel-torchdist-"
-_LINE: Final = ",".join(["%d"] * len(ROW)) + "\n"
-_FORMAT: Final = "FORMAT parquet, COMPRESSION zstd"
-_NEWER: Final = f"{_FORMAT}, PARQUET_VERSION v2"
-"""Numbers take a fifth less with its encodings; versions before 1.3 cannot write it."""
+_GROWING: Final = ("number", "step", "sequence")
+"""Columns that, like all times, are encoded as differences; numbers take a fifth less with that."""
 
 
 class ParquetError(TorchDistError):
@@ -70,37 +66,34 @@ def check_place(folder: Path, force: bool) -> None:
         )
 
 
-def write_parquet(folder: Path, ranks: Iterable[Iterable[Columns]]) -> Written:
+def write_parquet(folder: Path, ranks: Iterable[Iterable[Columns]], rows_at_once: int = ROWS_AT_ONCE) -> Written:
     """Write the tables of a run into a folder; until all are written, nothing there is replaced.
 
     Args:
         folder: Created if it does not exist.
         ranks: The segments of each rank.
+        rows_at_once: Rows from which on a row group is written; it has at most those of a segment more.
 
     Raises:
-        ImportError: DuckDB is not installed.
+        ImportError: pyarrow is not installed.
         ParquetError: The files cannot be written.
     """
-    import duckdb
-
+    arrow: Any = importlib.import_module("pyarrow")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
     except OSError as error:
         raise ParquetError(f"{folder}: {error.strerror}") from error
     try:
-        with (
-            duckdb.connect(str(unfinished / "work.duckdb")) as database,
-            contextlib.closing(_Tables(database, unfinished)) as tables,
-        ):
+        with _Tables(arrow, unfinished, rows_at_once) as tables:
             for segments in ranks:
                 tables.add_rank(segments)
-            rows = tables.finish()
+        rows = tables.rows
         size = sum((unfinished / name).stat().st_size for name in _FILES)
         for name in _FILES:
             (unfinished / name).replace(folder / name)
         return Written(rows, size)
-    except (OSError, duckdb.Error) as error:
+    except (OSError, arrow.ArrowException) as error:
         raise ParquetError(f"{folder}: {str(error).partition(chr(10))[0]}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -109,139 +102,166 @@ def write_parquet(folder: Path, ranks: Iterable[Iterable[Columns]]) -> Written:
 _FILES: Final = tuple(f"{name}.parquet" for name in TABLES)
 
 
-class _Tables:
-    """The tables while they are written; rows of operations are turned into files whenever there are many."""
+class _Sheet:
+    """A table while it is written; the rows of a row group are sorted by its first two columns."""
 
-    def __init__(self, database: DuckDBPyConnection, folder: Path) -> None:
-        self._database = database
-        self._folder = folder
-        self._parts: list[Path] = []
-        self._plans: dict[tuple[Any, ...], int] = {}
-        self._new_plans: list[tuple[Any, ...]] = []
-        self._groups: set[str] = set()
-        self._rows = 0
-        self._numbers = open(folder / "numbers.csv", "w")  # noqa: SIM115  # see `close`
-        database.execute("SET memory_limit = '1GB'")
-        database.execute("SET preserve_insertion_order = false")
-        database.execute(f"CREATE TABLE plans ({_declared(PLAN)})")
-        for name, stored in STORED.items():
-            database.execute(f"CREATE TABLE {name} ({_declared(stored)})")
+    def __init__(self, arrow: Any, folder: Path, name: str) -> None:
+        self._arrow = arrow
+        self._compute: Any = importlib.import_module("pyarrow.compute")
+        self._columns = TABLES[name]
+        self._schema = arrow.schema([(column.name, _arrow_type(arrow, column)) for column in self._columns])
+        grow = [one.name for one in self._columns if one.name in _GROWING or one.name.endswith(("_ns", "_at"))]
+        self._writer: Any = importlib.import_module("pyarrow.parquet").ParquetWriter(
+            folder / f"{name}.parquet",
+            self._schema,
+            version="2.6",
+            compression="zstd",
+            use_dictionary=[column.name for column in self._columns if column.name not in grow],
+            column_encoding=dict.fromkeys(grow, "DELTA_BINARY_PACKED"),
+            store_schema=False,  # readers get plain texts, not Arrow's dictionaries
+        )
+        self._pending: list[Any] = []
+        self.waiting = 0
+        self.rows = 0
+
+    def add(self, stored: Mapping[str, Any]) -> None:
+        """Add rows, as columns of Arrow or of values."""
+        self._pending.append(self._arrow.table(dict(stored)))
+        self.waiting += self._pending[-1].num_rows
+
+    def write(self, plans: Sequence[tuple[Any, ...]] = ()) -> None:
+        """Write the rows that wait as a row group.
+
+        Args:
+            plans: What the column `plan` of the rows refers to.
+        """
+        if not self.waiting:
+            return
+        waiting = self._arrow.concat_tables(self._pending, promote_options="permissive")
+        stored = {name: waiting[name] for name in waiting.column_names}
+        for name, values in zip(PLAN, zip(*plans, strict=True), strict=False):
+            stored[name] = self._arrow.array(values).dictionary_encode().take(stored["plan"])
+        arrays = [self._cast(column, column.values(self._compute, stored)) for column in self._columns]
+        rows = self._arrow.table(arrays, names=self._schema.names)
+        rows = rows.sort_by([(name, "ascending") for name in self._schema.names[:2]])
+        self._writer.write_table(rows.cast(self._schema), row_group_size=self.waiting)
+        self.rows += self.waiting
+        self._pending, self.waiting = [], 0
+
+    def _cast(self, column: Column, values: Any) -> Any:
+        """Cast values to the type of a column; texts stay in their dictionary until they are written."""
+        if column.type == "VARCHAR" and self._arrow.types.is_dictionary(values.type):
+            return values
+        return values.cast(self._schema.field(column.name).type)
 
     def close(self) -> None:
-        """Close the file of rows; idempotent."""
-        self._numbers.close()
+        """Finish the file."""
+        self._writer.close()
+
+
+class _Tables:
+    """The tables while they are written; rows become a row group whenever there are many."""
+
+    def __init__(self, arrow: Any, folder: Path, rows_at_once: int) -> None:
+        self._arrow = arrow
+        self._rows_at_once = rows_at_once
+        self._sheets = {name: _Sheet(arrow, folder, name) for name in TABLES}
+        self._operations = self._sheets["operations"]
+        self._plans: dict[tuple[Any, ...], int] = {}
+        self._described: list[tuple[Any, ...]] = []
+        self._groups: set[str] = set()
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows each table has."""
+        return {name: sheet.rows for name, sheet in self._sheets.items()}
+
+    def __enter__(self) -> _Tables:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write what waits, unless there was an error, and close the files."""
+        try:
+            if kind is None:
+                self._write_operations()
+                for sheet in self._sheets.values():
+                    sheet.write()
+        finally:
+            for sheet in self._sheets.values():
+                sheet.close()
 
     def add_rank(self, segments: Iterable[Columns]) -> None:
         operations, names, last = 0, Names(), None
         for columns, is_fresh, is_last in fresh_rows(segments):
             names.update(columns.names)
-            every = all(is_fresh)
-            ended = columns.ended if every else [_chosen(column, is_fresh) for column in columns.ended]
+            ended = [self._numbers(column) for column in columns.ended]
+            if not all(is_fresh):
+                ended = [column.filter(self._arrow.array(is_fresh)) for column in ended]
             operations += self._add_operations(columns, ended, names)
             if is_last:  # earlier segments have what was open then
-                operations += self._add_operations(columns, columns.open, names)
+                operations += self._add_operations(columns, [self._numbers(column) for column in columns.open], names)
             self._add_steps(columns)
             last = columns
         if last is not None:
             self._add_groups(names)
             self._add_end(last, operations)
 
-    def _add_operations(self, columns: Columns, table: Sequence[array[int]], names: Names) -> int:
+    def _add_operations(self, columns: Columns, table: Sequence[Any], names: Names) -> int:
         count = len(table[0])
         if not count:
             return 0
-        origin = columns.origin
-        ids = [self._plan(origin.nonce, plan, names) for plan in columns.plans]
-        number, plans, *others = table
-        offsets = [columns.moment.wall_offset_ns] * count
-        rows = zip([origin.rank] * count, offsets, number, [ids[plan] for plan in plans], *others, strict=True)
-        self._numbers.writelines(map(_LINE.__mod__, rows))
-        self._rows += count
-        if self._rows >= ROWS_AT_ONCE:
-            self._write_part()
+        ids = self._arrow.array([self._plan(columns.origin.nonce, plan, names) for plan in columns.plans])
+        rows = dict(zip(OPERATION_COLUMNS, table, strict=True))
+        rows["plan"] = ids.take(rows["plan"])
+        self._operations.add({**self._fixed(columns, count), **rows})
+        if self._operations.waiting >= self._rows_at_once:
+            self._write_operations()
         return count
+
+    def _write_operations(self) -> None:
+        self._operations.write(self._described)
+        self._plans, self._described = {}, []
 
     def _plan(self, nonce: int, plan: tuple[Any, ...], names: Names) -> int:
         known = self._plans.get((nonce, plan))
         if known is None:
             known = self._plans[nonce, plan] = len(self._plans)
-            self._new_plans.append((known, *_described(plan, names)))
+            self._described.append(tuple(_described(plan, names)))
         return known
 
     def _add_steps(self, columns: Columns) -> None:
-        count = len(columns.steps[0])
-        fixed = [[columns.origin.rank] * count, [columns.moment.wall_offset_ns] * count]
-        self._insert("steps", list(zip(*fixed, *columns.steps, strict=True)))
+        steps = zip(STEP_COLUMNS, map(self._numbers, columns.steps), strict=True)
+        self._sheets["steps"].add({**self._fixed(columns, len(columns.steps[0])), **dict(steps)})
+        if self._sheets["steps"].waiting >= self._rows_at_once:
+            self._sheets["steps"].write()
 
     def _add_groups(self, names: Names) -> None:
         found = {name.key: name for name in map(names.group, names.group_ids()) if name is not None}
-        new = [_group(key, name) for key, name in found.items() if key not in self._groups]
+        for key, name in found.items():
+            if key not in self._groups:
+                self._sheets["groups"].add({column: [value] for column, value in _group(key, name).items()})
         self._groups |= found.keys()
-        self._insert("groups", new)
 
     def _add_end(self, last: Columns, operations: int) -> None:
-        origin, moment = last.origin, last.moment
-        row = (
-            origin.rank, f"{origin.run_id:032x}", origin.world_size, origin.host, f"{origin.boot_id:032x}",
-            origin.begun_ns, moment.taken_ns, moment.wall_offset_ns, _state(moment.state), moment.failure or None,
-            operations, moment.lost,
-        )  # fmt: skip
-        self._insert("ranks", [row])
+        self._sheets["ranks"].add({column: [value] for column, value in _end(last, operations).items()})
 
-    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if rows:
-            values = ", ".join(f"unnest(${place})" for place in range(1, len(rows[0]) + 1))
-            self._database.execute(
-                f"INSERT INTO {table} SELECT {values}", [list(one) for one in zip(*rows, strict=True)]
-            )
+    def _fixed(self, columns: Columns, count: int) -> dict[str, Any]:
+        """Return what all rows of a segment have in common, as columns."""
+        fixed = {"rank": columns.origin.rank, "wall_offset_ns": columns.moment.wall_offset_ns}
+        return {name: self._arrow.repeat(value, count) for name, value in fixed.items()}
 
-    def _write_part(self) -> None:
-        """Turn the rows that have come together into a file."""
-        self._insert("plans", self._new_plans)
-        self._new_plans = []
-        self._numbers.close()
-        part = self._folder / f"part-{len(self._parts)}.parquet"
-        columns = ", ".join(f"'{name}': 'BIGINT'" for name in ROW)
-        numbers = (
-            f"read_csv({_quoted(self._numbers.name)}, columns = {{{columns}}}, header = false, auto_detect = false)"
-        )
-        self._copy(f"{_selected(OPERATIONS)} FROM {numbers} JOIN plans USING (plan)", part)
-        self._parts.append(part)
-        self._numbers = open(self._numbers.name, "w")  # noqa: SIM115  # see `close`
-        self._rows = 0
+    def _numbers(self, column: array[int]) -> Any:
+        """Return a column of 64-bit numbers without copying it."""
+        return self._arrow.Array.from_buffers(self._arrow.int64(), len(column), [None, self._arrow.py_buffer(column)])
 
-    def finish(self) -> dict[str, int]:
-        """Write the files; returns how many rows each has."""
-        if self._rows or not self._parts:
-            self._write_part()
-        self._numbers.close()
-        parts = ", ".join(_quoted(str(part)) for part in self._parts)
-        whole = f"SELECT * FROM read_parquet([{parts}])"
-        self._copy(f"{whole} ORDER BY rank, number", self._folder / "operations.parquet")
-        for name in STORED:
-            first, second = TABLES[name][:2]
-            order = f"{first.name}, {second.name}"
-            self._copy(f"{_selected(TABLES[name])} FROM {name} ORDER BY {order}", self._folder / f"{name}.parquet")
-        return {name: self._count(name) for name in TABLES}
 
-    def _copy(self, query: str, path: Path) -> None:
-        for options in (_NEWER, _FORMAT):
-            try:
-                self._database.execute(f"COPY ({query}) TO {_quoted(str(path))} ({options})")
-            except Exception:
-                if options is _FORMAT:
-                    raise
-            else:
-                return
-
-    def _count(self, name: str) -> int:
-        path = _quoted(str(self._folder / f"{name}.parquet"))
-        found = self._database.execute(f"SELECT count(*) FROM read_parquet({path})").fetchone()
-        return int(found[0]) if found else 0
+def _arrow_type(arrow: Any, column: Column) -> Any:
+    name = ARROW_TYPES[column.type]
+    return arrow.list_(arrow.int32()) if name == "list" else arrow.type_for_alias(name)
 
 
 def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
-    """Yield the row of a plan, see `PLAN`, without its number."""
+    """Yield the row of a plan, see `PLAN`."""
     kind, flags, group_id, signature_id, site_id, label, thread, failure, how, started_how, phase, *_ = plan
     group, signature, site = names.group(group_id), names.signature(signature_id), names.call_site(site_id)
     is_rendezvous = kind == RecordKind.RENDEZVOUS
@@ -265,8 +285,33 @@ def _described(plan: tuple[Any, ...], names: Names) -> Iterator[Any]:
     yield how in EXACT and started_how not in COARSE  # as `Operation.is_timed`
 
 
-def _group(key: str, name: GroupName) -> tuple[Any, ...]:
-    return key, name.name, name.description or None, name.backend, list(name.ranks), name.aligned
+def _group(key: str, name: GroupName) -> dict[str, Any]:
+    return {
+        "group_key": key,
+        "name": name.name,
+        "description": name.description or None,
+        "backend": name.backend,
+        "ranks": list(name.ranks),
+        "is_aligned": name.aligned,
+    }
+
+
+def _end(last: Columns, operations: int) -> dict[str, Any]:
+    origin, moment = last.origin, last.moment
+    return {
+        "rank": origin.rank,
+        "run_id": f"{origin.run_id:032x}",
+        "world_size": origin.world_size,
+        "host": origin.host,
+        "clock": f"{origin.boot_id:032x}",
+        "begun_ns": origin.begun_ns,
+        "until_ns": moment.taken_ns,
+        "wall_offset_ns": moment.wall_offset_ns,
+        "state": _state(moment.state),
+        "failure": moment.failure or None,
+        "operations": operations,
+        "lost": moment.lost,
+    }
 
 
 def _state(state: int) -> str:
@@ -274,19 +319,3 @@ def _state(state: int) -> str:
         return TapeState(state).name.lower()
     except ValueError:
         return "unknown"
-
-
-def _chosen(column: array[int], is_fresh: Sequence[bool]) -> array[int]:
-    return array("q", (value for value, fresh in zip(column, is_fresh, strict=True) if fresh))
-
-
-def _declared(columns: dict[str, str]) -> str:
-    return ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-
-
-def _selected(columns: Iterable[Column]) -> str:
-    return f"SELECT {', '.join(column.selected for column in columns)}"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -32,8 +32,8 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
         ranks: Those whose operations are written; None for all.
         force: Whether the folder may hold other files.
     """
-    if find_spec("duckdb") is None:
-        fail("--parquet needs DuckDB: pip install 'otel-torchdist[analysis]'", ExitCode.UNAVAILABLE)
+    if find_spec("pyarrow") is None:
+        fail("--parquet needs pyarrow: pip install 'otel-torchdist[analysis]'", ExitCode.UNAVAILABLE)
     if wanted.paths and not all(map(is_archive, wanted.paths)):
         fail(
             f"{readable(str(wanted.paths[0]))}: not an archive; --parquet reads archives and tapes",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-from otel_torchdist.archive.segments import OPERATION_COLUMNS
 from otel_torchdist.model.kinds import Flag
+
+Rule: TypeAlias = Callable[[Any, Mapping[str, Any]], Any]
+"""Computes a column: takes `pyarrow.compute` and the columns that are stored, and returns an array, of any type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,43 +18,62 @@ class Column:
 
     Attributes:
         name: Its name.
-        type: Its type in DuckDB.
+        type: Its type in DuckDB, see `ARROW_TYPES`.
         meaning: What it holds, as Markdown.
-        expression: How it is computed, in SQL; '' if it is stored under its name.
+        rule: How it is computed; None if it is stored under its name.
     """
 
     name: str
     type: str
     meaning: str
-    expression: str = ""
+    rule: Rule | None = None
 
-    @property
-    def selected(self) -> str:
-        """It in a list of what is selected."""
-        return f'CAST({self.expression or self.name} AS {self.type}) AS "{self.name}"'
-
-
-def _after(name: str) -> str:
-    return f"nullif({name}, 0) - 1"
+    def values(self, compute: Any, stored: Mapping[str, Any]) -> Any:
+        """Return its values, of any type."""
+        return stored[self.name] if self.rule is None else self.rule(compute, stored)
 
 
-def _wall(name: str) -> str:
-    return f"make_timestamp_ns({name} + wall_offset_ns)"
-
-
-def _flag(flag: Flag) -> str:
-    return f"flags & {int(flag)} <> 0"
-
-
-ROW: Final = ("rank", "wall_offset_ns", *OPERATION_COLUMNS)
-"""What a row of an operation is read from; the rest is in the row of `PLAN` that its column `plan` names."""
-
-PLAN: Final = {
-    "plan": "BIGINT", "kind": "VARCHAR", "flags": "INTEGER", "operation": "VARCHAR", "reduce_op": "VARCHAR",
-    "dtypes": "VARCHAR", "shapes": "VARCHAR", "device": "VARCHAR", "group_key": "VARCHAR", "function": "VARCHAR",
-    "file": "VARCHAR", "line": "INTEGER", "label": "VARCHAR", "thread": "BIGINT", "failure": "VARCHAR",
-    "ended_how": "VARCHAR", "started_how": "VARCHAR", "phase": "VARCHAR", "is_timed": "BOOLEAN",
+ARROW_TYPES: Final = {
+    "INTEGER": "int32", "BIGINT": "int64", "VARCHAR": "string", "BOOLEAN": "bool", "TIMESTAMP_NS": "timestamp[ns]",
+    "INTEGER[]": "list",
 }  # fmt: skip
+"""Names of pyarrow's types; a list has members of `int32`."""
+
+
+def _after(name: str) -> Rule:
+    """A time after the entry is stored plus 1, or as 0 if it is not known."""
+    return lambda compute, stored: compute.subtract(_unless(compute, stored[name], 0), 1)
+
+
+def _wall(name: str) -> Rule:
+    return lambda compute, stored: compute.add(stored[name], stored["wall_offset_ns"])
+
+
+def _flag(flag: Flag) -> Rule:
+    return lambda compute, stored: compute.not_equal(compute.bit_wise_and(stored["flags"], int(flag)), 0)
+
+
+def _unless(compute: Any, values: Any, unknown: int) -> Any:
+    return compute.if_else(compute.equal(values, unknown), None, values)
+
+
+def _peer(compute: Any, stored: Mapping[str, Any]) -> Any:
+    return _unless(compute, stored["peer"], -1)
+
+
+def _size(compute: Any, stored: Mapping[str, Any]) -> Any:
+    return compute.list_value_length(stored["ranks"])
+
+
+def _tag(compute: Any, stored: Mapping[str, Any]) -> Any:
+    return compute.if_else(_P2P(compute, stored), stored["tag"], None)
+
+
+PLAN: Final = (
+    "kind", "flags", "operation", "reduce_op", "dtypes", "shapes", "device", "group_key", "function", "file", "line",
+    "label", "thread", "failure", "ended_how", "started_how", "phase", "is_timed",
+)  # fmt: skip
+"""What operations from one call site have in common; the rest of an operation is stored under `OPERATION_COLUMNS`."""
 
 _P2P: Final = _flag(Flag.POINT_TO_POINT)
 
@@ -73,8 +95,8 @@ OPERATIONS: Final = (
         "belong together. For point-to-point operations, position among those with the same ends and tag.",
     ),
     Column("is_point_to_point", "BOOLEAN", "Whether it has two ends instead of a group.", _P2P),
-    Column("peer", "INTEGER", "Global rank of the peer or root; null if there is none.", "nullif(peer, -1)"),
-    Column("tag", "INTEGER", "Tag of a point-to-point operation.", f"CASE WHEN {_P2P} THEN tag END"),
+    Column("peer", "INTEGER", "Global rank of the peer or root; null if there is none.", _peer),
+    Column("tag", "INTEGER", "Tag of a point-to-point operation.", _tag),
     Column("message_bytes", "BIGINT", "Bytes that the rank contributed."),
     Column("entered_at", "TIMESTAMP_NS", "When the call was entered, UTC.", _wall("entered_ns")),
     Column(
@@ -133,7 +155,7 @@ GROUPS: Final = (
     Column("name", "VARCHAR", "torch's name."),
     Column("description", "VARCHAR", "What it is for, such as `mesh_dp`; null if that is not known."),
     Column("backend", "VARCHAR", "Its backend."),
-    Column("size", "INTEGER", "How many members it has.", "len(ranks)"),
+    Column("size", "INTEGER", "How many members it has.", _size),
     Column("ranks", "INTEGER[]", "Their global ranks, ascending."),
     Column("is_aligned", "BOOLEAN", "Whether `sequence` can be compared between its members."),
 )
@@ -144,7 +166,7 @@ RANKS: Final = (
     Column("world_size", "INTEGER", "Ranks of the run."),
     Column("host", "VARCHAR", "Host name."),
     Column("clock", "VARCHAR", "The clock of its monotonic times: the same for ranks of one node."),
-    Column("begun_at", "TIMESTAMP_NS", "When its recording began, UTC.", "make_timestamp_ns(begun_ns)"),
+    Column("begun_at", "TIMESTAMP_NS", "When its recording began, UTC.", lambda _, stored: stored["begun_ns"]),
     Column("until_at", "TIMESTAMP_NS", "Its last sign of life, UTC.", _wall("until_ns")),
     Column("until_ns", "BIGINT", "The same by the monotonic clock of the node."),
     Column(
@@ -156,16 +178,5 @@ RANKS: Final = (
     Column("operations", "BIGINT", "How many of its operations are written."),
     Column("lost", "BIGINT", "How many records are known to be missing."),
 )
-
-STORED: Final = {
-    "steps": {"rank": "INTEGER", "wall_offset_ns": "BIGINT", "number": "BIGINT", "ended_ns": "BIGINT", "step": "BIGINT",
-              "sequence": "BIGINT"},
-    "groups": {"group_key": "VARCHAR", "name": "VARCHAR", "description": "VARCHAR", "backend": "VARCHAR",
-               "ranks": "INTEGER[]", "is_aligned": "BOOLEAN"},
-    "ranks": {"rank": "INTEGER", "run_id": "VARCHAR", "world_size": "INTEGER", "host": "VARCHAR", "clock": "VARCHAR",
-              "begun_ns": "BIGINT", "until_ns": "BIGINT", "wall_offset_ns": "BIGINT", "state": "VARCHAR",
-              "failure": "VARCHAR", "operations": "BIGINT", "lost": "BIGINT"},
-}  # fmt: skip
-"""Columns of the tables that the files are selected from."""
 
 TABLES: Final = {"operations": OPERATIONS, "steps": STEPS, "groups": GROUPS, "ranks": RANKS}

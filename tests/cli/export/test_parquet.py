@@ -9,7 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from otel_torchdist.archive.reading import segments_of
 from otel_torchdist.archive.writer import ArchiveWriter
+from otel_torchdist.cli.export.parquet import write_parquet
+from otel_torchdist.cli.export.tables import TABLES
+from otel_torchdist.cli.targets import chosen_archived_run
 from otel_torchdist.model.kinds import How
 from otel_torchdist.model.operations import Operation
 from tests.archive.made import names_beside, operations, segment
@@ -107,6 +111,21 @@ def test_is_timed(base: Path, tmp_path: Path) -> None:
     assert 0 < sum(one.is_timed for one in ended) < len(ended)
 
 
+def test_row_groups(archive: Path, tmp_path: Path) -> None:
+    """Few rows are in memory together: each part of a run becomes a row group, and together they are the run."""
+    archived, _ = chosen_archived_run([archive], "1234")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    write_parquet(whole, (segments_of(rank, []) for rank in archived.ranks))
+    written = write_parquet(parts, (segments_of(rank, []) for rank in archived.ranks), rows_at_once=1)
+    sizes = (
+        f"SELECT row_group_num_rows FROM parquet_metadata('{parts}/operations.parquet') WHERE path_in_schema = 'rank'"
+    )
+    assert asked(sizes) == [(100,), (100,)]
+    assert written.rows["operations"] == 200
+    for name in TABLES:
+        assert asked(f"FROM '{parts}/{name}.parquet'") == asked(f"FROM '{whole}/{name}.parquet'")
+
+
 def test_damaged(base: Path, archive: Path, tmp_path: Path) -> None:
     """What is sound is written, and a warning says what is not."""
     path = next(next(archive.glob("run-abcd*")).rglob("*.segments"))
@@ -142,12 +161,12 @@ def test_foreign_files(base: Path, archive: Path, tmp_path: Path) -> None:
     assert (answer.code, answer.err) == (73, f"otel-torchdist: {tmp_path}/file: Not a directory\n")
 
 
-def test_without_duckdb(base: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without DuckDB one sentence names the extra."""
-    monkeypatch.setitem(sys.modules, "duckdb", None)
+def test_without_pyarrow(base: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow one sentence names the extra."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     answer = export(base, archive, "1234", "--parquet", tmp_path / "out")
     assert (answer.code, answer.out) == (69, "")
-    assert answer.err == "otel-torchdist: --parquet needs DuckDB: pip install 'otel-torchdist[analysis]'\n"
+    assert answer.err == "otel-torchdist: --parquet needs pyarrow: pip install 'otel-torchdist[analysis]'\n"
 
 
 def test_what_is_no_archive(base: Path, tmp_path: Path) -> None:
