@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.archive.model import Moment, Origin
+from otel_torchdist.archive.model import Moment, SegmentOrigin
 from otel_torchdist.tape.layout import MAX_RANKS
 
 MAGIC: Final = b"OTDARCH\x01"
@@ -47,7 +47,7 @@ class Head:
     begun_ns: int
 
 
-def encode_head(origin: Origin, moment: Moment, rows: tuple[int, ...], body: bytes, raw_size: int) -> bytes:
+def encode_head(origin: SegmentOrigin, moment: Moment, rows: tuple[int, ...], body: bytes, raw_size: int) -> bytes:
     """Encode the head of a segment with this body, which had `raw_size` bytes before it was compressed."""
     rest = _REST.pack(
         len(body), raw_size, zlib.crc32(body), origin.nonce, origin.run_id.to_bytes(16, "little"), origin.rank,

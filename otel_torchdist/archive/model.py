@@ -12,7 +12,7 @@ from otel_torchdist.model.operations import Operation, StepMark
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SegmentOrigin:
     """The tape that a segment's records come from.
 
     Attributes:
@@ -70,7 +70,7 @@ class Segment:
         names: Groups, signatures, call sites and texts by their ids, as far as the records refer to them.
     """
 
-    origin: Origin
+    origin: SegmentOrigin
     moment: Moment
     archived: int
     ended: Sequence[Operation]
@@ -113,12 +113,12 @@ class SegmentPlace:
         path: The file.
         offset: Where its head begins.
         size: Bytes of the body behind the head.
-        nonce: As in `Origin`.
-        run_id: As in `Origin`.
-        rank: As in `Origin`.
+        nonce: As in `SegmentOrigin`.
+        run_id: As in `SegmentOrigin`.
+        rank: As in `SegmentOrigin`.
         operations: How many operations ended in it.
         through: As in `Moment`.
-        begun_ns: As in `Origin`.
+        begun_ns: As in `SegmentOrigin`.
         checksum: Of the body: equal segments are copies.
     """
 

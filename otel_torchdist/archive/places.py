@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.archive.heads import HEAD_SIZE, MAGIC, Head, decode_head
-from otel_torchdist.archive.model import Origin, SegmentPlace
+from otel_torchdist.archive.model import SegmentOrigin, SegmentPlace
 from otel_torchdist.files.others import open_regular
 
 SUFFIX: Final = ".segments"
@@ -21,7 +21,7 @@ _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9.-]")
 _MAX_HOST: Final = 64
 
 
-def folder_of(archive: Path, origin: Origin) -> Path:
+def folder_of(archive: Path, origin: SegmentOrigin) -> Path:
     """Return the folder of a run and node; nodes of different clusters may have the same host name."""
     host = _UNUSUAL.sub("_", origin.host[:_MAX_HOST]) or "host"
     return archive / f"run-{origin.run_id:032x}" / f"{host}-{origin.boot_id >> 96:08x}"

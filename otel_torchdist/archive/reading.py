@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_torchdist.archive.columns import DamagedSegmentError
 from otel_torchdist.archive.heads import MAGIC
-from otel_torchdist.archive.model import Archived, Origin, SegmentPlace
+from otel_torchdist.archive.model import Archived, SegmentOrigin, SegmentPlace
 from otel_torchdist.archive.places import SUFFIX, read_segment, segments_in
 from otel_torchdist.archive.segments import Columns, decode
 from otel_torchdist.files.others import read_part, reason
@@ -64,7 +64,7 @@ class ArchivedRun:
         """When its first tape was created, by the wall clock."""
         return min(rank.places[0].begun_ns for rank in self.ranks)
 
-    def origin(self) -> Origin | None:
+    def origin(self) -> SegmentOrigin | None:
         """Return what a sound segment says of its run, such as the size of the world; None if there is none."""
         for rank in self.ranks:
             for columns in segments_of(rank, []):

@@ -26,7 +26,7 @@ from msgspec import Meta
 from otel_torchdist.archive.activities import Facts, names_of, pack_facts, with_calls, with_facts
 from otel_torchdist.archive.columns import DamagedSegmentError, pack, unpack
 from otel_torchdist.archive.heads import HEAD_SIZE, MAX_ROWS, decode_head, encode_head
-from otel_torchdist.archive.model import Moment, Origin, Segment
+from otel_torchdist.archive.model import Moment, Segment, SegmentOrigin
 from otel_torchdist.archive.splits import MAX_PARTS, pack_splits, splits_of, unpack_splits
 from otel_torchdist.model.activities import Activity
 from otel_torchdist.model.kinds import ActivityKind, Blame, Flag, How, Phase
@@ -201,7 +201,7 @@ class Columns:
         facts: What else is known of activities.
     """
 
-    origin: Origin
+    origin: SegmentOrigin
     moment: Moment
     archived: int
     names: dict[int, Name]
@@ -270,7 +270,7 @@ def decode(content: bytes) -> Columns:
         if columns is OPERATION_COLUMNS and count and not 0 <= min(table[1]) <= max(table[1]) < len(described.plans):
             raise DamagedSegmentError("an operation refers to no plan")
         tables.append(table)
-    origin = Origin(
+    origin = SegmentOrigin(
         nonce=head.nonce,
         run_id=head.run_id,
         rank=head.rank,

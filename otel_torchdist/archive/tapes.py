@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_torchdist.archive.model import Archived, Moment, Origin, Segment
+from otel_torchdist.archive.model import Archived, Moment, Segment, SegmentOrigin
 from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.segments import Columns, decode, encode
 from otel_torchdist.model.activities import Activity
@@ -13,10 +13,10 @@ from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.status import TapeStatus
 
 
-def origin_of(tape: TapeReader, status: TapeStatus) -> Origin:
+def origin_of(tape: TapeReader, status: TapeStatus) -> SegmentOrigin:
     """Return what a tape's segments say of it; a run without an id gets one that no other run has."""
     identity = tape.identity
-    return Origin(
+    return SegmentOrigin(
         nonce=identity.nonce,
         run_id=status.run_id or lone_run_id(identity.nonce),
         rank=identity.rank,

@@ -21,7 +21,7 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.archive.columns import DamagedSegmentError
-from otel_torchdist.archive.model import Archived, Origin, Segment
+from otel_torchdist.archive.model import Archived, Segment, SegmentOrigin
 from otel_torchdist.archive.parts import parts_of
 from otel_torchdist.archive.places import files_in, folder_of, new_file, read_segment, segments_in
 from otel_torchdist.archive.segments import decode, encode
@@ -299,7 +299,7 @@ def _without(segment: Segment, archived: Archived) -> Segment:
     )
 
 
-def _archived(folder: Path, origin: Origin) -> Archived:
+def _archived(folder: Path, origin: SegmentOrigin) -> Archived:
     """Return what another process has archived of a tape; nothing if that cannot be read."""
     with contextlib.suppress(OSError):
         for path, _ in reversed(files_in(folder)):

@@ -19,7 +19,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.durations import with_durations
-from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.history import history_of as history_of_dump
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
 from otel_torchdist.history.tapes import history_of
@@ -27,7 +27,7 @@ from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.gaps import gaps_in
-from otel_torchdist.profiles.groups import JobGroups as ProfiledGroups
+from otel_torchdist.profiles.groups import ProfiledGroups
 from otel_torchdist.profiles.history import histories_of as histories_of_profiles
 from otel_torchdist.profiles.profile import TraceKind
 from otel_torchdist.profiles.reading.reader import kinds_in, read_profiles
@@ -205,6 +205,6 @@ def source_of_traces(paths: Sequence[Path], size: int) -> Source:
 
 
 def _dumps(paths: Sequence[Path], dumps: Sequence[CondensedDump]) -> Iterator[RankHistory]:
-    groups = JobGroups([one.dump for one in dumps])
+    groups = RecordedGroups([one.dump for one in dumps])
     for dump in read_whole(paths, dumps):
         yield with_durations(history_of_dump(dump, groups), dump)

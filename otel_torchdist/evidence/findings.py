@@ -12,12 +12,12 @@ from otel_torchdist.code_owner import FrameOwner, owner_of
 from otel_torchdist.evidence.model import (
     CalledAt,
     Ended,
-    Kind,
     Raised,
     Reached,
     SeenStacks,
-    Source,
     Statement,
+    StatementKind,
+    TextSource,
     TimedOut,
 )
 from otel_torchdist.evidence.texts.fingerprints import TITLE
@@ -53,34 +53,34 @@ class ToolFinding:
         is_first: Whether a launcher observed this failure before all others.
     """
 
-    kind: Kind
+    kind: StatementKind
     ranks: tuple[int, ...]
     others: tuple[str, ...]
     text: str
     frame: CallSiteName | None
     is_call: bool
-    source: Source
+    source: TextSource
     count: int
     is_first: bool = False
 
 
 def findings_of(statements: Iterable[Statement]) -> list[ToolFinding]:
     """Return the findings: what a launcher saw first, then in the order of their kinds, what most ranks say first."""
-    groups: dict[tuple[Kind, str, CallSiteName | None, bool], list[Statement]] = {}
+    groups: dict[tuple[StatementKind, str, CallSiteName | None, bool], list[Statement]] = {}
     every = _with_causes_first(put_together(list(statements)))
-    called = {one.rank: frame_of(one) for one in every if one.kind is Kind.CALLED and one.rank is not None}
+    called = {one.rank: frame_of(one) for one in every if one.kind is StatementKind.CALLED and one.rank is not None}
     for one in _without_doubles(every):
-        is_call = one.kind is Kind.TIMED_OUT and one.rank is not None
+        is_call = one.kind is StatementKind.TIMED_OUT and one.rank is not None
         frame = called.get(one.rank or 0) if is_call else frame_of(one)
-        if one.kind is not Kind.CALLED:
+        if one.kind is not StatementKind.CALLED:
             groups.setdefault((one.kind, described(one), frame, _is_first(one)), []).append(one)
     found = [_finding(*key, alike) for key, alike in groups.items()]
-    order = list(Kind)
+    order = list(StatementKind)
     return sorted(found, key=lambda one: (not one.is_first, order.index(one.kind), -one.count, one.text, one.ranks))
 
 
 def _finding(
-    kind: Kind, text: str, frame: CallSiteName | None, is_first: bool, alike: Sequence[Statement]
+    kind: StatementKind, text: str, frame: CallSiteName | None, is_first: bool, alike: Sequence[Statement]
 ) -> ToolFinding:
     return ToolFinding(
         kind=kind,
@@ -96,7 +96,7 @@ def _finding(
 
 
 def _is_call(one: Statement) -> bool:
-    return one.kind is Kind.TIMED_OUT or (isinstance(one.fact, SeenStacks) and bool(collective_of(one.fact)))
+    return one.kind is StatementKind.TIMED_OUT or (isinstance(one.fact, SeenStacks) and bool(collective_of(one.fact)))
 
 
 def _speaker(one: Statement) -> str:
@@ -149,18 +149,18 @@ def _as_first(one: Statement, is_first: bool) -> Statement:
 
 def _without_doubles(statements: Sequence[Statement]) -> Iterable[Statement]:
     """Leave out what another statement of the same rank contains."""
-    raised = {(one.rank, one.source.path) for one in statements if one.kind is Kind.RAISED}
-    crashed = {one.source for one in statements if one.kind is Kind.STACKS}
+    raised = {(one.rank, one.source.path) for one in statements if one.kind is StatementKind.RAISED}
+    crashed = {one.source for one in statements if one.kind is StatementKind.STACKS}
     said_what = {
-        _speaks(one) for one in statements if one.kind is Kind.CRASHED and one.text.startswith("terminated by")
+        _speaks(one) for one in statements if one.kind is StatementKind.CRASHED and one.text.startswith("terminated by")
     }
     ends = {(one.pid, one.fact.way) for one in statements if _is_of_table(one) and isinstance(one.fact, Ended)}
     for one in statements:
         if one.text.startswith("gloo: ") and (one.rank, one.source.path) in raised:
             continue
-        if one.kind is Kind.CRASHED and one.source in crashed:
+        if one.kind is StatementKind.CRASHED and one.source in crashed:
             continue
-        if one.kind is Kind.CRASHED and one.text.startswith("terminate called") and _speaks(one) in said_what:
+        if one.kind is StatementKind.CRASHED and one.text.startswith("terminate called") and _speaks(one) in said_what:
             continue
         if isinstance(one.fact, Ended) and not _is_of_table(one) and (one.pid, one.fact.way) in ends:
             continue
@@ -173,7 +173,7 @@ def _speaks(one: Statement) -> tuple[str, str]:
 
 def _is_of_table(one: Statement) -> bool:
     """Whether it is a row of torchrun's table, which names the rank, and not the line before it."""
-    return one.kind is Kind.ENDED and one.text.startswith("rank ")
+    return one.kind is StatementKind.ENDED and one.text.startswith("rank ")
 
 
 def described(one: Statement) -> str:

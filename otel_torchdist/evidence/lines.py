@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.evidence.model import MAX_TEXT, Fact, Kind, Source, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, Fact, Statement, StatementKind, TextSource
 from otel_torchdist.naming import readable
 
 MAX_LINE: Final = 8_192
@@ -54,11 +54,11 @@ class LogLine:
     time: str
 
 
-def statement(line: LogLine, path: str, kind: Kind, text: str, fact: Fact | None = None) -> Statement:
+def statement(line: LogLine, path: str, kind: StatementKind, text: str, fact: Fact | None = None) -> Statement:
     """State a fact about the rank that a line names; `text` may be any characters of the line."""
     return Statement(
         kind=kind,
-        source=Source(path, line.number),
+        source=TextSource(path, line.number),
         text=readable(text, MAX_TEXT),
         rank=line.rank,
         local_rank=line.local_rank,

@@ -18,7 +18,7 @@ MAX_TEXT: Final = 400
 """Characters of a line that are kept."""
 
 
-class Kind(enum.Enum):
+class StatementKind(enum.Enum):
     """What a statement is about, in the order in which a report shows it."""
 
     DESYNC = "behind, according to PyTorch's desync report"
@@ -46,21 +46,28 @@ class Kind(enum.Enum):
         """Whether it says that something has gone wrong, and not only how far a rank had come."""
         match self:
             case (
-                Kind.DESYNC
-                | Kind.DIFFERENT_CALLS
-                | Kind.MISSING_AT_STORE
-                | Kind.WAITS_AT_STORE
-                | Kind.TIMED_OUT
-                | Kind.NOT_REACHED
-                | Kind.WATCHDOG_STUCK
-                | Kind.CONNECTION_LOST
-                | Kind.RAISED
-                | Kind.CRASHED
-                | Kind.ENDED
-                | Kind.ERROR
+                StatementKind.DESYNC
+                | StatementKind.DIFFERENT_CALLS
+                | StatementKind.MISSING_AT_STORE
+                | StatementKind.WAITS_AT_STORE
+                | StatementKind.TIMED_OUT
+                | StatementKind.NOT_REACHED
+                | StatementKind.WATCHDOG_STUCK
+                | StatementKind.CONNECTION_LOST
+                | StatementKind.RAISED
+                | StatementKind.CRASHED
+                | StatementKind.ENDED
+                | StatementKind.ERROR
             ):
                 return True
-            case Kind.PROGRESS | Kind.CALLED | Kind.MISSING | Kind.BEHIND | Kind.STACKS | Kind.AT_STORE:
+            case (
+                StatementKind.PROGRESS
+                | StatementKind.CALLED
+                | StatementKind.MISSING
+                | StatementKind.BEHIND
+                | StatementKind.STACKS
+                | StatementKind.AT_STORE
+            ):
                 return False
 
 
@@ -290,7 +297,7 @@ Fact = (
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TextSource:
     """Where something is written.
 
     Attributes:
@@ -325,8 +332,8 @@ class Statement:
         repeated: How often the same was written again.
     """
 
-    kind: Kind
-    source: Source
+    kind: StatementKind
+    source: TextSource
     text: str
     rank: int | None = None
     local_rank: int | None = None

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Final
 
-from otel_torchdist.evidence.model import Kind, Reached, Statement
+from otel_torchdist.evidence.model import Reached, Statement, StatementKind
 
 MAX_KEPT: Final = 50_000
-_LATEST: Final = (Kind.PROGRESS, Kind.STACKS)
+_LATEST: Final = (StatementKind.PROGRESS, StatementKind.STACKS)
 """Of these, the last of a rank and group counts: earlier ones show how it was before."""
 
 
@@ -47,10 +47,10 @@ def _key(one: Statement) -> Hashable:
     who = (one.rank, one.local_rank, one.pid, one.label)
     if isinstance(one.fact, Reached):
         return one.kind, who, one.group, one.fact.failed
-    if one.kind is Kind.TIMED_OUT and one.fact is not None:
+    if one.kind is StatementKind.TIMED_OUT and one.fact is not None:
         # The same text is repeated when the thread ends, then with the group's name.
         return one.kind, who, one.group.rank if one.group is not None else None, one.fact
-    return one.kind, who, one.group, one.fact if one.kind is Kind.ENDED else one.text
+    return one.kind, who, one.group, one.fact if one.kind is StatementKind.ENDED else one.text
 
 
 def _merged(before: Statement, after: Statement) -> Statement:

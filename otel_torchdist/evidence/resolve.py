@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.evidence.model import Ended, Kind, Statement
+from otel_torchdist.evidence.model import Ended, Statement, StatementKind
 
 _IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_.=]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
 _ERROR_FILE_PARTS: Final = 4
@@ -59,7 +59,7 @@ class _Known:
     def rank_of(self, statement: Statement) -> int | None:
         found = {self._ranks[sign] for sign in _signs(statement) if sign in self._ranks}
         # A line on another rank, such as one that missed a barrier, is no line of the file's rank.
-        if statement.source.path in self._named and statement.kind is not Kind.NOT_REACHED:
+        if statement.source.path in self._named and statement.kind is not StatementKind.NOT_REACHED:
             found.add(self._named[statement.source.path])
         return found.pop() if len(found) == 1 else None
 

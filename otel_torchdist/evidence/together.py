@@ -17,10 +17,10 @@ from otel_torchdist.evidence.model import (
     Behind,
     Called,
     GroupMark,
-    Kind,
     Mismatched,
     Reached,
     Statement,
+    StatementKind,
 )
 from otel_torchdist.naming import name_ranks, readable
 
@@ -54,12 +54,12 @@ def _barriers(statements: Sequence[Statement]) -> Iterator[Statement]:
 
 def _barrier(key: str, said: Sequence[tuple[Statement, AtBarrier]]) -> Iterator[Statement]:
     """A barrier that nobody has left: which ranks have come, and which have not, as far as that is certain."""
-    first = replace(_unsaid(said[0][0]), kind=Kind.MISSING_AT_STORE, label="the store")
+    first = replace(_unsaid(said[0][0]), kind=StatementKind.MISSING_AT_STORE, label="the store")
     size, joined = max(fact.size for _, fact in said), max(fact.joined for _, fact in said)
     came = sorted({fact.rank for _, fact in said})
     if not size or joined == size:
         text = f"{_has(came)} come to '{key}'" + (f", as all {size} have" if size else "")
-        yield replace(first, kind=Kind.AT_STORE, text=text)
+        yield replace(first, kind=StatementKind.AT_STORE, text=text)
         return
     count = f"{joined} of {size} ranks have come to '{key}'"
     if joined > size:
@@ -156,7 +156,7 @@ def _holders(waiting: Sequence[Statement]) -> Iterator[Statement]:
         waits = sorted({rank for _, rank in pairs})
         wait = "waits" if len(waits) == 1 else "wait"
         text = f"has not given NCCL's id to its group: {name_ranks(waits)} {wait} for it"
-        first = replace(_unsaid(said[0]), kind=Kind.MISSING_AT_STORE, text=text)
+        first = replace(_unsaid(said[0]), kind=StatementKind.MISSING_AT_STORE, text=text)
         yield _of_rank(first, holder, _are_global(pairs))
 
 

@@ -21,7 +21,7 @@ _UNDEFINED: Final = "undefined"
 _Identity = tuple[str, tuple[int, ...]]
 
 
-class JobGroups:
+class RecordedGroups:
     """Resolves the groups of a job's dumps."""
 
     def __init__(self, dumps: Iterable[FlightDump], world_size: int = 0) -> None:

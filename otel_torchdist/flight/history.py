@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from otel_torchdist.flight.dump import FlightDump
-from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.numbering import ends_by_retiring, missing_from, numbered
 from otel_torchdist.flight.operations import group_of, operation_view
 from otel_torchdist.model.history import RankHistory
 
 
-def history_of(dump: FlightDump, groups: JobGroups) -> RankHistory:
+def history_of(dump: FlightDump, groups: RecordedGroups) -> RankHistory:
     """All recorded calls of a rank.
 
     Ends are as late as the library's watchdog. For gloo and torchcomms, and where `How.UNTRACKED` says so, only that a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from otel_torchdist.flight.condensed import CondensedDump
-from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.operations import group_of, operation_view
 from otel_torchdist.model.history import RankHistory
 
@@ -17,11 +17,11 @@ def last_calls_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> list[R
         dumps: One for each rank.
         world_size: Ranks of the job, if that is known from elsewhere; as for `moment_of`.
     """
-    groups = JobGroups([one.dump for one in dumps], world_size)
+    groups = RecordedGroups([one.dump for one in dumps], world_size)
     return [_history(one, groups) for one in sorted(dumps, key=lambda one: one.rank)]
 
 
-def _history(condensed: CondensedDump, groups: JobGroups) -> RankHistory:
+def _history(condensed: CondensedDump, groups: RecordedGroups) -> RankHistory:
     dump = condensed.dump
     # Positions were counted before older calls were dropped; counting again would give others.
     views = (

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from otel_torchdist.flight.dump import FlightDump, FlightEntry
-from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.names import GLOO, called_name, dtype_name, takes_outputs
 from otel_torchdist.flight.numbering import EntryLane, NumberedEntry, is_open
 from otel_torchdist.model.calls import ANY_RANK, UNREAD, Arrival, Channel, GroupView, OperationId, OperationView
@@ -107,7 +107,7 @@ def channel_of(lane: EntryLane, group: GroupView | None) -> Channel:
     return Channel(RecordKind.OPERATION, key, ranks[lane.source], ranks[lane.destination], NO_TAG)
 
 
-def group_of(groups: JobGroups, dump: FlightDump, one: NumberedEntry) -> GroupView | None:
+def group_of(groups: RecordedGroups, dump: FlightDump, one: NumberedEntry) -> GroupView | None:
     """The group of an entry; one whose numbers mean nothing to other ranks is marked so."""
     return groups.group(dump, one.lane.group, one.aligned)
 

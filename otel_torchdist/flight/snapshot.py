@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.flight.condensed import CondensedDump
-from otel_torchdist.flight.groups import JobGroups, names_by_id
+from otel_torchdist.flight.groups import RecordedGroups, names_by_id
 from otel_torchdist.flight.names import GLOO, called_name
 from otel_torchdist.flight.numbering import NumberedEntry
 from otel_torchdist.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
@@ -64,7 +64,7 @@ def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
         dumps: One for each rank; at least one.
         world_size: Ranks of the job, if that is known from elsewhere; the dumps may show more.
     """
-    groups = JobGroups([one.dump for one in dumps], world_size)
+    groups = RecordedGroups([one.dump for one in dumps], world_size)
     knows_starts = any(map(_knows_starts, dumps))
     ranks = {one.rank: _Rank(one, groups, knows_starts) for one in dumps}
     shared = frozenset(channel.group for rank in ranks.values() for channel in rank.channels if _is_mixed(channel))
@@ -91,7 +91,7 @@ def _is_mixed(channel: Channel) -> bool:
 class _Rank:
     """One rank's dump, with its groups resolved."""
 
-    def __init__(self, condensed: CondensedDump, groups: JobGroups, knows_starts: bool) -> None:
+    def __init__(self, condensed: CondensedDump, groups: RecordedGroups, knows_starts: bool) -> None:
         self.condensed = condensed
         self._groups = groups
         self._names = names_by_id(condensed.dump)

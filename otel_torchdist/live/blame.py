@@ -17,7 +17,7 @@ from otel_torchdist.stall.events import Ruling
 from otel_torchdist.stall.seen import RunSeen
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.places import Place, Source, place_of
+from otel_torchdist.world.places import PlaceSource, RankPlace, place_of
 
 MAX_STACKS: Final = 4
 """Ranks whose stack is shown; those of the others are in the trace of the stall."""
@@ -185,11 +185,11 @@ def _stacks(seen: RunSeen, blame: KnownStall, located: Verdict | None, now_ns: i
             continue
         place = located.places.get(rank) if located is not None else None
         place = place or place_of(view, view.at(blame.operation_id), world.taken_ns)
-        if place.source is not Source.NOTHING:
+        if place.source is not PlaceSource.NOTHING:
             yield _stack(view, place, now_ns)
 
 
-def _stack(view: RankView, place: Place, now_ns: int) -> StackPart:
+def _stack(view: RankView, place: RankPlace, now_ns: int) -> StackPart:
     has_stack = view.stacks is not None and bool(place.stacktrace)
     return StackPart(
         rank=view.rank,

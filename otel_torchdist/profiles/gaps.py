@@ -8,13 +8,13 @@ from typing import Final
 
 from otel_torchdist.model.collectives import BARRIERS
 from otel_torchdist.naming import compress_ranks
-from otel_torchdist.profiles.groups import JobGroups
+from otel_torchdist.profiles.groups import ProfiledGroups
 from otel_torchdist.profiles.profile import RankProfile
 
 SHOWN_NAMES: Final = 8
 
 
-def gaps_in(profiles: Iterable[RankProfile], groups: JobGroups) -> Iterator[str]:
+def gaps_in(profiles: Iterable[RankProfile], groups: ProfiledGroups) -> Iterator[str]:
     """Describe how many calls have no known group, or no size, and why.
 
     Args:

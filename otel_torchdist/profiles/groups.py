@@ -18,7 +18,7 @@ from otel_torchdist.profiles.profile import CallArguments, ProfiledGroup, RankPr
 _NO_DESCRIPTION: Final = ("undefined", "")
 
 
-class JobGroups:
+class ProfiledGroups:
     """Resolves the groups of a job's traces."""
 
     def __init__(self, profiles: Iterable[RankProfile]) -> None:

@@ -13,7 +13,7 @@ from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, How, Phase, RecordKind
 from otel_torchdist.model.names import SignatureName
 from otel_torchdist.model.operations import Operation, Splits, StepMark
-from otel_torchdist.profiles.groups import JobGroups
+from otel_torchdist.profiles.groups import ProfiledGroups
 from otel_torchdist.profiles.positions import ProfilePositions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
 from otel_torchdist.tape.records.splits import MAX_LISTED
@@ -28,7 +28,7 @@ _REDUCING: Final = operations_where(lambda row: row.family.reduces)
 _WITHOUT_BYTES: Final = operations_where(lambda row: row.contribution is Contribution.NOTHING)
 
 
-def histories_of(profiles: Sequence[RankProfile], groups: JobGroups) -> Iterator[RankHistory]:
+def histories_of(profiles: Sequence[RankProfile], groups: ProfiledGroups) -> Iterator[RankHistory]:
     """Yield the history of each rank.
 
     Args:
@@ -40,7 +40,7 @@ def histories_of(profiles: Sequence[RankProfile], groups: JobGroups) -> Iterator
         yield _history_of(profile, groups, positions)
 
 
-def _history_of(profile: RankProfile, groups: JobGroups, positions: ProfilePositions) -> RankHistory:
+def _history_of(profile: RankProfile, groups: ProfiledGroups, positions: ProfilePositions) -> RankHistory:
     operations = _operations(profile, groups, positions)
     return RankHistory(
         rank=profile.rank,
@@ -56,7 +56,7 @@ def _history_of(profile: RankProfile, groups: JobGroups, positions: ProfilePosit
     )
 
 
-def _operations(profile: RankProfile, groups: JobGroups, positions: ProfilePositions) -> Iterable[OperationView]:
+def _operations(profile: RankProfile, groups: ProfiledGroups, positions: ProfilePositions) -> Iterable[OperationView]:
     counts: dict[Channel, int] = {}
     for number, call in enumerate(profile.calls, 1):
         arguments = call.arguments

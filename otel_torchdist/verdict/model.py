@@ -21,7 +21,7 @@ from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.launches import LaunchFacts, address_in_use, file_left_over
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.places import Place, in_checkpoint, place_of
+from otel_torchdist.world.places import RankPlace, in_checkpoint, place_of
 from otel_torchdist.world.remote_waits import RemoteWait, remote_wait
 from otel_torchdist.world.threads import missing_thread
 
@@ -128,7 +128,7 @@ class Verdict:
     doubt: Doubt | None = None
     mismatch: Mismatch | None = None
     circle: tuple[Link, ...] = ()
-    places: Mapping[int, Place] = field(default_factory=dict[int, Place])
+    places: Mapping[int, RankPlace] = field(default_factory=dict[int, RankPlace])
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
     exit_codes: Mapping[int, int] = field(default_factory=dict[int, int])
     asked: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -209,7 +209,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
     """The verdict with the members' places, the node if it names that as a whole, and its deadline."""
     members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
     missing_at = _missing_at(verdict)
-    places: dict[int, Place] = {}
+    places: dict[int, RankPlace] = {}
     for rank, view in members.items():
         thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
         place = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)

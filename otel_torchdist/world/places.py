@@ -22,7 +22,7 @@ from otel_torchdist.world.remote_waits import RemoteWait
 _MAIN_THREAD: Final = "MainThread"
 
 
-class Source(enum.Enum):
+class PlaceSource(enum.Enum):
     """How a place was determined."""
 
     STACK = "stack"
@@ -41,14 +41,14 @@ class Source(enum.Enum):
     def is_stack(self) -> bool:
         """Whether a stack of the rank was taken."""
         match self:
-            case Source.STACK | Source.SIGNAL:
+            case PlaceSource.STACK | PlaceSource.SIGNAL:
                 return True
-            case Source.OPEN_OPERATION | Source.EXCEPTION | Source.LAST_OPERATION | Source.NOTHING:
+            case PlaceSource.OPEN_OPERATION | PlaceSource.EXCEPTION | PlaceSource.LAST_OPERATION | PlaceSource.NOTHING:
                 return False
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where a rank is.
 
     Attributes:
@@ -68,7 +68,7 @@ class Place:
         instead: The operation that it is in while another rank waits for its side of a message; None for none.
     """
 
-    source: Source
+    source: PlaceSource
     frame: CallSiteName | None
     operation: str = ""
     stacktrace: str = ""
@@ -84,7 +84,9 @@ class Place:
     instead: OperationView | None = None
 
 
-def place_of(view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None) -> Place:
+def place_of(
+    view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None
+) -> RankPlace:
     """Where a rank is, and whether it can run.
 
     Args:
@@ -94,12 +96,12 @@ def place_of(view: RankView, operation: OperationView | None, now_ns: int, threa
         thread: The thread of interest if it is in no operation, as far as that is known.
     """
     place = _place_of(view, operation, now_ns, thread)
-    if view.child is not None and place.source is Source.STACK:
+    if view.child is not None and place.source is PlaceSource.STACK:
         place = replace(place, child=view.child, child_for_ns=max(now_ns - view.child.since_ns, 0))
     return replace(place, stopped=view.stopped.state) if view.stopped is not None else place
 
 
-def in_checkpoint(place: Place, view: RankView, checkpoint: CheckpointView | None, now_ns: int) -> Place:
+def in_checkpoint(place: RankPlace, view: RankView, checkpoint: CheckpointView | None, now_ns: int) -> RankPlace:
     """The place of a rank, with the checkpoint that it is in, or was when its process ended."""
     if checkpoint is None:
         return place
@@ -108,23 +110,25 @@ def in_checkpoint(place: Place, view: RankView, checkpoint: CheckpointView | Non
     return replace(place, checkpoint=checkpoint, checkpoint_for_ns=lasted_ns)
 
 
-def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chosen: ThreadStack | None) -> Place:
+def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chosen: ThreadStack | None) -> RankPlace:
     inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
     if view.state is TapeState.FAILED and view.raised is not None and view.raised.site is not None:
-        return Place(Source.EXCEPTION, view.raised.site, view.raised.type, message=view.raised.message)
+        return RankPlace(PlaceSource.EXCEPTION, view.raised.site, view.raised.type, message=view.raised.message)
     silence_ns = now_ns - view.heartbeat_ns
     frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
     if view.alive and view.stacks is not None and view.stacks.threads:
         thread = chosen or thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
         if thread is not None and thread.frames and _is_current(view, view.stacks, thread):
-            source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
+            source = PlaceSource.SIGNAL if view.stacks.by_signal else PlaceSource.STACK
             frame = _frame_of(thread, view.stacks.threads)
-            return Place(source, frame, "", stack_text(thread.frames), frozen_for_ns=frozen_for_ns)
+            return RankPlace(source, frame, "", stack_text(thread.frames), frozen_for_ns=frozen_for_ns)
     if inside is not None:
-        return Place(Source.OPEN_OPERATION, inside.call_site, _called(inside), frozen_for_ns=frozen_for_ns)
+        return RankPlace(PlaceSource.OPEN_OPERATION, inside.call_site, _called(inside), frozen_for_ns=frozen_for_ns)
     if view.last is not None:
-        return Place(Source.LAST_OPERATION, view.last.call_site, _called(view.last), frozen_for_ns=frozen_for_ns)
-    return Place(Source.NOTHING, None, frozen_for_ns=frozen_for_ns)
+        return RankPlace(
+            PlaceSource.LAST_OPERATION, view.last.call_site, _called(view.last), frozen_for_ns=frozen_for_ns
+        )
+    return RankPlace(PlaceSource.NOTHING, None, frozen_for_ns=frozen_for_ns)
 
 
 def _is_current(view: RankView, stacks: Stacks, thread: ThreadStack) -> bool:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from otel_torchdist.archive.model import Moment, Origin, Segment
+from otel_torchdist.archive.model import Moment, Segment, SegmentOrigin
 from otel_torchdist.model.kinds import Flag, How, Phase, TapeState
 from otel_torchdist.model.names import CallSiteName, GroupName
 from otel_torchdist.model.operations import Operation, Splits
@@ -31,9 +31,9 @@ def names_beside(folder: Path) -> NamesReader:
     return NamesReader(path)
 
 
-def origin(nonce: int = 7, rank: int = 0, run_id: int = RUN_ID, host: str = "node-1") -> Origin:
+def origin(nonce: int = 7, rank: int = 0, run_id: int = RUN_ID, host: str = "node-1") -> SegmentOrigin:
     """A tape of one of two ranks."""
-    return Origin(nonce, run_id, rank, 2, host, 0xAB << 96, WALL_OFFSET_NS)
+    return SegmentOrigin(nonce, run_id, rank, 2, host, 0xAB << 96, WALL_OFFSET_NS)
 
 
 def operations(first: int, count: int, seed: int = 0) -> list[Operation]:

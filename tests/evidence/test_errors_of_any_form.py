@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from otel_torchdist.cli.app import app
 from otel_torchdist.evidence.findings import findings_of
-from otel_torchdist.evidence.model import Kind, has_failure
+from otel_torchdist.evidence.model import StatementKind, has_failure
 from tests.evidence.reading import read
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 12, in main\n    step()\n'
@@ -56,7 +56,7 @@ def test_what_a_terminate_said(tmp_path: Path) -> None:
         " CUDA error: an illegal memory access was encountered\n"
     )
     [one] = findings_of(read(tmp_path, text).statements)
-    assert (one.kind, one.ranks) == (Kind.CRASHED, (3,))
+    assert (one.kind, one.ranks) == (StatementKind.CRASHED, (3,))
     assert one.text.startswith("terminated by a C++ exception: [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group")
 
 
@@ -68,7 +68,7 @@ def test_last_error_of_nccl(tmp_path: Path) -> None:
         "[rank0]: something else\n"
         "[rank2]: socketStartConnect: Connect to 10.0.0.1<43219> failed : Software caused connection abort\n"
     )
-    [one] = [one for one in findings_of(read(tmp_path, text).statements) if one.kind is Kind.ERROR]
+    [one] = [one for one in findings_of(read(tmp_path, text).statements) if one.kind is StatementKind.ERROR]
     assert (one.ranks, one.text) == (
         (2,),
         "NCCL's last error: socketStartConnect: Connect to 10.0.0.1<43219> failed : Software caused connection abort",
@@ -84,4 +84,4 @@ def test_launcher_that_was_ended(tmp_path: Path) -> None:
 def test_errors_of_no_known_kind_are_left_out_beside_others(tmp_path: Path) -> None:
     """Where a reader has understood what failed, lines of loggers add nothing."""
     text = FAILED["exception"] + FAILED["nccl"]
-    assert [one.kind for one in findings_of(read(tmp_path, text).statements)] == [Kind.RAISED]
+    assert [one.kind for one in findings_of(read(tmp_path, text).statements)] == [StatementKind.RAISED]

@@ -9,11 +9,11 @@ import pytest
 
 from otel_torchdist.evidence.files import read_files
 from otel_torchdist.evidence.findings import ToolFinding, findings_of, outside_of_collectives
-from otel_torchdist.evidence.model import Ended, Evidence, Kind, SeenStacks
+from otel_torchdist.evidence.model import Ended, Evidence, SeenStacks, StatementKind
 from tests.evidence.reading import DATA, read, read_data
 
 
-def found_in(evidence: Evidence, kind: Kind) -> list[ToolFinding]:
+def found_in(evidence: Evidence, kind: StatementKind) -> list[ToolFinding]:
     """The findings of a kind."""
     return [one for one in findings_of(evidence.statements) if one.kind is kind]
 
@@ -30,7 +30,7 @@ def found_in(evidence: Evidence, kind: Kind) -> list[ToolFinding]:
 def test_first_failure(log: str, first: int, how: str) -> None:
     """Torchrun's table names the rank that failed first, and how; those that it ended come behind."""
     evidence = read_data(log)
-    ends = found_in(evidence, Kind.ENDED)
+    ends = found_in(evidence, StatementKind.ENDED)
     assert (ends[0].ranks, ends[0].is_first) == ((first,), True)
     assert ends[0].text.startswith(how)
     assert {rank for one in ends for rank in one.ranks} == {0, 1, 2}
@@ -39,7 +39,7 @@ def test_first_failure(log: str, first: int, how: str) -> None:
 
 def test_exceptions_with_their_places() -> None:
     """The rank that raised, and those that lost it, each with the line of the script."""
-    own, others = sorted(found_in(read_data("gloo_raise.log"), Kind.RAISED), key=lambda one: len(one.ranks))
+    own, others = sorted(found_in(read_data("gloo_raise.log"), StatementKind.RAISED), key=lambda one: len(one.ranks))
     assert (own.ranks, own.text, own.frame and own.frame.line) == ((1,), "ValueError: loss is nan", 11)
     assert (others.ranks, others.frame and others.frame.line) == ((0, 2), 20)
     assert others.text.startswith("RuntimeError: Connection closed by peer.")
@@ -47,20 +47,20 @@ def test_exceptions_with_their_places() -> None:
 
 def test_timeouts_of_gloo() -> None:
     """They stand in the exceptions of the ranks that waited; the sleeping one is not among them."""
-    raised = found_in(read_data("gloo_sleep.log"), Kind.RAISED)
+    raised = found_in(read_data("gloo_sleep.log"), StatementKind.RAISED)
     assert sorted(rank for one in raised for rank in one.ranks) == [0, 2]
     assert all("Timed out waiting 8000ms" in one.text for one in raised)
 
 
 def test_rank_that_missed_a_barrier() -> None:
     """`monitored_barrier` names it by its rank in a group that is not named."""
-    [missed] = found_in(read_data("gloo_barrier.log"), Kind.NOT_REACHED)
+    [missed] = found_in(read_data("gloo_barrier.log"), StatementKind.NOT_REACHED)
     assert (missed.ranks, missed.others) == ((), ("rank 1 of its group",))
 
 
 def test_crash() -> None:
     """Faulthandler's dump does not state the rank, and none is guessed."""
-    [crash] = found_in(read_data("gloo_segv.log"), Kind.STACKS)
+    [crash] = found_in(read_data("gloo_segv.log"), StatementKind.STACKS)
     assert (crash.ranks, crash.text, crash.frame and crash.frame.line) == ((), "crashed: Segmentation fault", 14)
 
 
@@ -112,7 +112,9 @@ def test_rank_of_a_process_from_torchruns_table(tmp_path: Path) -> None:
     dump = 'Process 17720: python train.py\nPython v3.11.7 (/usr/bin/python)\n\nThread 17720 (active): "MainThread"\n'
     path = tmp_path / "dump.txt"
     path.write_text(f"{dump}    step (train.py:3)\n")
-    [stacks] = [one for one in read_files([path, DATA / "gloo_kill.log"]).statements if one.kind is Kind.STACKS]
+    [stacks] = [
+        one for one in read_files([path, DATA / "gloo_kill.log"]).statements if one.kind is StatementKind.STACKS
+    ]
     assert stacks.rank == 2
 
 
@@ -121,7 +123,7 @@ def test_name_against_content(tmp_path: Path) -> None:
     text = (DATA / "gloo_raise.log").read_text()
     evidence = read(tmp_path, text, name="rank{}.log")
     assert any("its name says rank 0, its lines say rank 0, 1, 2" in warning for warning in evidence.warnings)
-    assert found_in(evidence, Kind.ENDED)[0].ranks == (1,)
+    assert found_in(evidence, StatementKind.ENDED)[0].ranks == (1,)
 
 
 def test_different_ends_of_one_rank() -> None:

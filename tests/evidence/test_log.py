@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.evidence.findings import findings_of
 from otel_torchdist.evidence.log import BLOCK_BYTES, MARKERS, read_log
-from otel_torchdist.evidence.model import Ended, Kind, SeenStacks, TimedOut
+from otel_torchdist.evidence.model import Ended, SeenStacks, StatementKind, TimedOut
 from tests.evidence import quoted
 from tests.evidence.reading import DATA, read
 
@@ -42,10 +42,17 @@ def test_encodings(tmp_path: Path, content: bytes) -> None:
     found = read(tmp_path, content)
     assert not found.warnings
     assert [(one.kind, one.rank) for one in found.statements] == [
-        *[(kind, rank) for rank in (0, 1) for kind in (Kind.TIMED_OUT, Kind.PROGRESS, Kind.CALLED)],
-        (Kind.PROGRESS, 2),
+        *[
+            (kind, rank)
+            for rank in (0, 1)
+            for kind in (StatementKind.TIMED_OUT, StatementKind.PROGRESS, StatementKind.CALLED)
+        ],
+        (StatementKind.PROGRESS, 2),
     ]
-    numbers = {kind: 2 + place for place, kind in enumerate((Kind.TIMED_OUT, Kind.PROGRESS, Kind.CALLED))}
+    numbers = {
+        kind: 2 + place
+        for place, kind in enumerate((StatementKind.TIMED_OUT, StatementKind.PROGRESS, StatementKind.CALLED))
+    }
     assert [one.source.line for one in found.statements if one.rank == 0] == [*numbers.values()]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.evidence.findings import ToolFinding, findings_of
-from otel_torchdist.evidence.model import Kind
+from otel_torchdist.evidence.model import StatementKind
 from tests.evidence.reading import read
 
 HEAD = (
@@ -49,7 +49,7 @@ ID = (
 )
 
 
-def found(folder: Path, kind: Kind, *texts: str) -> list[ToolFinding]:
+def found(folder: Path, kind: StatementKind, *texts: str) -> list[ToolFinding]:
     """The findings of a kind, in their order."""
     return [one for one in findings_of(read(folder, *texts).statements) if one.kind is kind]
 
@@ -65,14 +65,14 @@ def test_desync_report_on_the_default_group(tmp_path: Path, label: str) -> None:
     text = HEAD.format(0) + REPORT + FAILED.format(0, "0(default_pg)")
     lines = "".join(label + line for line in text.splitlines(keepends=True))
     first = findings_of(read(tmp_path, lines).statements)[:2]
-    assert [(one.kind, one.ranks) for one in first] == [(Kind.DESYNC, (1, 2)), (Kind.DESYNC, (3,))]
+    assert [(one.kind, one.ranks) for one in first] == [(StatementKind.DESYNC, (1, 2)), (StatementKind.DESYNC, (3,))]
     assert first[1].text == "has finished #314 of its group, but has not joined #315, says PyTorch's desync report"
 
 
 def test_desync_report_on_another_group(tmp_path: Path) -> None:
     """Numbers are ranks of the group that timed out: they are not taken for ranks of the job."""
     text = HEAD.format(4) + REPORT + FAILED.format(4, "12(mesh_tp)") + FAILED.format(0, "0(default_pg)")
-    assert named(found(tmp_path, Kind.DESYNC, text)) == [
+    assert named(found(tmp_path, StatementKind.DESYNC, text)) == [
         ((), ("rank 1 of mesh_tp", "rank 2 of mesh_tp")),
         ((), ("rank 3 of mesh_tp",)),
     ]
@@ -83,7 +83,7 @@ def test_desync_report_on_ranks_that_never_came(tmp_path: Path) -> None:
     text = (
         "\t - To our best knowledge, ranks [5, 6] are the lagging ranks that caused this timeout. They never joined any"
     )
-    assert named(found(tmp_path, Kind.DESYNC, f"{text} collectives\n")) == [
+    assert named(found(tmp_path, StatementKind.DESYNC, f"{text} collectives\n")) == [
         ((), ("rank 5 of its group", "rank 6 of its group"))
     ]
 
@@ -100,7 +100,7 @@ def test_fingerprints_with_different_shapes(tmp_path: Path) -> None:
         (0, CALL.format(0, "ALLREDUCE", "4"), CALL.format(2, "ALLREDUCE", "5"), differ),
         (1, CALL.format(1, "ALLREDUCE", "4"), CALL.format(2, "ALLREDUCE", "5"), differ),
     )
-    [one] = found(tmp_path, Kind.DIFFERENT_CALLS, texts)
+    [one] = found(tmp_path, StatementKind.DIFFERENT_CALLS, texts)
     assert (one.ranks, one.text) == (
         (2,),
         "calls all_reduce of [5] float as #7 of its group, where ranks 0-1 call all_reduce of [4] float",
@@ -114,7 +114,7 @@ def test_fingerprints_of_different_operations(tmp_path: Path) -> None:
         (1, WITHOUT.format(1, "BARRIER"), WITHOUT.format(0, "GATHER"), ""),
         (2, CALL.format(2, "BROADCAST", "3"), WITHOUT.format(1, "REDUCE"), ""),
     )
-    [one] = found(tmp_path, Kind.DIFFERENT_CALLS, text)
+    [one] = found(tmp_path, StatementKind.DIFFERENT_CALLS, text)
     assert (one.ranks, one.text) == (
         (1,),
         "calls barrier as #7 of its group, where ranks 0,2 call broadcast of [3] float",
@@ -124,7 +124,7 @@ def test_fingerprints_of_different_operations(tmp_path: Path) -> None:
 def test_fingerprints_of_two_ranks(tmp_path: Path) -> None:
     """Of two ranks neither is in the minority."""
     text = fingerprints((1, CALL.format(1, "ALLREDUCE", "4"), CALL.format(0, "ALLREDUCE", "5"), ""))
-    [one] = found(tmp_path, Kind.DIFFERENT_CALLS, text)
+    [one] = found(tmp_path, StatementKind.DIFFERENT_CALLS, text)
     assert (one.ranks, one.text) == (
         (),
         "ranks disagree on #7 of its group: rank 0 calls all_reduce of [5] float; rank 1 calls all_reduce of [4] float",
@@ -134,13 +134,13 @@ def test_fingerprints_of_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [OLD_BARRIER, BARRIER, GAVE_UP], ids=["1.13", "2.1", "exception"])
 def test_rank_that_has_not_come_to_the_store(tmp_path: Path, line: str) -> None:
     """If as many ranks wait as have come, the one that has not is certain; each rank may have a file of its own."""
-    [one] = found(tmp_path, Kind.MISSING_AT_STORE, *(line.format(rank, 4, 3, KEY) for rank in (0, 1, 3)))
+    [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, *(line.format(rank, 4, 3, KEY) for rank in (0, 1, 3)))
     assert (one.ranks, one.text) == ((2,), f"has not come: 3 of 4 ranks have come to '{KEY}', ranks 0-1,3 wait there")
 
 
 def test_ranks_that_have_written_nothing(tmp_path: Path) -> None:
     """Where more have come than have written so, nobody is named."""
-    [one] = found(tmp_path, Kind.MISSING_AT_STORE, "".join(BARRIER.format(rank, 4, 3, KEY) for rank in (0, 2)))
+    [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, "".join(BARRIER.format(rank, 4, 3, KEY) for rank in (0, 2)))
     assert (one.ranks, one.text) == (
         (),
         f"3 of 4 ranks have come to '{KEY}'; ranks 0,2 have said so, and which others have is not known",
@@ -149,7 +149,7 @@ def test_ranks_that_have_written_nothing(tmp_path: Path) -> None:
 
 def test_barrier_that_an_earlier_attempt_has_used(tmp_path: Path) -> None:
     """More than there are have come."""
-    [one] = found(tmp_path, Kind.MISSING_AT_STORE, GAVE_UP.format(2, 4, 5, KEY))
+    [one] = found(tmp_path, StatementKind.MISSING_AT_STORE, GAVE_UP.format(2, 4, 5, KEY))
     assert one.text.startswith(f"5 of 4 ranks have come to '{KEY}': more than there are")
 
 
@@ -167,23 +167,23 @@ def test_wait_for_what_a_rank_gives(tmp_path: Path, error: str, verb: str) -> No
     text = ID.format(1, 1, verb, error) + ID.format(3, 3, verb, error)
     findings = findings_of(read(tmp_path, text).statements)
     assert [(one.kind, one.ranks) for one in findings[:2]] == [
-        (Kind.MISSING_AT_STORE, (0,)),
-        (Kind.WAITS_AT_STORE, (1, 3)),
+        (StatementKind.MISSING_AT_STORE, (0,)),
+        (StatementKind.WAITS_AT_STORE, (1, 3)),
     ]
     assert findings[0].text == "has not given NCCL's id to its group: ranks 1,3 wait for it"
 
 
 def test_wait_in_a_smaller_group(tmp_path: Path) -> None:
     """In a group whose ranks have other numbers, its rank 0 is not that of the job."""
-    findings = found(tmp_path, Kind.MISSING_AT_STORE, ID.format(5, 1, "retrieving", "Socket Timeout"))
+    findings = found(tmp_path, StatementKind.MISSING_AT_STORE, ID.format(5, 1, "retrieving", "Socket Timeout"))
     assert named(findings) == [((), ("rank 0 of its group",))]
 
 
 def test_store_that_was_lost(tmp_path: Path) -> None:
     """If the connection broke, rank 0 is not said to be late."""
     text = ID.format(1, 1, "retrieving", "Connection reset by peer")
-    assert found(tmp_path, Kind.MISSING_AT_STORE, text) == []
-    [one] = found(tmp_path, Kind.WAITS_AT_STORE, text)
+    assert found(tmp_path, StatementKind.MISSING_AT_STORE, text) == []
+    [one] = found(tmp_path, StatementKind.WAITS_AT_STORE, text)
     assert one.text.endswith("and lost the store: Connection reset by peer")
 
 
@@ -194,7 +194,7 @@ def test_clients_of_the_store(tmp_path: Path) -> None:
         "[E socket.cpp:1019] [c10d] The client socket has timed out after 300000ms while trying to connect to "
         "(10.0.0.1, 29500).\n"
     )
-    texts = [one.text for one in found(tmp_path, Kind.WAITS_AT_STORE, host, client)]
+    texts = [one.text for one in found(tmp_path, StatementKind.WAITS_AT_STORE, host, client)]
     assert sorted(texts) == [
         "could not connect to the store at 10.0.0.1, port 29500 within 300000ms",
         "hosts the store, and waited 601 s for its clients: 3 of 4 have joined",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.evidence.model import Kind, Launched
+from otel_torchdist.evidence.model import Launched, StatementKind
 from tests.evidence import quoted
 from tests.evidence.reading import read
 
@@ -12,7 +12,10 @@ from tests.evidence.reading import read
 def test_ranks_with_another_count(tmp_path: Path) -> None:
     """The ranks that RAS lists are the outliers; what most have launched stands beside."""
     found = read(tmp_path, quoted.RAS_AHEAD).statements
-    assert [(one.kind, one.rank, one.pid) for one in found] == [(Kind.BEHIND, 12, 323_032), (Kind.BEHIND, 13, 323_033)]
+    assert [(one.kind, one.rank, one.pid) for one in found] == [
+        (StatementKind.BEHIND, 12, 323_032),
+        (StatementKind.BEHIND, 13, 323_033),
+    ]
     assert found[0].fact == Launched("fa93daea854b060b", "AllGather", 641, 640)
     assert found[0].text == "has launched 641 AllGather operations, most others 640"
 
@@ -31,9 +34,9 @@ def test_single_outlier(tmp_path: Path) -> None:
 def test_missing_rank(tmp_path: Path) -> None:
     """A process that RAS cannot reach, and the rank that its communicator lacks."""
     process, rank = read(tmp_path, quoted.RAS_DEAD).statements
-    assert (process.kind, process.rank, process.pid) == (Kind.MISSING, None, 3_487_984)
+    assert (process.kind, process.rank, process.pid) == (StatementKind.MISSING, None, 3_487_984)
     assert process.text == "process 3487984 on 172.16.64.213 with GPU 5: considered dead by NCCL's RAS"
-    assert (rank.kind, rank.rank) == (Kind.MISSING, 21)
+    assert (rank.kind, rank.rank) == (StatementKind.MISSING, 21)
 
 
 def test_rank_of_a_smaller_communicator(tmp_path: Path) -> None:
@@ -49,4 +52,4 @@ def test_rank_of_a_smaller_communicator(tmp_path: Path) -> None:
 def test_json(tmp_path: Path) -> None:
     """The machine-readable report says the same."""
     [one] = read(tmp_path, quoted.RAS_JSON, name="ras{}.json").statements
-    assert (one.kind, one.rank, one.pid) == (Kind.MISSING, 1, 1_524_345)
+    assert (one.kind, one.rank, one.pid) == (StatementKind.MISSING, 1, 1_524_345)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.evidence.lines import parsed
-from otel_torchdist.evidence.model import GroupMark, Kind, Reached, Statement, TimedOut
+from otel_torchdist.evidence.model import GroupMark, Reached, Statement, StatementKind, TimedOut
 from otel_torchdist.evidence.texts import watchdog
 from tests.evidence import quoted
 
@@ -32,7 +32,7 @@ def test_timeout_with_sizes_and_rank() -> None:
     """`[rank1]:` is the global rank, `[Rank 1]` the one within the group."""
     [one] = said(quoted.TORCH_2_2)
     assert one.fact == TimedOut("broadcast", 880, 131_137_536, 131_137_536, 1_800_695, 1_800_000)
-    assert (one.rank, one.kind) == (1, Kind.TIMED_OUT)
+    assert (one.rank, one.kind) == (1, StatementKind.TIMED_OUT)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_timeout_with_sizes_and_rank() -> None:
 def test_progress(line: str, rank: int, group: GroupMark, reached: Reached) -> None:
     """Each release's words for the operations enqueued and completed last."""
     [one] = said(line)
-    assert (one.kind, one.rank, one.group, one.fact) == (Kind.PROGRESS, rank, group, reached)
+    assert (one.kind, one.rank, one.group, one.fact) == (StatementKind.PROGRESS, rank, group, reached)
 
 
 def test_group_of_the_line_on_the_threads_end() -> None:
@@ -77,7 +77,7 @@ def test_global_rank_in_the_default_group() -> None:
 
 def test_stuck_watchdog() -> None:
     """The heartbeat monitor's line."""
-    assert [one.kind for one in said(quoted.STUCK)] == [Kind.WATCHDOG_STUCK]
+    assert [one.kind for one in said(quoted.STUCK)] == [StatementKind.WATCHDOG_STUCK]
 
 
 @pytest.mark.parametrize(

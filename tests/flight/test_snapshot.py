@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from otel_torchdist.flight.condensed import condense
-from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.history import history_of
 from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
@@ -250,7 +250,7 @@ def test_histories() -> None:
     dumps = late_rank(3, steps=20)
     dumps[0] = {**dumps[0], "entries": dumps[0]["entries"][5:]}
     decoded = [decode(json.dumps(dump).encode(), rank, "").dump for rank, dump in dumps.items()]
-    groups = JobGroups([condense(dump).dump for dump in decoded])
+    groups = RecordedGroups([condense(dump).dump for dump in decoded])
     histories = [history_of(dump, groups) for dump in decoded]
     assert [(one.rank, one.world_size, len(one.operations), one.lost) for one in histories] == [
         (0, 3, 16, 5), (1, 3, 21, 0), (2, 3, 20, 0),
@@ -277,6 +277,6 @@ def test_uneven_exchanges(inputs: list[list[int]], outputs: list[list[int]], spl
     dtypes: dict[str, Any] = {"input_dtypes": ["Float"] * len(inputs), "output_dtypes": ["Float"] * len(outputs)}
     entry = call(1, "nccl:all_to_all", input_sizes=inputs, output_sizes=outputs, **dtypes)
     dump = decode(json.dumps(document([entry], {"0": range(2)})).encode(), 0, "").dump
-    [operation] = history_of(dump, JobGroups([condense(dump).dump])).operations
+    [operation] = history_of(dump, RecordedGroups([condense(dump).dump])).operations
     assert operation.record.splits == splits
     assert bool(operation.record.flags & Flag.UNEVEN) == (splits is not None)

@@ -26,7 +26,7 @@ from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.places import Source
+from otel_torchdist.world.places import PlaceSource
 from tests.processes.conftest import SIGNAL
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
@@ -133,7 +133,7 @@ def test_rank_that_holds_the_gil(run: Callable[..., Job], memory: Path) -> None:
     assert (verdict.kind, verdict.ranks, verdict.waiting) == (VerdictKind.ABSENT, (1,), (0,))
     assert THRESHOLD_S <= age_s <= THRESHOLD_S + PROMISE_S
     place, line = verdict.places[1], line_of("holds_gil.py", "ctypes.PyDLL(None).read")
-    assert place.source is Source.SIGNAL
+    assert place.source is PlaceSource.SIGNAL
     assert f"it is in decode_batch at holds_gil.py:{line} (stack taken by a signal while the GIL was held)" in sentence(
         verdict, age_s
     )

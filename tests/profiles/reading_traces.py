@@ -8,7 +8,7 @@ from pathlib import Path
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.parallelism.calls import calls_of
 from otel_torchdist.parallelism.graph import Graph, ParallelGroups, graph_of
-from otel_torchdist.profiles.groups import JobGroups
+from otel_torchdist.profiles.groups import ProfiledGroups
 from otel_torchdist.profiles.history import histories_of
 from otel_torchdist.profiles.reading.reader import FoundProfiles, read_profiles
 
@@ -23,7 +23,7 @@ def read(*paths: Path) -> FoundProfiles:
 def histories(*paths: Path) -> list[RankHistory]:
     """The histories of ranks, from such traces."""
     profiles = read(*paths).profiles
-    return list(histories_of(profiles, JobGroups(profiles)))
+    return list(histories_of(profiles, ProfiledGroups(profiles)))
 
 
 def graph_in(*paths: Path) -> Graph:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.profiles.groups import JobGroups
+from otel_torchdist.profiles.groups import ProfiledGroups
 from otel_torchdist.profiles.history import histories_of
 from otel_torchdist.profiles.reading import document
 from otel_torchdist.profiles.reading.reader import read_profiles
@@ -139,7 +139,7 @@ def test_hostile_values(tmp_path: Path) -> None:
     [note] = notes_of(path)
     assert note.startswith("PATH: 6 parts of it are no good, and left out (")
     profiles = read_profiles([path]).profiles
-    [history] = histories_of(profiles, JobGroups(profiles))
+    [history] = histories_of(profiles, ProfiledGroups(profiles))
     assert sum(view.name == "all_reduce" for view in history.operations) >= good
     names = {group.name.description for group in history.groups}
     assert all(name.isprintable() for name in names)

@@ -8,7 +8,7 @@ from typing import Any
 from otel_torchdist.model.calls import OperationView
 from otel_torchdist.model.kinds import Flag, How
 from otel_torchdist.profiles.gaps import gaps_in
-from otel_torchdist.profiles.groups import JobGroups
+from otel_torchdist.profiles.groups import ProfiledGroups
 from otel_torchdist.statistics.compute import statistics_of
 from tests.profiles.made import Format, MadeGroup, MadeTrace
 from tests.profiles.reading_traces import graph_in, histories, read
@@ -86,7 +86,7 @@ def test_kernels_alone(tmp_path: Path) -> None:
     assert [(view.name, view.group) for view in found] == [("all_reduce", None)] * 3
     [row] = statistics_of(histories(tmp_path)).rows
     assert (row.timed, row.median_ns, row.size_class) == (3, 45_000, "unknown")
-    lines = list(gaps_in(read(tmp_path).profiles, JobGroups(read(tmp_path).profiles)))
+    lines = list(gaps_in(read(tmp_path).profiles, ProfiledGroups(read(tmp_path).profiles)))
     assert [line.partition(" calls")[0] for line in lines] == ["3 of 3", "3 of 3"]
 
 
@@ -133,7 +133,7 @@ def test_members_from_users(tmp_path: Path) -> None:
     assert graph_in(tmp_path).groups[0].members == (ranks,)
     next(tmp_path.glob("*_10004.*")).unlink()
     profiles = read(tmp_path).profiles
-    [line] = gaps_in(profiles, JobGroups(profiles))
+    [line] = gaps_in(profiles, ProfiledGroups(profiles))
     assert line == (
         "2 of 2 calls, of ranks 0,3, are in groups of which no trace lists the members (9): they are left out"
     )

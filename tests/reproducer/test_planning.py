@@ -8,7 +8,7 @@ from otel_torchdist.model.calls import GroupView
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.kinds import Flag, RecordKind
 from otel_torchdist.reproducer.model import Create, End, Script, ScriptCall, ScriptWait
-from otel_torchdist.reproducer.planning.facts import Origin
+from otel_torchdist.reproducer.planning.facts import ScriptOrigin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.past.post_mortem import stalled_verdict
@@ -41,7 +41,7 @@ class RecordedWorld(FakeWorld):
         verdict = stalled_verdict(world, StallRules(THRESHOLD_NS))
         assert verdict is not None
         histories = [RankHistory(rank.rank, size, "node-1", 0, rank.calls, 0) for rank in self.recorded]
-        script = plan(verdict, world, histories, Origin("a test", "it hangs", size, "a test"))
+        script = plan(verdict, world, histories, ScriptOrigin("a test", "it hangs", size, "a test"))
         copy = verdict_on(script)
         assert copy is not None
         assert (copy.kind, copy.ranks) == (verdict.kind, script.named)

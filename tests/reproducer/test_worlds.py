@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning.cast import MOST_RANKS
-from otel_torchdist.reproducer.planning.facts import Origin
+from otel_torchdist.reproducer.planning.facts import ScriptOrigin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.past.post_mortem import examine
@@ -36,7 +36,7 @@ def test_same_verdict(seed: int) -> None:
     found = examine(RUN, world.size, views, StallRules(THRESHOLD_NS), snapshot.taken_ns)
     groups = {one.group.key: one.group for view in views for one in view.open if one.group is not None}
     histories = [history_of(view, groups, world.size) for view in views]
-    origin = Origin("a test", "it hangs", world.size, "a test")
+    origin = ScriptOrigin("a test", "it hangs", world.size, "a test")
     if found.verdict is None:
         assert world.fault.verdict is None
         return

@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.model.stacks import Stacks
 from otel_torchdist.stall.events import Occasion, StacksOverdue
 from otel_torchdist.verdict.wording.sentence import describe_place
-from otel_torchdist.world.places import Source
+from otel_torchdist.world.places import PlaceSource
 from tests.support.worlds.fake_world import FakeWorld
 from tests.support.worlds.watched_world import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
 
@@ -70,7 +70,7 @@ def test_first_verdict_has_the_stack_in_time() -> None:
     [(given_s, given)] = watching.verdicts
     assert at_s < given_s <= CROSSED_S + 1.75
     place = given.verdict.places[LATE]
-    assert (place.source, place.frame) == (Source.SIGNAL, LOAD_BATCH)
+    assert (place.source, place.frame) == (PlaceSource.SIGNAL, LOAD_BATCH)
     assert describe_place(dataclasses.replace(place, frozen_for_ns=12_300_000_000), "it") == (
         "it is in load_batch at train.py:57 (stack taken by a signal while the GIL was held), "
         "and its Python threads have not run for 12.3 s"
@@ -83,12 +83,12 @@ def test_gil_that_is_taken_late() -> None:
     watching.until(CROSSED_S + PROMISE_S)
     assert watching.signals == []
     [(_, first)] = watching.verdicts
-    assert first.verdict.places[LATE].source is not Source.SIGNAL
+    assert first.verdict.places[LATE].source is not PlaceSource.SIGNAL
     watching.until(CROSSED_S + 10 + PROMISE_S)
     assert len(watching.signals) == 1
     _, (_, second) = watching.verdicts
     assert (second.occasion, second.epoch) == (Occasion.GROWN, 2)
-    assert second.verdict.places[LATE].source is Source.SIGNAL
+    assert second.verdict.places[LATE].source is PlaceSource.SIGNAL
 
 
 def test_verdict_that_changes_while_it_waits() -> None:
@@ -103,7 +103,7 @@ def test_verdict_that_changes_while_it_waits() -> None:
     watching.until(CROSSED_S + PROMISE_S)
     [(_, given)] = watching.verdicts
     assert given.verdict.ranks == (LATE,)
-    assert given.verdict.places[LATE].source is Source.SIGNAL
+    assert given.verdict.places[LATE].source is PlaceSource.SIGNAL
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -165,7 +165,7 @@ def test_pause_that_does_not_explain_the_silence() -> None:
     [(at_s, _)] = watching.signals
     assert at_s <= continued_s + 0.3
     [(_, given)] = watching.verdicts
-    assert given.verdict.places[LATE].source is Source.SIGNAL
+    assert given.verdict.places[LATE].source is PlaceSource.SIGNAL
 
 
 def test_several_pauses() -> None:

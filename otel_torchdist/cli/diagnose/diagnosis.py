@@ -35,7 +35,7 @@ from otel_torchdist.world.assembly import as_finished, left_alone
 from otel_torchdist.world.following.child_waits import ChildWaits
 from otel_torchdist.world.following.follower import TapeFollower
 from otel_torchdist.world.joining import joined
-from otel_torchdist.world.places import Place, place_of
+from otel_torchdist.world.places import RankPlace, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks
 from otel_torchdist.world.split_launches import with_other_parts, with_other_sizes
 
@@ -59,7 +59,7 @@ class RankAccount:
     view: RankView
     life: RankLife
     sign_ns: int
-    stack: Place | None
+    stack: RankPlace | None
     pid: int
     tape: str
 

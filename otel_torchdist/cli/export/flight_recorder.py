@@ -16,7 +16,7 @@ from otel_torchdist.cli.export.folder import FolderError, check_folder, write_du
 from otel_torchdist.cli.output.text import fail, shown
 from otel_torchdist.cli.targets import Target, chosen_run, warn, without_calls
 from otel_torchdist.config import Config
-from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.flight.export.choice import ExportChoice
 from otel_torchdist.flight.export.dumps import Exported, dumps_of
 from otel_torchdist.flight.export.pickles import pickled
 from otel_torchdist.history.tapes import histories_of
@@ -29,7 +29,7 @@ _MAX_NAMES: Final = 8
 
 
 def export_flight_recorder(
-    wanted: Target, folder: Path, choice: Choice, ranks: frozenset[int] | None, force: bool
+    wanted: Target, folder: Path, choice: ExportChoice, ranks: frozenset[int] | None, force: bool
 ) -> None:
     """Write dumps of a run; ends the command if that is not possible.
 
@@ -71,7 +71,7 @@ def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
     return histories
 
 
-def _check_kinds(choice: Choice, histories: Iterable[RankHistory]) -> None:
+def _check_kinds(choice: ExportChoice, histories: Iterable[RankHistory]) -> None:
     """Warn of kinds that no rank has called, as of a wrong name."""
     called = {operation.name for history in histories for operation in history.operations}
     unused = [kind for kind in choice.kinds if not any(fnmatchcase(name, kind) for name in called)]

@@ -7,13 +7,13 @@ from typing import Final
 
 import typer
 
-from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.flight.export.choice import ExportChoice
 
 _LAST: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h)?")
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 
 
-def choice_of(kinds: str, last: str) -> Choice:
+def choice_of(kinds: str, last: str) -> ExportChoice:
     """Return what `--kinds` and `--last` choose.
 
     Raises:
@@ -21,7 +21,7 @@ def choice_of(kinds: str, last: str) -> Choice:
     """
     names = tuple(name.strip() for name in kinds.split(",") if name.strip())
     if not last:
-        return Choice(names)
+        return ExportChoice(names)
     found = _LAST.fullmatch(last.strip())
     if found is None or not int(found[1]):
         raise typer.BadParameter(
@@ -29,8 +29,8 @@ def choice_of(kinds: str, last: str) -> Choice:
             param_hint="--last",
         )
     if found[2] is None:
-        return Choice(names, newest=int(found[1]))
-    return Choice(names, within_ns=int(found[1]) * _UNITS_NS[found[2]])
+        return ExportChoice(names, newest=int(found[1]))
+    return ExportChoice(names, within_ns=int(found[1]) * _UNITS_NS[found[2]])
 
 
 def newest_of(last: str) -> int | None:

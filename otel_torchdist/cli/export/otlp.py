@@ -19,7 +19,7 @@ from otel_torchdist.cli.output.text import fail
 from otel_torchdist.cli.targets import warn
 from otel_torchdist.config import Config
 from otel_torchdist.flight.condensed import CondensedDump
-from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.groups import RecordedGroups
 from otel_torchdist.flight.history import history_of
 from otel_torchdist.flight.reading.reader import read_dumps, read_whole
 from otel_torchdist.imported.findings import Findings, Judgement, Provenance
@@ -94,7 +94,7 @@ def _read(paths: Sequence[Path], rules: StallRules, wanted: Selection, world_siz
         named = ", ".join(str(path) for path in paths)
         fail(f"{named}: no dump of a flight recorder with a call in it", ExitCode.NOTHING_FOUND)
     findings = _findings(found.dumps, rules, world_size)
-    groups = JobGroups([one.dump for one in found.dumps], world_size)
+    groups = RecordedGroups([one.dump for one in found.dumps], world_size)
     with without_collecting_garbage():
         histories = (history_of(dump, groups) for dump in read_whole(paths, found.dumps))
         return recording_of(findings, choose(findings, wanted), histories)

@@ -20,7 +20,7 @@ from otel_torchdist.history.tapes import TapeHistory
 from otel_torchdist.job.runs.runs import Run
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.model.snapshot import WorldSnapshot
-from otel_torchdist.reproducer.planning.facts import Origin
+from otel_torchdist.reproducer.planning.facts import ScriptOrigin
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
 
@@ -40,7 +40,7 @@ class Evidence:
     verdict: Verdict
     world: WorldSnapshot
     histories: Sequence[RankHistory]
-    origin: Origin
+    origin: ScriptOrigin
     warnings: tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -
         no_script("there is no verdict: no rank held the others up for long enough")
     when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))
     source = f"run {run.label}, {when}" if run.label else when
-    origin = Origin(source, diagnosis.verdict_text, run.world_size, _versions())
+    origin = ScriptOrigin(source, diagnosis.verdict_text, run.world_size, _versions())
     return Evidence(found.verdict, found.moment.world, histories, origin, diagnosis.warnings)
 
 
@@ -87,7 +87,7 @@ def evidence_of_dumps(config: Config, paths: Sequence[Path], world_size: int, th
     first, *others = dumps.verdicts
     more = [f"left out, a script of its own: {dumps.text_of(other)}" for other in others]
     source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
-    origin = Origin(source, dumps.text_of(first), dumps.moment.world_size, _versions())
+    origin = ScriptOrigin(source, dumps.text_of(first), dumps.moment.world_size, _versions())
     histories = last_calls_of(dumps.dumps, world_size)
     return Evidence(first, dumps.moment.world, histories, origin, (*found.notes, *more))
 

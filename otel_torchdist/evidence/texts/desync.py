@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import Behind, Kind, Statement
+from otel_torchdist.evidence.model import Behind, Statement, StatementKind
 
 MARKERS: Final = (b"finish collective #", b"finished collective #", b"They never joined any collectives")
 _NEVER: Final = re.compile(r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout")
@@ -36,4 +36,4 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     places = {name: value for name, value in found.groupdict().items() if name != "ranks"}
     ranks = tuple(int(rank) for rank in found["ranks"].replace(",", " ").split())[:MAX_RANKS]
     said = f"{text.format(**places)}, says PyTorch's desync report"
-    yield statement(line, path, Kind.DESYNC, said, Behind(ranks))
+    yield statement(line, path, StatementKind.DESYNC, said, Behind(ranks))

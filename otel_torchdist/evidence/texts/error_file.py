@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.evidence.lines import parsed
-from otel_torchdist.evidence.model import MAX_TEXT, Kind, Raised, Source, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, Raised, Statement, StatementKind, TextSource
 from otel_torchdist.evidence.texts.python_stacks import PythonStacks
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.error_file import decoded_error
@@ -23,8 +23,8 @@ def statement_of(content: bytes, path: str) -> Statement | None:
     text = readable(error.summary, MAX_TEXT)
     stack = _raised(error.extraInfo.py_callstack, path)
     return Statement(
-        kind=Kind.RAISED,
-        source=Source(path, 0),
+        kind=StatementKind.RAISED,
+        source=TextSource(path, 0),
         text=text,
         local_rank=_local_rank(path),
         fact=Raised(text, stack.frames if stack is not None else ()),

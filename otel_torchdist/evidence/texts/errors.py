@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import Kind, Statement
+from otel_torchdist.evidence.model import Statement, StatementKind
 from otel_torchdist.evidence.texts.watchdog import group_of, rank_of
 
 MARKERS: Final = (
@@ -66,7 +66,7 @@ class Errors:
         if key in self._awaited:
             del self._awaited[key]
             if line.body.strip():
-                yield statement(line, self._path, Kind.ERROR, f"NCCL's last error: {line.body.strip()}")
+                yield statement(line, self._path, StatementKind.ERROR, f"NCCL's last error: {line.body.strip()}")
         elif self._awaited:
             self._awaited = {other: left - 1 for other, left in self._awaited.items() if left > 1}
         if line.body.strip().endswith(_LAST) and len(self._awaited) < MAX_OPEN:
@@ -75,21 +75,21 @@ class Errors:
         if what is not None:
             rank = rank_of(line, group_of(what["what"]))
             text = f"terminated by a C++ exception: {what['what']}"
-            yield replace(statement(line, self._path, Kind.CRASHED, text), rank=rank)
+            yield replace(statement(line, self._path, StatementKind.CRASHED, text), rank=rank)
         launcher = _LAUNCHER.search(line.text)
         if launcher is not None:
             name = _name_of(int(launcher["signal"]))
-            ended = statement(line, self._path, Kind.ENDED, f"was ended by {name}, and is a launcher")
+            ended = statement(line, self._path, StatementKind.ENDED, f"was ended by {name}, and is a launcher")
             yield replace(ended, pid=int(launcher["pid"]), rank=None)
         child = _CHILD.search(line.text)
         if child is not None and int(child["code"]):
             code = int(child["code"])
             how = f"exit code {code}" if code > 0 else _name_of(-code)
-            ended = statement(line, self._path, Kind.ENDED, f"a rank ended with {how}")
+            ended = statement(line, self._path, StatementKind.ENDED, f"a rank ended with {how}")
             yield replace(ended, label=ended.label or "the launcher")
         slurm = _SLURM.search(line.text)
         if slurm is not None:
-            ended = statement(line, self._path, Kind.ENDED, slurm["what"])
+            ended = statement(line, self._path, StatementKind.ENDED, slurm["what"])
             yield replace(ended, label=ended.label or "Slurm")
 
     def other(self, line: LogLine) -> Iterator[Statement]:
@@ -101,7 +101,7 @@ class Errors:
         if not text and _SYSTEM.search(line.text) is not None:
             text = line.body.strip()
         if text and not text.lstrip().startswith(_NO_CAUSE):
-            yield statement(line, self._path, Kind.ERROR, text)
+            yield statement(line, self._path, StatementKind.ERROR, text)
 
 
 def _name_of(number: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import MAX_TEXT, Called, Kind, Mismatched, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, Called, Mismatched, Statement, StatementKind
 from otel_torchdist.evidence.texts.watchdog import operation_of
 from otel_torchdist.naming import readable
 
@@ -32,7 +32,9 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     if not calls:
         return
     text = f"{TITLE}: rank {calls[0].rank} calls {calls[0].text}"
-    yield statement(line, path, Kind.DIFFERENT_CALLS, text, Mismatched(calls[0], calls[1] if len(calls) > 1 else None))
+    yield statement(
+        line, path, StatementKind.DIFFERENT_CALLS, text, Mismatched(calls[0], calls[1] if len(calls) > 1 else None)
+    )
 
 
 def _called(found: re.Match[str]) -> Called:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import Fact, GroupMark, Kind, Source, Statement, TimedOut
+from otel_torchdist.evidence.model import Fact, GroupMark, Statement, StatementKind, TextSource, TimedOut
 
 MARKERS: Final = (b"gloo/transport/", b"onitoredBarrier")
 _ERROR: Final = re.compile(r"\[[^\[\]\s]*gloo/transport/\w+/[\w.]+:\d+\] (?P<what>.+)")
@@ -26,8 +26,8 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
         for rank in barrier["ranks"].split(", ")[:MAX_RANKS]:
             # Numbers are those within the barrier's group, which the message does not name.
             yield Statement(
-                kind=Kind.NOT_REACHED,
-                source=Source(path, line.number),
+                kind=StatementKind.NOT_REACHED,
+                source=TextSource(path, line.number),
                 text=f"failed to pass monitored_barrier in {barrier['timeout']} ms",
                 group=GroupMark("", "", int(rank)),
                 time=line.time,
@@ -36,7 +36,7 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     if error is None:
         return
     what = error["what"]
-    kind = Kind.TIMED_OUT if _is_timeout(what) else Kind.CONNECTION_LOST
+    kind = StatementKind.TIMED_OUT if _is_timeout(what) else StatementKind.CONNECTION_LOST
     yield statement(line, path, kind, f"gloo: {what}", _fact(what))
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from otel_torchdist.evidence.model import MAX_TEXT, Kind, SeenStacks, Source, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, SeenStacks, Statement, StatementKind, TextSource
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import readable
@@ -64,12 +64,12 @@ def _statement(
 ) -> Statement:
     number, found = process
     stacks = SeenStacks(tuple(threads), holder, readable(found["command"]))
-    return _stacks(Source(path, number), int(found["pid"]), stacks)
+    return _stacks(TextSource(path, number), int(found["pid"]), stacks)
 
 
-def _stacks(source: Source, pid: int, stacks: SeenStacks) -> Statement:
+def _stacks(source: TextSource, pid: int, stacks: SeenStacks) -> Statement:
     text = f"py-spy: process {pid}, {len(stacks.threads)} threads"
-    return Statement(Kind.STACKS, source, text, pid=pid, fact=stacks)
+    return Statement(StatementKind.STACKS, source, text, pid=pid, fact=stacks)
 
 
 def _site(text: str) -> CallSiteName | None:
@@ -127,7 +127,7 @@ def statements_of_json(content: bytes, path: str) -> list[Statement]:
     by_pid: dict[int, list[_Thread]] = {}
     for thread in threads[:MAX_THREADS]:
         by_pid.setdefault(thread.pid, []).append(thread)
-    return [_stacks(Source(path, 0), pid, _of_threads(ones)) for pid, ones in by_pid.items()]
+    return [_stacks(TextSource(path, 0), pid, _of_threads(ones)) for pid, ones in by_pid.items()]
 
 
 def _of_threads(threads: list[_Thread]) -> SeenStacks:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Kind, Raised, SeenStacks, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Raised, SeenStacks, Statement, StatementKind
 from otel_torchdist.model.names import CallSiteName
 from otel_torchdist.model.stacks import ThreadStack
 from otel_torchdist.naming import readable
@@ -108,7 +108,7 @@ class PythonStacks:
         if len(self._open) < MAX_OPEN:
             self._open[key] = begun
         if begun.crash:
-            yield statement(begun.first, self._path, Kind.CRASHED, begun.crash)
+            yield statement(begun.first, self._path, StatementKind.CRASHED, begun.crash)
 
     def _pass_by(self) -> Iterator[Statement]:
         for key, stack in list(self._open.items()):
@@ -129,7 +129,9 @@ class PythonStacks:
         if found is None or not stack.frames or found["type"].rpartition(".")[2] in _LAUNCHERS:
             return
         text = readable(line.body.strip(), MAX_TEXT)
-        yield statement(stack.first, self._path, Kind.RAISED, text, Raised(text, tuple(reversed(stack.frames))))
+        yield statement(
+            stack.first, self._path, StatementKind.RAISED, text, Raised(text, tuple(reversed(stack.frames)))
+        )
 
     def _dump(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
         frame = _FRAME.match(line.body)
@@ -156,10 +158,14 @@ class PythonStacks:
         if stack.threads:
             what = stack.crash or f"faulthandler: {len(stack.threads)} threads"
             yield statement(
-                stack.first, self._path, Kind.STACKS, what, SeenStacks(_in_order(stack.threads), crash=stack.crash)
+                stack.first,
+                self._path,
+                StatementKind.STACKS,
+                what,
+                SeenStacks(_in_order(stack.threads), crash=stack.crash),
             )
         if stack.is_numbered and stack.frames:
-            yield statement(stack.first, self._path, Kind.CALLED, "called in", CalledAt(tuple(stack.frames)))
+            yield statement(stack.first, self._path, StatementKind.CALLED, "called in", CalledAt(tuple(stack.frames)))
 
 
 def _add_thread(stack: _Open, line: LogLine) -> None:

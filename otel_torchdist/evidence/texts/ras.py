@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.evidence.model import MAX_TEXT, GroupMark, Kind, Launched, Source, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, GroupMark, Launched, Statement, StatementKind, TextSource
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.names.decoding import DecodingError, decode_json
 
@@ -60,11 +60,11 @@ def statements_of_text(text: str, path: str) -> list[Statement]:
     """Return what a report says about ranks and processes that are not like the others."""
     state, found = _State(), list[Statement]()
     for number, line in enumerate(text.splitlines(), 1):
-        found += _read(state, line, Source(path, number))
+        found += _read(state, line, TextSource(path, number))
     return [*found, *_settle(state)]
 
 
-def _read(state: _State, line: str, source: Source) -> Iterator[Statement]:
+def _read(state: _State, line: str, source: TextSource) -> Iterator[Statement]:
     if (match := _SECTION.match(line)) is not None:
         yield from _settle(state)
         state.group, state.communicator, state.what = match["group"], match["hash"], match["what"]
@@ -84,11 +84,11 @@ def _read(state: _State, line: str, source: Source) -> Iterator[Statement]:
         )
     elif (match := _MISSING.match(line)) is not None and state.communicator:
         for rank in match["ranks"].split(",")[:MAX_RANKS]:
-            yield _statement(state, Kind.MISSING, source, line, int(rank or 0))
+            yield _statement(state, StatementKind.MISSING, source, line, int(rank or 0))
     elif (match := _PROCESS.match(line)) is not None and state.what in ("INCOMPLETE", "DEAD"):
         how = "considered dead by NCCL's RAS" if state.what == "DEAD" else "does not answer NCCL's RAS"
         where = f"process {match['pid']} on {match['host']} with GPU {match['gpus']}"
-        yield Statement(Kind.MISSING, source, readable(f"{where}: {how}", MAX_TEXT), pid=int(match["pid"]))
+        yield Statement(StatementKind.MISSING, source, readable(f"{where}: {how}", MAX_TEXT), pid=int(match["pid"]))
     elif (match := _MANY.match(line)) is not None:
         state.count = int(match["count"]) if match["count"] else None
         state.error = match["error"] or ""
@@ -100,11 +100,11 @@ def _read(state: _State, line: str, source: Source) -> Iterator[Statement]:
         yield from _member(state, match, source, line)
 
 
-def _member(state: _State, match: re.Match[str], source: Source, line: str) -> Iterator[Statement]:
+def _member(state: _State, match: re.Match[str], source: TextSource, line: str) -> Iterator[Statement]:
     rank, pid = int(match["rank"]), int(match["pid"]) if match["pid"] else None
     error = match["error"] or state.error
     if error and state.what == "ERROR":
-        yield _statement(state, Kind.ERROR, source, f"reported {error}", rank, pid)
+        yield _statement(state, StatementKind.ERROR, source, f"reported {error}", rank, pid)
         return
     count = int(match["count"]) if match["count"] else state.count
     if state.operation is None or count is None:
@@ -112,7 +112,7 @@ def _member(state: _State, match: re.Match[str], source: Source, line: str) -> I
     if match["count"]:
         state.counts.append((1, count))
     if len(state.waiting) < MAX_RANKS:
-        state.waiting.append((_statement(state, Kind.BEHIND, source, line, rank, pid), count))
+        state.waiting.append((_statement(state, StatementKind.BEHIND, source, line, rank, pid), count))
 
 
 def _settle(state: _State) -> Iterator[Statement]:
@@ -129,7 +129,7 @@ def _settle(state: _State) -> Iterator[Statement]:
 def _counted(statement: Statement, communicator: str, operation: str, count: int, others: int) -> Statement:
     named = f"{operation} operations" if operation else "collectives"
     return Statement(
-        kind=Kind.BEHIND,
+        kind=StatementKind.BEHIND,
         source=statement.source,
         text=f"has launched {count} {named}, most others {others}",
         rank=statement.rank,
@@ -139,7 +139,9 @@ def _counted(statement: Statement, communicator: str, operation: str, count: int
     )
 
 
-def _statement(state: _State, kind: Kind, source: Source, text: str, rank: int, pid: int | None = None) -> Statement:
+def _statement(
+    state: _State, kind: StatementKind, source: TextSource, text: str, rank: int, pid: int | None = None
+) -> Statement:
     size = state.sizes.get(state.group, 0)
     is_whole = bool(size) and size == state.gpus
     group = GroupMark(state.communicator, _described(size), rank)
@@ -191,7 +193,7 @@ def statements_of_json(content: bytes, path: str) -> list[Statement]:
     except DecodingError:
         return []
     gpus = len({(one.host, one.pid) for communicator in report.communicators for one in _all(communicator)})
-    source = Source(path, 0)
+    source = TextSource(path, 0)
     return [one for communicator in report.communicators for one in _of(communicator, gpus, source)]
 
 
@@ -199,19 +201,23 @@ def _all(communicator: _Communicator) -> Iterable[_Rank]:
     return (*communicator.ranks, *communicator.missing_ranks)
 
 
-def _of(communicator: _Communicator, gpus: int, source: Source) -> Iterator[Statement]:
+def _of(communicator: _Communicator, gpus: int, source: TextSource) -> Iterator[Statement]:
     name = readable(communicator.hash.removeprefix("0x"), MAX_TEXT)
     state = _State(gpus=gpus, sizes={"": communicator.size}, communicator=name)
     for one in communicator.missing_ranks:
         how = "considered dead" if one.status.considered_dead else "does not answer NCCL's RAS"
-        yield _statement(state, Kind.MISSING, source, f"process {one.pid} on {one.host}: {how}", one.rank, one.pid)
+        yield _statement(
+            state, StatementKind.MISSING, source, f"process {one.pid} on {one.host}: {how}", one.rank, one.pid
+        )
     for one in communicator.ranks:
         if one.status.async_error not in (0, _IN_PROGRESS):
-            yield _statement(state, Kind.ERROR, source, f"reported error {one.status.async_error}", one.rank, one.pid)
+            yield _statement(
+                state, StatementKind.ERROR, source, f"reported error {one.status.async_error}", one.rank, one.pid
+            )
     for operation in sorted({name for one in communicator.ranks for name in one.collective_counts}):
         counted = [(one, one.collective_counts.get(operation, 0)) for one in communicator.ranks]
         others = Counter(count for _, count in counted).most_common(1)[0][0]
         for one, count in counted:
             if count != others:
-                statement = _statement(state, Kind.BEHIND, source, "", one.rank, one.pid)
+                statement = _statement(state, StatementKind.BEHIND, source, "", one.rank, one.pid)
                 yield _counted(statement, name, readable(operation, MAX_TEXT), count, others)

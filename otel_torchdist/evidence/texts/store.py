@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import MAX_TEXT, AtBarrier, Awaited, Fact, Kind, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, AtBarrier, Awaited, Fact, Statement, StatementKind
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (
@@ -55,7 +55,7 @@ _TIMEOUT: Final = re.compile("timeout|Timeout|timed out")
 
 def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield what a line says about who waits at the store, or does not reach it; nothing for other lines."""
-    blank = statement(line, path, Kind.AT_STORE, "")
+    blank = statement(line, path, StatementKind.AT_STORE, "")
     barrier = _at_barrier(line.text)
     if barrier is not None:
         yield replace(blank, text=f"{barrier.joined} at {barrier.key}", rank=barrier.rank, fact=barrier)
@@ -66,12 +66,12 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     if clients is not None:
         joined, size = clients["joined"], clients["size"]
         text = f"hosts the store, and waited {clients['seconds']} s for its clients: {joined} of {size} have joined"
-        yield replace(blank, kind=Kind.WAITS_AT_STORE, text=text)
+        yield replace(blank, kind=StatementKind.WAITS_AT_STORE, text=text)
     connect = _CONNECT.search(line.text)
     if connect is not None:
         after = f" within {connect['after']}" if connect["after"] else ""
         text = f"could not connect to the store at {connect['host']}, port {connect['port']}{after}"
-        yield replace(blank, kind=Kind.WAITS_AT_STORE, text=readable(text, MAX_TEXT))
+        yield replace(blank, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT))
 
 
 def _awaits_id(blank: Statement, found: re.Match[str]) -> Statement:
@@ -80,7 +80,7 @@ def _awaits_id(blank: Statement, found: re.Match[str]) -> Statement:
     fact: Fact = Awaited(int(found["waits"]), int(found["holder"] or 0), not error or bool(_TIMEOUT.search(error)))
     lost = "" if fact.is_timeout else f", and lost the store: {error}"
     text = f"waited for NCCL's id, which rank {fact.holder} of its group gives (key '{found['key']}'){lost}"
-    return replace(blank, kind=Kind.WAITS_AT_STORE, text=readable(text, MAX_TEXT), fact=fact)
+    return replace(blank, kind=StatementKind.WAITS_AT_STORE, text=readable(text, MAX_TEXT), fact=fact)
 
 
 def _at_barrier(text: str) -> AtBarrier | None:

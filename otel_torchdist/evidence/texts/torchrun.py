@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Ended, Kind, Source, Statement
+from otel_torchdist.evidence.model import MAX_TEXT, Ended, Statement, StatementKind, TextSource
 from otel_torchdist.evidence.signals import ended
 from otel_torchdist.naming import readable
 
@@ -141,8 +141,8 @@ class Failures:
         time: str = "",
     ) -> Statement:
         return Statement(
-            kind=Kind.ENDED,
-            source=Source(self._path, number),
+            kind=StatementKind.ENDED,
+            source=TextSource(self._path, number),
             text=readable(text, MAX_TEXT),
             rank=rank,
             local_rank=local_rank,

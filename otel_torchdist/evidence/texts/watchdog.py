@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine, statement
-from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Reached, Statement, TimedOut
+from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Reached, Statement, StatementKind, TimedOut
 from otel_torchdist.model.collectives import operation_named
 from otel_torchdist.naming import readable
 
@@ -41,16 +41,16 @@ def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield what a line of a watchdog says; nothing if it is not one."""
     found = _TIMED_OUT.search(line.text)
     if found is not None:
-        yield _statement(line, path, Kind.TIMED_OUT, found, _timed_out(found))
+        yield _statement(line, path, StatementKind.TIMED_OUT, found, _timed_out(found))
     found = _PROGRESS.search(line.text)
     if found is not None and _PERIODICAL not in line.text:
-        yield _statement(line, path, Kind.PROGRESS, found, _reached(found))
+        yield _statement(line, path, StatementKind.PROGRESS, found, _reached(found))
     found = _STUCK.search(line.text)
     if found is not None:
-        yield _statement(line, path, Kind.WATCHDOG_STUCK, found, None)
+        yield _statement(line, path, StatementKind.WATCHDOG_STUCK, found, None)
 
 
-def _statement(line: LogLine, path: str, kind: Kind, found: re.Match[str], fact: Fact | None) -> Statement:
+def _statement(line: LogLine, path: str, kind: StatementKind, found: re.Match[str], fact: Fact | None) -> Statement:
     group = group_of(line.text[: found.start()])
     return replace(statement(line, path, kind, found[0], fact), rank=rank_of(line, group), group=group)
 

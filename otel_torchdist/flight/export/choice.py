@@ -12,7 +12,7 @@ from otel_torchdist.model.history import RankHistory
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExportChoice:
     """Which calls are written. With the defaults, all.
 
     Attributes:

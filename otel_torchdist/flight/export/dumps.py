@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
-from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.flight.export.choice import ExportChoice
 from otel_torchdist.flight.export.groups import NumberedGroup, groups_of
 from otel_torchdist.flight.export.left_out import LeftOut
 from otel_torchdist.flight.export.positions import Positions, in_order
@@ -42,7 +42,7 @@ class Exported:
     renamed: Mapping[str, str]
 
 
-def dumps_of(histories: Sequence[RankHistory], choice: Choice) -> Exported:
+def dumps_of(histories: Sequence[RankHistory], choice: ExportChoice) -> Exported:
     """Make a dump for each history.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.flight.export.choice import ExportChoice
 from otel_torchdist.flight.export.left_out import LeftOut, Reason
 from otel_torchdist.flight.export.vocabulary import recorded_operation
 from otel_torchdist.model.calls import Channel, OperationId, OperationView
@@ -26,7 +26,7 @@ class Positions:
         left_out: What is left out although it was asked for.
     """
 
-    def __init__(self, histories: Sequence[RankHistory], choice: Choice) -> None:
+    def __init__(self, histories: Sequence[RankHistory], choice: ExportChoice) -> None:
         """Collect them.
 
         Args:
@@ -61,7 +61,7 @@ class Positions:
         if operation.record.completed_ns is not None:
             self._completed[channel] = max(sequence, self._completed.get(channel, 0))
 
-    def _leave_out(self, reason: Reason, operation: OperationView, choice: Choice) -> None:
+    def _leave_out(self, reason: Reason, operation: OperationView, choice: ExportChoice) -> None:
         if choice.is_of_kind(operation):
             self.left_out.add(reason, operation)
 
@@ -111,7 +111,7 @@ def _why_not(operation: OperationView, from_any: frozenset[tuple[str, int, int]]
     return Reason.ANY_SOURCE if is_sent and is_from_any else None
 
 
-def _is_wanted(calls: _ByRank, choice: Choice, starts: dict[int, int]) -> bool:
+def _is_wanted(calls: _ByRank, choice: ExportChoice, starts: dict[int, int]) -> bool:
     """Whether one of the calls at a position is of a wanted kind, and all are recent enough or one is still open."""
     if not any(map(choice.is_of_kind, calls.values())):
         return False

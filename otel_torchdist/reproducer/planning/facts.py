@@ -25,7 +25,7 @@ _FRAME: Final = re.compile(r'^  File "(.*)", (line \d+, in .*)$')
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ScriptOrigin:
     """Where a verdict and the calls behind it come from.
 
     Attributes:
@@ -42,7 +42,7 @@ class Origin:
 
 
 def facts_about(
-    involved: Involved, tails: Tails, cast: Cast, substituted: Substituted, origin: Origin, sequence: int
+    involved: Involved, tails: Tails, cast: Cast, substituted: Substituted, origin: ScriptOrigin, sequence: int
 ) -> Iterator[str]:
     """Yield a paragraph for each thing that a reader must know before running the script.
 

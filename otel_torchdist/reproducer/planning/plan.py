@@ -23,7 +23,7 @@ from otel_torchdist.reproducer.model import (
     Step,
 )
 from otel_torchdist.reproducer.planning.cast import Cast, cast_for
-from otel_torchdist.reproducer.planning.facts import Origin, facts_about, remarks_on
+from otel_torchdist.reproducer.planning.facts import ScriptOrigin, facts_about, remarks_on
 from otel_torchdist.reproducer.planning.groups import groups_for, number_of, whole
 from otel_torchdist.reproducer.planning.involved import Involved, involved_in
 from otel_torchdist.reproducer.planning.steps import StepWriter
@@ -35,7 +35,7 @@ MOST_RANKS: Final = 1_024
 """More processes than this on one machine are of no use to anybody."""
 
 
-def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory], origin: Origin) -> Script:
+def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory], origin: ScriptOrigin) -> Script:
     """Plan a script that hangs as a job did.
 
     Args:

@@ -18,7 +18,7 @@ from otel_torchdist.verdict.wording.endings import describe_end
 from otel_torchdist.verdict.wording.machine import telling
 from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.verdict.wording.sentence import describe_link, sentence
-from otel_torchdist.world.places import Place, Source
+from otel_torchdist.world.places import PlaceSource, RankPlace
 
 
 def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
@@ -93,14 +93,14 @@ def of_operation(view: RankView, operation: OperationView) -> Attributes:
     return found | of_frame(operation.call_site)
 
 
-def of_place(place: Place) -> Attributes:
+def of_place(place: RankPlace) -> Attributes:
     """Attributes of a rank's place; none if it has moved on since its last operation."""
-    if place.source is Source.LAST_OPERATION:
+    if place.source is PlaceSource.LAST_OPERATION:
         return {}
     found = of_frame(place.frame)
     if place.stacktrace:
         found[semconv.CODE_STACKTRACE] = place.stacktrace
-        found[semconv.STACK_SOURCE] = "signal" if place.source is Source.SIGNAL else "thread"
+        found[semconv.STACK_SOURCE] = "signal" if place.source is PlaceSource.SIGNAL else "thread"
     return found
 
 

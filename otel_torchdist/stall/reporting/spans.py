@@ -26,7 +26,7 @@ from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.operations import describe_operation
 from otel_torchdist.verdict.wording.sentence import describe_place, sentence
-from otel_torchdist.world.places import Place, Source
+from otel_torchdist.world.places import PlaceSource, RankPlace
 
 MAX_BARS: Final = 64
 """Member ranks with a bar of their own; those that the verdict names come first."""
@@ -153,7 +153,7 @@ class _Epoch:
 
     def _bar(self, root: FinishedSpan, rank: int, standing: Standing) -> FinishedSpan:
         view, operation = self.world.ranks[rank], self.verdict.roll.waits.get(rank)
-        place = self.verdict.places.get(rank, Place(Source.NOTHING, None))
+        place = self.verdict.places.get(rank, RankPlace(PlaceSource.NOTHING, None))
         found: attributes.Attributes = {semconv.STALLED: True, semconv.RANK: rank, semconv.STEP: view.step}
         if operation is not None:
             found |= attributes.of_operation(view, operation)

@@ -8,10 +8,10 @@ from otel_torchdist.model.checkpoints import CheckpointView
 from otel_torchdist.model.verdict_kinds import VerdictKind
 from otel_torchdist.units import seconds, size
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.places import Place
+from otel_torchdist.world.places import RankPlace
 
 
-def describe_checkpoint(place: Place) -> str:
+def describe_checkpoint(place: RankPlace) -> str:
     """`checkpoint save /ckpt/1200, write_data, for 63.0 s (410 MB)`; '' for a rank that is in none."""
     checkpoint = place.checkpoint
     if checkpoint is None:
@@ -30,7 +30,7 @@ def name_checkpoint(operation: str, checkpoint: str) -> str:
     return f"{known} {checkpoint}".rstrip()
 
 
-def lone_saver(verdict: Verdict) -> Place | None:
+def lone_saver(verdict: Verdict) -> RankPlace | None:
     """The place of the rank that is missing alone, if it is in a checkpoint: that explains more than its absence."""
     if verdict.kind is not VerdictKind.ABSENT or len(verdict.ranks) != 1:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.units import seconds
-from otel_torchdist.world.places import Place
+from otel_torchdist.world.places import RankPlace
 from otel_torchdist.world.remote_waits import CallStage
 
 _SERVED: Final = {
@@ -18,7 +18,7 @@ _SERVED: Final = {
 }
 
 
-def describe_call(place: Place, subject: str) -> str:
+def describe_call(place: RankPlace, subject: str) -> str:
     """`it waits for train on worker1 (rank 1), which has run for 12.0 s`; '' for a rank that waits in no call."""
     remote = place.remote
     if remote is None:

@@ -58,7 +58,7 @@ from otel_torchdist.verdict.wording.ways import (
     describe_ways,
 )
 from otel_torchdist.world.mismatch import Field, Mismatch
-from otel_torchdist.world.places import Place, Source
+from otel_torchdist.world.places import PlaceSource, RankPlace
 
 MAX_PLACES: Final = 3
 """Ranks whose place is stated; those of the others are in the incident's trace."""
@@ -163,7 +163,7 @@ def _endings(verdict: Verdict) -> list[str]:
 
 
 def _says_what_it_raised(verdict: Verdict, rank: int) -> bool:
-    return rank in verdict.places and verdict.places[rank].source is Source.EXCEPTION
+    return rank in verdict.places and verdict.places[rank].source is PlaceSource.EXCEPTION
 
 
 def _places(verdict: Verdict) -> list[str]:
@@ -201,7 +201,7 @@ def _is_gone(verdict: Verdict, rank: int) -> bool:
     return verdict.kind is VerdictKind.DEAD or verdict.roll.standings.get(rank) in GONE
 
 
-def _adds(place: Place, call_site: CallSiteName | None) -> bool:
+def _adds(place: RankPlace, call_site: CallSiteName | None) -> bool:
     """Whether a stack shows more than the line at which the operation was called."""
     return place.source.is_stack and place.frame != call_site
 
@@ -461,24 +461,24 @@ def _operation_id(verdict: Verdict) -> str:
 # --- names --------------------------------------------------
 
 
-def describe_place(place: Place, subject: str) -> str:
+def describe_place(place: RankPlace, subject: str) -> str:
     """Where `subject` ("rank 2", "it") is, as a clause; '' when nothing is known."""
     line = "" if place.frame is None else describe_frame(place.frame)
     through = describe_through(place.frame)
     if through:
         line += f", in {through}"
     match place.source:
-        case Source.STACK:
+        case PlaceSource.STACK:
             clause = f"{subject} is in {line}" if line else ""
-        case Source.SIGNAL:
+        case PlaceSource.SIGNAL:
             clause = f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else ""
-        case Source.EXCEPTION:
+        case PlaceSource.EXCEPTION:
             clause = describe_raised(subject, place.operation, line, place.message)
-        case Source.OPEN_OPERATION:
+        case PlaceSource.OPEN_OPERATION:
             clause = f"{subject} is in {place.operation}{called_in(place.frame)}"
-        case Source.LAST_OPERATION:
+        case PlaceSource.LAST_OPERATION:
             clause = f"{subject} was last in {place.operation}{called_in(place.frame)}"
-        case Source.NOTHING:
+        case PlaceSource.NOTHING:
             clause = ""
     if place.instead is not None:
         clause = f"{subject} is in {describe_instead(place.instead)}{called_in(place.frame)}"

@@ -17,7 +17,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs.runs import index_of
 from otel_torchdist.model.history import RankHistory
 from otel_torchdist.reproducer.model import Script
-from otel_torchdist.reproducer.planning.facts import Origin
+from otel_torchdist.reproducer.planning.facts import ScriptOrigin
 from otel_torchdist.reproducer.planning.plan import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import Verdict
@@ -81,7 +81,7 @@ def pair_of(
         job.close()
     original = diagnosis.found.verdict
     assert original is not None
-    origin = Origin("a test", diagnosis.verdict_text, size, "a test")
+    origin = ScriptOrigin("a test", diagnosis.verdict_text, size, "a test")
     script = plan(original, diagnosis.found.moment.world, histories, origin)
     source = source_of(script, "hang.py")
     with _running(python, base / "copy", folder / "copy", source, len(script.steps)) as torchrun:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, GroupStatus
-from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.flight.export.choice import ExportChoice
 from otel_torchdist.flight.export.dumps import Exported, dumps_of
 from otel_torchdist.flight.export.left_out import Reason
 from otel_torchdist.flight.export.pickles import is_marked, pickled
@@ -22,11 +22,13 @@ from otel_torchdist.model.kinds import Flag, How, RecordKind
 from otel_torchdist.model.operations import Splits
 from tests.flight.export.made import SECOND, SITE, WALL_NS, WORLD, call, group, history, message
 
-ALL = Choice()
+ALL = ExportChoice()
 LEFT = Counter[str]
 
 
-def exported(*operations: list[OperationView], choice: Choice = ALL, lost: dict[int, int] | None = None) -> Exported:
+def exported(
+    *operations: list[OperationView], choice: ExportChoice = ALL, lost: dict[int, int] | None = None
+) -> Exported:
     """The export of what ranks 0, 1, … have called."""
     return dumps_of([history(rank, one, (lost or {}).get(rank, 0)) for rank, one in enumerate(operations)], choice)
 
@@ -235,7 +237,7 @@ def test_kinds_keep_what_others_called() -> None:
     found = exported(
         [call(1, "broadcast"), call(2), call(3, "barrier"), message(0, 1, by=0)],
         [call(1, "broadcast"), call(2, "barrier"), call(3, "barrier"), message(0, 1, by=1)],
-        choice=Choice(("all_red*", "send")),
+        choice=ExportChoice(("all_red*", "send")),
     )
     assert [[one.profiling_name for one in dump.entries] for dump in found.dumps] == [
         ["gloo:all_reduce", "gloo:send 0->1"],
@@ -248,7 +250,7 @@ def test_newest_calls() -> None:
     first_open = call(1, ends=None, of=group(0, 1, name="5"))
     ahead = [first_open, *(call(n) for n in range(1, 7))]
     behind = [first_open, *(call(n) for n in range(1, 5))]
-    found = exported(ahead, behind, choice=Choice(newest=3))
+    found = exported(ahead, behind, choice=ExportChoice(newest=3))
     assert [[(one.group, one.sequence) for one in dump.entries] for dump in found.dumps] == [
         [("5", 1), ("0", 4), ("0", 5), ("0", 6)],
         [("5", 1), ("0", 4)],
@@ -260,10 +262,10 @@ def test_calls_of_the_last_seconds() -> None:
     """The time counts back from the newest call of any rank, by the wall clock."""
     one, other = history(0, [call(n, at=n) for n in range(1, 10)]), history(1, [call(n, at=n) for n in range(1, 5)])
     other = dataclasses.replace(other, wall_offset_ns=other.wall_offset_ns + 3 * SECOND)
-    found = dumps_of([one, other], Choice(within_ns=4 * SECOND))
+    found = dumps_of([one, other], ExportChoice(within_ns=4 * SECOND))
     assert sequences(found) == [[5, 6, 7, 8, 9], []]
-    assert sequences(dumps_of([one, other], Choice(within_ns=6 * SECOND))) == [[3, 4, 5, 6, 7, 8, 9], [3, 4]]
-    assert sequences(exported([], [], choice=Choice(newest=5))) == [[], []], "ranks that have called nothing"
+    assert sequences(dumps_of([one, other], ExportChoice(within_ns=6 * SECOND))) == [[3, 4, 5, 6, 7, 8, 9], [3, 4]]
+    assert sequences(exported([], [], choice=ExportChoice(newest=5))) == [[], []], "ranks that have called nothing"
 
 
 def test_pickle() -> None:
@@ -313,7 +315,7 @@ def test_no_rank_is_ever_missing_by_our_doing(data: st.DataObject) -> None:
             calls[rank].append(call(counts[one.key], of=one, at=turn, ends=None if is_open else 1))
             made.add((rank, one.key, counts[one.key]))
     losses = {rank: data.draw(st.integers(0, len(mine))) for rank, mine in enumerate(calls)}
-    choice = Choice(newest=data.draw(st.none() | st.integers(1, 12)))
+    choice = ExportChoice(newest=data.draw(st.none() | st.integers(1, 12)))
     taped = [_without_oldest(mine, losses[rank]) for rank, mine in enumerate(calls)]
     found = exported(*taped, choice=choice, lost=losses)
     keys = {one.name.name: one for one in groups}

@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.model.kinds import How, Phase
 from otel_torchdist.profiles.gaps import gaps_in
-from otel_torchdist.profiles.groups import JobGroups
+from otel_torchdist.profiles.groups import ProfiledGroups
 from tests.profiles.reading_traces import graph_in, histories, read, roles
 from tests.support.launch.jobs import Jobs
 from tests.support.launch.warm_python import WarmPython
@@ -45,7 +45,7 @@ def test_several_groups(traces: Path) -> None:
         (((0, 2), (1, 3)), ()),
     ]
     profiles = read(traces / "tensors" / "kineto").profiles
-    [line] = gaps_in(profiles, JobGroups(profiles))
+    [line] = gaps_in(profiles, ProfiledGroups(profiles))
     assert "calls are in no group that the traces name" in line
 
 

@@ -14,7 +14,7 @@ from otel_torchdist.verdict.model import Doubt, Link, Sharing, Verdict
 from otel_torchdist.verdict.wording.brief import ALONE, MOST, WITH_PLACE, compose
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field, Mismatch
-from otel_torchdist.world.places import Place, Source
+from otel_torchdist.world.places import PlaceSource, RankPlace
 from otel_torchdist.world.ways import CallSide, Ways
 from tests.support.worlds.fake_world import FakeWorld, group_of
 from tests.support.worlds.judging import the_verdict
@@ -51,7 +51,7 @@ def long_verdict(kind: VerdictKind) -> Verdict:
         roll=dataclasses.replace(found.roll, waits={**waits, 2: waits[3]}),
         kind=kind,
         ranks=(2, 3) if kind is VerdictKind.CIRCULAR else (2,),
-        places={rank: Place(Source.STACK, MISSING if rank == 2 else WAITS) for rank in range(4)},
+        places={rank: RankPlace(PlaceSource.STACK, MISSING if rank == 2 else WAITS) for rank in range(4)},
         mismatch=mismatch_of(found.operation_id, parties, sides) if kind is VerdictKind.MISMATCHED else None,
         circle=tuple(Link(rank, *where, call_site=site) for rank, site in links)
         if kind is VerdictKind.CIRCULAR

@@ -24,7 +24,7 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.deadlines import span_of_time
 from otel_torchdist.verdict.wording.fates import describe_together
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.places import Place
+from otel_torchdist.world.places import RankPlace
 from tests.support.worlds import judging
 from tests.support.worlds.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.worlds.sentences import late_world
@@ -108,4 +108,4 @@ def test_places_are_worded() -> None:
     """A place's times are before its beginning here, so that the test above means something."""
     world = late_world(2).snapshot(21.0)
     verdict = worded(locate(world, judging.the_verdict(world)))
-    assert all(isinstance(place, Place) and place.frozen_for_ns == -(10**9) for place in verdict.places.values())
+    assert all(isinstance(place, RankPlace) and place.frozen_for_ns == -(10**9) for place in verdict.places.values())
