@@ -6,8 +6,8 @@ prints how long each took in nanoseconds, without the time that others had the p
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,12 @@ WORLD_SIZE = 8
 
 def main() -> None:
     """Begin and end, and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.starting_rank", description=__doc__)
+    parser.add_argument("inits", type=int, help="how often it creates the default group")
+    inits: int = parser.parse_args().inits
     torch.set_num_threads(1)
     tensor = torch.ones(4)
-    times = [_begin_and_end(tensor) for _ in range(int(sys.argv[1]))]
+    times = [_begin_and_end(tensor) for _ in range(inits)]
     print(json.dumps(times), flush=True)
 
 

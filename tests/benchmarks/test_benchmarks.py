@@ -106,4 +106,4 @@ def test_one_section_runs_alone() -> None:
 def test_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A section that does not exist is named, with those that do."""
     said = refused(monkeypatch, capsys, "--only", "per_call,nothing")
-    assert "--only nothing: the sections are per_call, cold" in said
+    assert "--only nothing: the sections are start, per_call, cold" in said

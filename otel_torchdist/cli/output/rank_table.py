@@ -59,7 +59,7 @@ def crowds_at_terminal(rows: Iterable[RankRow]) -> Iterator[str]:
         found.setdefault((row.state, operation), []).append(row)
     for (state, operation), members in found.items():
         text = f"{name_ranks([row.rank for row in members])} {state}"
-        yield f"{text}, {operation} for {max(row.age_s or 0 for row in members):.1f} s" if operation else text
+        yield f"{text}, {operation} for {seconds(max(row.age_s or 0 for row in members))}" if operation else text
 
 
 def rank_table(more: Iterable[str] = ()) -> Table:
