@@ -18,7 +18,7 @@ ENUMS: Final = {
     "Field": "world/mismatch.py",
     "Outcome": "verdict/model.py",
     "Severity": "model/finding_kinds.py",
-    "Source": "world/places.py",
+    "PlaceSource": "world/places.py",
     "Standing": "verdict/roll_call.py",
     "VerdictKind": "model/verdict_kinds.py",
 }

@@ -159,8 +159,10 @@ def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
             more["OTEL_EXPORTER_OTLP_CERTIFICATE"] = str(getattr(secure, case.certificate).file)
         if case.token:
             more["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer%20{case.token}"
-        # An agent of its own for the same tapes: a copy of the job's directory.
-        copied = ended_run.with_name(f"job-{zlib.crc32(name.encode()):016x}")
+        # An agent of its own for the same tapes: a copy in a base directory of its own, where no other agent cleans.
+        base = ended_run.parent.with_name(f"base-{zlib.crc32(name.encode()):08x}")
+        base.mkdir(0o700)
+        copied = base / ended_run.name
         shutil.copytree(ended_run, copied)
         return export(copied, f"{case.scheme}://{HOST}:{getattr(ports, case.port)}", **more)
 

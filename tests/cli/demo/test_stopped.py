@@ -60,11 +60,11 @@ def test_table_and_ctrl_c(start_terminal: Callable[..., Terminal], base: Path, t
     torchrun and each of its ranks have their own sessions, which the terminal's signal does not reach.
     """
     terminal = start_terminal()
-    terminal.wait_for(r"rank +state +step +operation +age +where")
+    terminal.wait_for(r"rank +state +step +steps/s +coll/s +operation +group +age")
     terminal.wait_for(r"0 +starting +0")
     terminal.wait_for(r"╭─ stall ─+╮")
-    terminal.wait_for(r"0 +stalled +\d+ +all_reduce #\d+ +[\d.]+ s +train\.py:\d+ train")
-    terminal.wait_for(r"1 +absent +\d+ +not in all_reduce #\d+ +[\d.]+ s +train\.py:\d+ \S*__getitem__")
+    terminal.wait_for(r"0 +stalled +\d+ +[\d.]+ +[\d.]+ +all_reduce #\d+ +DDP bucket 0, default_pg +[\d.]+ s +train")
+    terminal.wait_for(r"1 +absent +\d+ +[\d.]+ +[\d.]+ +(?:not in )?all_reduce #\d+")
     terminal.wait_for(r"steps [━╸╺]+ +[1-9]\d*/40")
     # The demo, torchrun, two ranks, the agent; now and then its process that finds the critical path.
     until(lambda: len(processes_of(base)) == 5)
