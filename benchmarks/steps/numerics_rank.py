@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.steps.gloo import join_job
-from benchmarks.steps.numerics_steps import Looked, Looking
+from benchmarks.steps.numerics_orders import Looked, Looking
 from benchmarks.steps.switching import directory_in
 from benchmarks.steps.training import Model, Parallelism, Place
 from benchmarks.steps.training_rank import Training

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +18,7 @@ from benchmarks.forks import forked
 from benchmarks.results.sections import Goal, Section
 from benchmarks.results.spread import Spread
 from benchmarks.steps.numerics import GOAL_ALL_PERCENT, GOAL_SAMPLED_PERCENT
+from benchmarks.steps.numerics_orders import Looking
 from benchmarks.steps.step_time import LARGE, SMALL
 from benchmarks.steps.training import RANKS, Model, Parallelism, Place
 from otel_torchdist.config import NumericsMode
@@ -56,36 +57,6 @@ class Extent:
 
 USUAL: Final = Extent(rounds=8, budget_s=60.0, warm_up=1, steps=5, model=LARGE)
 QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, steps=2, model=SMALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """An order: a number of steps.
-
-    Attributes:
-        mode: What is looked at.
-        warm_up: Steps before.
-        steps: Steps that are timed.
-    """
-
-    mode: NumericsMode
-    warm_up: int
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """One rank's answer.
-
-    Attributes:
-        step_ms: Processor time of the training thread in each step.
-        looked_ms: Processor time of the training thread in observers, of each step on average.
-        operations: Operations that were looked at, in all steps.
-    """
-
-    step_ms: Sequence[float]
-    looked_ms: float
-    operations: int
 
 
 @dataclass(frozen=True, slots=True)
